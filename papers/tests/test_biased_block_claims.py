@@ -218,7 +218,7 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
     records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
     share = fig06_bias._select_trained_share(records, "drift")
-    (verdict,) = judge.judge_tests([fig06_bias._order(records, "block", share)])
+    (verdict,) = judge.judge_tests([fig06_bias._make_test_of_order(records, "block", share)])
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
 

@@ -62,8 +62,9 @@ def _read_copy(known: "Benchmark", folder: Path) -> dict[str, Rows]:
 
 
 def _split_training(splits: dict[str, tuple[Example, ...]], seed: int) -> dict[str, tuple[Example, ...]]:
-    """Divide the training split at random into training and validation, and join all others in `test`, which comes
-    third; the others follow.
+    """Divide the training split at random into training and validation, and join the other splits as `test`.
+
+    Returns {split: examples} of these three, followed by the other splits on their own. `seed`: of the division.
     """
     others = dict(splits)
     training = list(others.pop(TRAIN))

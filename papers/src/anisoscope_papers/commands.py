@@ -75,7 +75,7 @@ def reproduce(
         if (folder / "report.html").exists():
             echo_wrapped(f"report: {format_path(folder / 'report.html')} (open it in a browser)", err=True)
     missing = runner.explain_lacking(studies, folder)
-    _hand_on(studies, folder, export, view, missing)
+    _export_and_print(studies, folder, export, view, missing)
     for reason, what in missing.items():
         echo_wrapped(f"left out: {what}: {reason}", err=True, indent="  ")
     if missing:
@@ -83,7 +83,7 @@ def reproduce(
     return None
 
 
-def _hand_on(
+def _export_and_print(
     studies: Sequence["Study"], folder: Path, export: str | None, view: Format, missing: Mapping[str, str]
 ) -> None:
     """Write the claims for other tools if asked (`export`: html or csv), and print a row per verdict in the format of

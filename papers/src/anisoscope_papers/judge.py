@@ -224,9 +224,10 @@ def _join_notes(*notes: str) -> str:
 
 
 def _test_against_limit(test: Test, limit: float) -> Test:
-    """Return a test over seeds with the p of its claim, of the contrary, and of the other side of "no effect".
+    """Return a test over seeds with its three one-sided p added, from its interval and Student's t.
 
-    `test`: with value, interval, and n in seeds; `limit`: the number that it is compared with, before the floor.
+    A small `up` says that the number lies where the claim says; a small `down`, that it does not; a small `against`,
+    that it lies on the other side of "no effect". `limit`: what it is compared with, before the floor is added.
     """
     claim = test.claim
     threshold = claim.threshold(limit)
@@ -557,7 +558,10 @@ def _find_decisive_of_seeds(tests: list[Test], p: Array) -> int:
 
 
 def _list_margins(tests: list[Test], p: Array) -> Array:
-    """Return how well each test supports its claim: its margin; if none has one, −p, which ranks tests alike."""
+    """Return how well each test supports its claim, [test]: its `margin`, or, if no test has one, −p.
+
+    Only the order counts: a larger margin and a smaller p both mean more support.
+    """
     margins = np.array([test.margin for test in tests])
     if np.isnan(margins).all():
         return -np.nan_to_num(p, nan=1.0)

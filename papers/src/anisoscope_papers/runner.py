@@ -218,7 +218,7 @@ def reproduce(
     """
     for study in studies:
         folder = output / study.paper / settings / study.name
-        if kept := _as_committed(study, settings, folder, output / "cache"):
+        if kept := _copy_committed(study, settings, folder, output / "cache"):
             yield f"{study.name}  Nothing of it was trained here: judged from the records in {kept}"
         elif not (folder / "study.json").exists() or open_finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
@@ -233,7 +233,7 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results"
 """Records of real runs, which a clone has and an installed package has not."""
 
 
-def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
+def _copy_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
     """Copy the committed records of a study into `folder`, if none of its models was trained here.
 
     Only for the settings named `finished`. Returns where they come from; None if the study can be measured here, is

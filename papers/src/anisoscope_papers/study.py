@@ -200,7 +200,10 @@ class Expected(Compared):
 
     @property
     def verdict(self) -> Literal["agrees", "differs", "open", "not comparable"]:
-        """Whether the two are alike within `within`; "open" if ours is missing, "not comparable": `apart` says why."""
+        """Whether our number agrees with the published one: they differ by at most `within`.
+
+        "open": ours is missing. "not comparable": `apart` says why.
+        """
         if self.apart:
             return "not comparable"
         if self.value is None:

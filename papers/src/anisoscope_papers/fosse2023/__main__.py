@@ -27,7 +27,7 @@ def main() -> None:
     measures = [study.measure for study in runner.choose("fosse2023") if isinstance(study.measure, Measure)]
     asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
 
-    def everything(trained: Trained) -> str:
+    def measure_everything(trained: Trained) -> str:
         """Measure all that any study needs of a trained classifier; return a line that describes it."""
         for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
             look(trained)
@@ -40,7 +40,7 @@ def main() -> None:
         show_progress(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress,
     ):
         context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
-        for line in apply_to_each(cells, plan, context, everything):
+        for line in apply_to_each(cells, plan, context, measure_everything):
             print(line, flush=True)  # noqa: T201
 
 

@@ -89,9 +89,9 @@ class Evidence:
         )
 
     def note_on(self, values: Array) -> str:
-        """Return the note on one number per seed, `values` [seed]: only seeds without a number have collapsed.
+        """Say what is missing behind one number per seed, `values` [seed] (NaN: no number), in words.
 
-        Classifiers that are not behind these numbers may have collapsed, too, and are not counted.
+        As collapsed count only the seeds without a number, not the corpus's other classifiers that collapsed.
         """
         if not self.corpus:
             return self.note
@@ -103,7 +103,10 @@ class Evidence:
         return self._describe_lost(counts | {"collapsed": len(set(silent) & set(collapsed))})
 
     def _describe_lost(self, counts: Mapping[str, int]) -> str:
-        """Put the counts of `lost` into words, and name the corpus that a generated one replaces."""
+        """Say how many classifiers are missing, diverged or collapsed, and which corpus a generated one replaces.
+
+        `counts`: {`missing`, `diverged` or `collapsed`: number of classifiers}.
+        """
         parts = [self.lost[metric].format(count) for metric, count in counts.items() if count and metric in self.lost]
         meant = self.meant.get(self.corpus, self.corpus)
         if meant != self.corpus:
@@ -139,8 +142,8 @@ class Evidence:
         """Make the test of the claim `name` from one number per seed, `values` [seed].
 
         `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
-        lies within a distance of it. `of_several`: the number of a seed is made of as many of its classifiers as there
-        are, so that a seed has one although some of them collapsed.
+        lies within a distance of it. `of_several`: each number comes from several classifiers of a seed, such as all
+        depths; a collapsed one is then left out of it, and the number remains.
         """
         claim = self.claims[name]
         inside = None if claim.within is None else (around - claim.within, around + claim.within)
@@ -181,9 +184,9 @@ class Evidence:
     def chart(
         self, builder: Callable[..., ChartType], frame: pd.DataFrame, name: str = "", **settings: Any
     ) -> dict[str, ChartType]:
-        """Draw a chart of `frame` with `builder`, as {name: chart}; {} if there are no rows.
+        """Draw the table `frame` with a function of charts, `builder`; return {name: chart}, {} if there are no rows.
 
-        Without a `name`, it is named by study and corpus.
+        Without a `name`, the chart is named by study and corpus. `settings` go to `builder`.
         """
         if "corpus" in frame:
             frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
@@ -196,8 +199,9 @@ class Evidence:
 def average_seeds(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
     """Average rows over seeds for each combination of the columns `keys`: columns `value`, `low`, `high`, `seeds`.
 
-    Numbers are sorted, words keep the order of their first appearance. The interval is NaN for fewer than three seeds.
-    `bounds`: what it stays between; None: the smallest and largest value of the metric.
+    Rows are sorted by keys that are numbers; keys that are words keep the order of their first appearance. The interval
+    (`low`, `high`) is NaN for fewer than three seeds. It is cut at `bounds`; None: at the smallest and largest value that
+    the metric can have.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
@@ -222,7 +226,7 @@ def average_panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame
 def _estimate_mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
     """Return (value, low, high, n) over the seeds of rows of one metric.
 
-    The interval stays between `bounds`; None: the smallest and the largest value of the metric.
+    The interval is cut at `bounds`; None: at the smallest and the largest value that the metric can have.
     """
     values = rows["value"].dropna().to_numpy(float)
     if not len(values):

@@ -138,7 +138,7 @@ def measure_geometry(trained: Trained) -> pd.DataFrame:
 
 
 def measure_population(trained: Trained) -> pd.DataFrame:
-    """Measure `measure_geometry` on the utterances that table 4 is about: for YelpHat the reviews of 50 words."""
+    """Run `measure_geometry` on the utterances that table 4 is about: on YelpHat, its reviews of 50 words."""
     if SHORT not in trained.corpus.splits:
         return measure_geometry(trained)
     return measure_once(trained, "geometry-short", lambda: _measure_split(trained, SHORT))

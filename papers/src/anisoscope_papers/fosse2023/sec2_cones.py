@@ -82,10 +82,12 @@ def compute_statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str
     """Compute the quantities of section 2.1 from the queries, keys and values [token, dim] of one utterance and head,
     in float64.
 
-    cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
-    cone.narrow   whether that cone is convex (half angle of 90° or less)
-    keys.*        H / ln n with the keys as they are (`plain`), `equal`, and `parallel`;   keys.similarity   eq. 3
-    queries.*     similarity of the rows of attention with the queries as they are (`plain`), `equal`, and `parallel`
+    cone.inside       share of outputs in the narrowest circular cone about the mean direction that holds all values
+    cone.narrow       1 if that cone is convex (half angle of 90° or less), else 0
+    keys.similarity   mean cosine of the keys (eq. 3)
+    keys.*            entropy of attention, H / ln n, with the keys as they are (`plain`), all replaced by their mean
+                      (`equal`), and all turned to its direction (`parallel`)
+    queries.*         mean cosine of the rows of attention, with the queries changed in the same ways
     """
     rows = _compute_weights(query, key)
     axis = _normalise(_normalise(value).mean(0))

@@ -36,12 +36,13 @@ DRAWS = 50
 
 
 def simulate_forms(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
-    """Return the mean of each form of entropy H over random attention rows, one row for each of the lengths.
+    """Return the mean entropy H of random attention rows, in plain form and in form C: {form: [sharpness]}.
 
-    kind      how rows are drawn (column `site` of the records)
+    The forms are those of `training.entropy_forms`: plain is H(p) / ln(n − 1) of a row p; form C takes a second softmax
+    of p first. One row is drawn for each length, with the same draw at every sharpness (`STEPS`).
+
+    kind      how scores are drawn: from a normal law, or one word above the rest (`DRAWN`, `ONE_WORD`)
     lengths   numbers of tokens [utterance]
-
-    The result is {form: [step]}. A step is a sharpness (`STEPS`); all steps use the same draw by `seed`.
     """
     draw = np.random.default_rng(seed)
     steps = np.array(STEPS, dtype=np.float64)[:, None, None]
@@ -94,10 +95,11 @@ def _read_lengths(name: str, plan: Grid) -> NDArray[np.int64]:
 
 
 def interpolate_draws(here: Evidence, kind: str) -> Array:
-    """Return the plain entropy H of simulated rows whose form C is the published number, [draw, 3].
+    """Return the plain entropy H of simulated attention rows whose H in form C is the published number, [draw, 3].
 
-    The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none. `here`:
-    the evidence on one corpus; `kind`: how the rows were drawn.
+    Form C takes a second softmax of the attention row. The three columns are for the published number, and for the
+    smallest and the largest number that round to it. NaN if none is published. `here`: the evidence on one corpus;
+    `kind`: how the rows were drawn.
     """
     table = select(here.records, metric="forms.simulated", site=kind)
     published = here.numbers["published"] if here.numbers else np.nan
@@ -110,10 +112,10 @@ def interpolate_draws(here: Evidence, kind: str) -> Array:
 
 
 def estimate_plain(here: Evidence, kind: str) -> tuple[float, float, float]:
-    """Return (mean, low, high): the plain entropy H that belongs to the published number, and the middle 95 % of draws.
+    """Estimate the plain entropy H of attention from the entropy published in form C (with a second softmax).
 
-    The range covers all numbers that round to the published one. `here`: the evidence on one corpus; `kind`: how rows
-    were drawn.
+    Returns (mean, low, high) over simulated draws: the middle 95 % of them, for every number that rounds to the
+    published one. `here`: the evidence on one corpus; `kind`: how rows were drawn.
     """
     found = interpolate_draws(here, kind)
     low = np.quantile(found[:, 1], 0.025)
@@ -122,10 +124,10 @@ def estimate_plain(here: Evidence, kind: str) -> tuple[float, float, float]:
 
 
 def make_tests(here: Evidence) -> Iterator[Test]:
-    """Yield the tests on forms of the entropy H: form C is never low, and which plain H belongs to a number published
-    in form C.
+    """Yield the tests on form C of the entropy H, for which the authors took a second softmax of the attention row.
 
-    They are decided by intervals alone, without p. `here`: the evidence on one corpus.
+    Form C is never low, however sharp attention is; and the plain H behind a number published in form C lies where the
+    claim says. They are decided by intervals alone, without p. `here`: the evidence on one corpus.
     """
     found = select(here.records, metric="forms.floor", component=AGAIN)
     floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
@@ -143,8 +145,9 @@ def make_tests(here: Evidence) -> Iterator[Test]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw form C against the plain entropy H of the same rows, by corpus and kind of row. Returns {chart name:
-    chart}.
+    """Draw the entropy H in form C (with a second softmax) against the plain H of the same rows.
+
+    A line per corpus, a panel per kind of row. Returns {chart name: chart}.
     """
     found = select(records, metric="forms.simulated")
     if not len(found):

@@ -56,11 +56,14 @@ def find_examples(trained: Trained) -> pd.DataFrame:
 
 
 def choose_rows(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
-    """Return the index of the utterance for each row of table 2, by the row's name.
+    """Choose the utterance for each row of table 2: {name of the row: index of the utterance}.
+
+    The rows are the nearest and the farthest utterance of the representative's own class, and the nearest and the
+    middle one of the other classes.
 
     cosine   to the representative, [utterance]
     labels   class index, [utterance]
-    first    index of the representative of its class, which is none of them
+    first    index of the representative, which is not chosen
     """
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
@@ -70,12 +73,13 @@ def choose_rows(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
 
 
 def correlate_overlap(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
-    """Return the rank correlation of cosine and Jaccard overlap of words, inside a class, averaged over
-    representatives.
+    """Return the rank correlation between the cosine of two utterances and the Jaccard overlap of their words.
+
+    It is computed between a representative and the others of its class, then averaged over representatives.
 
     unit     unit vectors [utterance, dim]
     labels   class index [utterance]
-    able     indices of the utterances that serve as representatives
+    able     indices of the representatives
     words    the words of each utterance
     """
     found = []

@@ -32,9 +32,9 @@ FEWEST = 4
 def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of table 3: keys and values of a sentence become similar (mean cosine) from layer to layer.
 
-    Also tested: that training does it, that one layer leaves both as they were at step 0 and as published, that deeper
-    models end more similar, and that keys and values go together. `whole`: the records of all corpora; a test has one
-    number per seed of one corpus.
+    Also tested: that training makes them similar; that in one-layer models they stay as they were at step 0, near the
+    published number; that the last layer of deeper models is more similar; and that similarities of keys and of values
+    correlate. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}

@@ -270,7 +270,11 @@ class Pass:
                     yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
 
     def _average_rows(self, terms: dict[str, Any]) -> dict[str, Array]:
-        """Return {metric: [norm, head]} of attention rows: means over rows, and over sequences of their extremes."""
+        """Return {metric: [norm, head]} of attention: the largest and smallest weight of a row, averaged over rows, and
+        of a sequence, averaged over sequences.
+
+        With a bias of positions also entropies of rows. `terms`: the sums of these quantities, and their counts.
+        """
         over = {"row_max": "rows", "row_min": "rows", "sequence_max": "sequences", "sequence_min": "sequences"}
         # Elsewhere entropies come from the scores; a bias of positions is in the weights only.
         if self.subject.position_bias:

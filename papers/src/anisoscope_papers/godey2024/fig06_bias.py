@@ -48,7 +48,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             found.append(_judge_fixed(claim, records, system))
     trained = _select_trained_share(records, "drift")
     if len(trained):
-        found += [_order(records, system, trained) for system in systems]
+        found += [_make_test_of_order(records, system, trained) for system in systems]
     return norm_claims.judge_found(found)
 
 
@@ -62,9 +62,10 @@ def _iter_anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves
 
 
 def _select_fixed_point(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
-    """Return a fixed point of a system (model), the norm of the bias at which its block keeps its length, by seed.
+    """Return a quantity of a system's (model's) fixed point, by seed: the norm of the bias at which a block's output is
+    as long as its input.
 
-    `name`: what of it, as in the metric `fixed_point.<name>`; `component`: which one, if there are several.
+    `name`: the quantity, as in the metric `fixed_point.<name>`; `component`: the number of the fixed point, from 1.
     """
     rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
     return rows.set_index("seed")["value"].astype(float)
@@ -108,7 +109,7 @@ def _select_trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
 
 
-def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
+def _make_test_of_order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     """Make the test that a system's norm of the mean at the fixed point is of the same order as in trained layers
     (`trained`).
 

@@ -53,8 +53,8 @@ def find_plane(moment: Array, mean: Array) -> Array:
 def read_moment(heads: dict[str, Any], layer: int, over: Over) -> Array:
     """Return the second moment of a layer's queries, keys or both of one checkpoint, [head, dim, dim].
 
-    `heads`: the checkpoint's numbers of heads (`Piece.heads`); `over`: `query`, `key` or `union` (both). Keys that
-    several heads share count once for each of them.
+    `heads`: the tensors measured of the checkpoint's heads (`Piece.heads`); `over`: `query`, `key` or `union` (both).
+    Keys that several heads share count once for each of them.
     """
     moments = [_read_tensor(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
@@ -88,7 +88,7 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
 
 
 def _list_layers(heads: dict[str, Any]) -> list[int]:
-    """Return the layers of a checkpoint's numbers of heads, whose names begin with the layer."""
+    """List the layers in `heads`, the tensors measured of a checkpoint's heads; their names begin with the layer."""
     return sorted({int(name.split()[0]) for name in heads})
 
 
@@ -97,7 +97,7 @@ def _measure_layer(
 ) -> Iterator[pd.DataFrame]:
     """Yield the records of one layer of one seed: paths in each of the planes (`overs`), and how the planes agree.
 
-    `pieces`: the checkpoints of the seed; `heads`: their numbers of heads.
+    `pieces`: the checkpoints of the seed; `heads`: the tensors measured of the heads of each.
     """
     planes = {over: _find_common_plane(heads, layer, over) for over in overs}
     paths = {over: _project_paths(heads, layer, planes[over]) for over in overs}
@@ -108,7 +108,7 @@ def _measure_layer(
 def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
     """Return the plane of each head of a layer (two directions) over all steps, [head, dim, 2].
 
-    `heads`: the numbers of heads of each checkpoint, by step; `over`: whose SVD it is (query, key, union).
+    `heads`: the tensors measured of heads, of each checkpoint, by step; `over`: whose SVD it is (query, key, union).
     """
     total = reduce(np.add, (read_moment(step, layer, over) for step in heads))
     return find_plane(total, _read_tensor(heads[-1], layer, "query", "mean"))
@@ -117,8 +117,8 @@ def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, over: Over) 
 def _project_paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
     """Return {"query", "key": coordinates [step, head, 2] of the mean query and the mean key of a layer in a plane}.
 
-    The entry `norm` holds the squared norms of both means at the last step, added, [head]. `heads`: the numbers of
-    heads of each checkpoint; `directions`: the planes [head, dim, 2].
+    The entry `norm` holds the squared norms of both means at the last step, added, [head]. `heads`: the tensors
+    measured of heads, of each checkpoint; `directions`: the planes [head, dim, 2].
     """
     means = {side: np.stack([_read_tensor(step, layer, side, "mean") for step in heads]) for side in SIDES}
     means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)

@@ -132,7 +132,8 @@ def _test_drift(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array) 
 def _judge_mean_key(claim: Claim, records: pd.DataFrame) -> Verdict:
     """Judge that centring the keys changes no attention.
 
-    It is no statistics: softmax cannot see what is added to all scores of a row, or something is wrong.
+    No test is needed: centring adds the same number to all scores of a row, which softmax ignores, so that any change
+    is an error of the measurement.
     """
     rises = select(records, metric="centred_attention.key_rise")
     largest = float(rises["value"].abs().max())

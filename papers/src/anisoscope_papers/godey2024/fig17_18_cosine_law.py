@@ -205,7 +205,10 @@ def measure_points(points: Points, context: Context) -> pd.DataFrame:
 
 
 def keep_by_position(systems: Systems) -> tuple[Systems, ...]:
-    """Return those of the systems whose vectors are of one position: with one per image d lies far beyond the axis."""
+    """Keep the systems (models) that have a vector for each position, as opposed to one for a whole image.
+
+    The dimension of a whole image lies far beyond the chart's axis.
+    """
     every = (replace(systems, others=()), *systems.others)
     return tuple(each for each in every if each.flatten == "position")
 

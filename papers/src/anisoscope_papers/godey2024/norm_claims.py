@@ -66,10 +66,9 @@ Judge = Callable[[Claim, pd.DataFrame], Found]
 
 
 def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
-    """Judge the claims of a figure: the trend of each claim's metric with N (norm of the bias), or by the function in
-    `others`.
+    """Judge the claims of a figure; most of them say how a metric changes with N (norm of the bias), see `test_trends`.
 
-    `others`: {name of a claim: function of the claim and the records}.
+    `others`: for all other claims, {name: function that judges it from the claim and the records}.
     """
     named = read_claims("godey2024", figure).items()
     found: list[Test | Verdict] = []
@@ -79,9 +78,7 @@ def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> li
 
 
 def judge_found(found: Sequence[Test | Verdict]) -> list[Verdict]:
-    """Return the verdicts on a figure: `found` holds tests, which are judged together, and verdicts that needed no
-    test.
-    """
+    """Turn tests and verdicts (`found`) into verdicts: the tests are judged together; verdicts stay as they are."""
     tests = [one for one in found if isinstance(one, Test)]
     others = [one for one in found if isinstance(one, Verdict)]
     return [*judge_tests(tests), *others]
@@ -132,9 +129,10 @@ def test_trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterat
 def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
     """Yield a test per N (norm of the bias) that `values` [seed, norm] are above (or below) the claim's threshold.
 
-    If `over` is "last", only the last must be; the others may just not go the other way, so they have no floor. If
-    `over` is "all", the weakest N is the one with the smallest number, not with the largest p. `curve`: gives the norms
-    and the system's name; `statistic`: what the number is.
+    over        `all`: every N must pass; the verdict shows the N with the smallest number. `last`: only the largest N
+                must pass; at the others, values may only not go significantly the other way, whatever the claim's floor
+    curve       gives the norms and the name of the system (model)
+    statistic   what the number is, in words
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = claim

@@ -37,7 +37,10 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 
 
 def label(system: str) -> str:
-    """Return the name of a system (model) in charts: the reading of "initialised as BERT", else the family."""
+    """Return the name of a system (model) in charts, with its size: `bert:raw-table × 12` → `raw table × 12`.
+
+    The part after `bert:` says how the paper's "initialised as BERT" is read; other families keep their names.
+    """
     base = re.split(" × |, ", system, maxsplit=1)[0]
     return READING_NAMES.get(base, base) + system.removeprefix(base)
 
@@ -155,7 +158,10 @@ def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dty
 
 
 def _change_weights(model: Any, system: str, size: Size) -> None:
-    """Draw weights again as the reading of the paper that `system` names says, or set them to zero; in place."""
+    """Change the weights of a model in place, if its `system` differs from the library's initialisation.
+
+    `bert:bare-layer` and `bert:unit-embedding` have weights as PyTorch draws them, `bert:no-type` a type vector of 0.
+    """
     _, _, reading = system.partition(":")
     if reading in ("bare-layer", "unit-embedding"):
         # Linear layers of the blocks as PyTorch draws them.

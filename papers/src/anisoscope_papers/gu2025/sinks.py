@@ -140,8 +140,11 @@ def average_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd
 
 
 def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
-    """Return the number of a claim by seed, as `against` says: as it is (`zero`), at the `start`, since a `tenth` of
-    training, in `sink heads` only, less that on `text`, or less that of `base`.
+    """Return the number of a claim on one arm (form of attention), by seed: its metric at the end of training.
+
+    It depends on the claim's field `against`: `zero`: the metric itself; `start`: at the first step instead; `tenth`:
+    its change since a tenth of training; `sink heads`: in heads with a sink only; `text`: minus the sink rate on text;
+    an arm, such as `base`: minus that of the arm.
     """
     steps = np.sort(records.loc[records["metric"] == RATE, "step"].dropna().unique().astype(int))
     last = int(steps[-1])

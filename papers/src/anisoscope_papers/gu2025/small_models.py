@@ -191,9 +191,10 @@ AttentionMaskInterface.register(KEY_BIAS, eager_mask)
 
 @torch.no_grad()
 def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
-    """Measure a model on the batches `plan`: sinks of every head, A (mean cosine) by layer, I(W) of embeddings.
+    """Measure a model on the batches `plan`: sinks of every head, A (mean cosine) by layer, isotropy I(W)
+    of embeddings (Mu & Viswanath 2018).
 
-    At the `last` step sinks on random tokens, too.
+    At the `last` step sinks are also measured on random tokens.
     """
     batches = [plan[i].inputs["input_ids"] for i in range(len(plan))]
     with evaluation_mode(model):
@@ -221,7 +222,11 @@ def _draw_random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]
 
 
 def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
-    """Yield a row for every head and measure of sinks (see the top of the file), on batches of token ids."""
+    """Yield a row for every head and measure of attention sinks, averaged over texts; `batches`: token ids.
+
+    Measures: the weight of the first key, how often it exceeds a bound, the norms of its value and key over those of
+    other tokens, and how much more queries resemble it than other keys.
+    """
     found: dict[tuple[int, str], list[Heads]] = defaultdict(list)
 
     def look(call: Call) -> None:
@@ -240,7 +245,13 @@ def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, A
 
 
 def measure_sinks(call: Call) -> dict[str, Heads]:
-    """Return the measures of sinks of one attention call, each [sequence, head]."""
+    """Return the measures of attention sinks of one attention call, {measure: [sequence, head]}.
+
+    first         mean weight of the first key
+    first_rate    1 if that exceeds `EPSILON`, else 0; `bias_rate`: the same of the learnt key
+    value_norm    norm of the first token's value over the mean norm of the others; `key_norm`: of keys
+    cosine_rise   mean cosine of later queries with the first key, less that with the other keys that they see
+    """
     scores = call.scores()
     form = str(call.module.config._attn_implementation)  # type: ignore[union-attr]
     kept: dict[str, Heads] = {}

@@ -74,7 +74,8 @@ def measure(networks: Networks, context: Context) -> pd.DataFrame:
 def measure_network(name: str, corpus: str, limit: int | None, context: Context) -> pd.DataFrame:
     """Return A by layer of one network, its encoder's or, if it has none, its decoder's.
 
-    CorpusError if its corpus lies not below ANISOSCOPE_DATA. `limit`: only the first units of the corpus.
+    A is the mean cosine. `limit`: only the first units of the corpus. CorpusError if the corpus is not found in the
+    folder that ANISOSCOPE_DATA names.
     """
     where = corpus
     if "/" in corpus:

@@ -52,7 +52,10 @@ SETTINGS: dict[str, Experiment | Published] = {
 
 
 def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
-    """Return A by layer and I(W) of embeddings of all models: trained here, read from the cache, or published."""
+    """Return A (mean cosine) by layer and isotropy I(W) of embeddings (Mu & Viswanath 2018) of all models.
+
+    They are trained here, read from the cache, or published, as `settings` say.
+    """
     if isinstance(settings, Published):
         records = measure_published(settings, context)
     else:
@@ -73,9 +76,10 @@ def has_final_norm(records: pd.DataFrame) -> bool:
 
 
 def select_courses(records: pd.DataFrame, metric: str, site: str, component: str | None = None) -> pd.DataFrame:
-    """Return a metric at a site along training, [seed] × [step]; of hidden states it is that after the last block.
+    """Return a metric along training, as a table [seed] × [step], at a site: embeddings, `LAST`, or `FINAL`.
 
-    Without a final norm the last block ends with a norm: then that is the site `FINAL`, and none is `LAST`.
+    `LAST` is after the last block and before the final norm, `FINAL` after that norm. In models without a final norm,
+    the last block itself ends with a norm: its output is then `FINAL`, and `LAST` is empty.
     """
     if not has_final_norm(records) and site in (LAST, FINAL):
         site = LAST if site == FINAL else ""
@@ -86,9 +90,9 @@ def select_courses(records: pd.DataFrame, metric: str, site: str, component: str
 
 
 def find_largest(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each seed's layer with the largest A at the end, the input of the blocks left out.
+    """Return, for each seed, the row of the layer with the largest A (mean cosine) at the end of training.
 
-    After the final norm counts as a layer.
+    The output of the final norm counts as a layer; the input of the blocks does not.
     """
     rows = select(records, metric=A, site=("hidden", FINAL), component=None)
     rows = rows[(rows["step"] == rows["step"].max()) & ~((rows["site"] == "hidden") & (rows["layer"] == 0))]
@@ -106,7 +110,11 @@ def read_top_share(records: pd.DataFrame) -> pd.Series:
 
 
 def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
-    """Return the number of a claim by seed, at the last step, from where its `site` says (a difference: `x less y`)."""
+    """Return the number that a claim is about, by seed: its metric at its site, at the last step.
+
+    A site `x less y` means the metric at x minus that at y. A claim on a fall takes how much A falls from its largest
+    value on.
+    """
     if claim.metric == TOP:
         return read_top_share(records)
     if claim.site == LARGEST:
@@ -128,7 +136,10 @@ def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
 
 
 def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
-    """Return what else must be known of a claim: A before and after what it compares, or when A was largest."""
+    """Describe in words what lies behind a claim's number: the two values it subtracts, or where or when A was largest.
+
+    Returns "" for other claims.
+    """
     if claim.statistic.startswith("fall"):
         mean = select_courses(records, A, FINAL).mean()
         return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"

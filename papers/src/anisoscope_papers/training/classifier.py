@@ -167,9 +167,10 @@ def _identify_training(training: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete_identity(noted: dict[str, Any] | None, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a recorded identity (`noted`), with what older programs did not record taken from `identity`.
+    """Return the recorded identity of a training (`noted`), made comparable with the present one (`identity`).
 
-    Before contents were recorded, only names can be compared; code that counts as equal is set equal.
+    Older programs did not record hashes of what was read: they are taken from `identity`. So is the code, if the
+    recorded one counts as equal.
     """
     if not noted:
         return noted
@@ -295,12 +296,12 @@ class FrozenAttention(TrainerCallback):
         self.after = after
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        """Freeze at once if training starts after the step."""
+        """Freeze attention at once if the training starts, or goes on, at or after the step of freezing."""
         self.kept: list[Tensor] = []
         self._freeze(given["model"], state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        """Undo what momentum and weight decay did to frozen weights, and freeze if it is time."""
+        """Undo what momentum and weight decay did to frozen weights; freeze attention if its step is reached."""
         with torch.no_grad():
             for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
                 now.copy_(before)  # momentum and decay move what has no gradient

@@ -26,8 +26,12 @@ FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: col
 def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
     """Compute the entropy H of attention in all its published forms, as {form: H}, by explicit loops, as a reference.
 
-    The forms are the keys of `FORMS`: `row`, `reported`, `columns`, `again`. `weights`: attention of one head over the
-    real tokens of one utterance, [CLS] first.
+    row        H(p) / ln n, of the attention row p of [CLS] over n tokens
+    reported   H(p) / ln(n − 1)
+    columns    H(softmax(s)) / ln(n − 1), of the column sums s without that of [CLS]
+    again      H(softmax(p)) / ln(n − 1), without the weight of [CLS]: a second softmax
+
+    `weights`: attention of one head over the real tokens of one utterance, [CLS] first.
     """
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
@@ -37,7 +41,10 @@ def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, 
 
 
 def compute_of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
-    """Compute the forms of entropy H that use only the attention row of [CLS]: {"row", "reported", "again": H}."""
+    """Compute the entropy H in the published forms that use only the attention row of [CLS], over n real tokens.
+
+    Returns {"row": H / ln n, "reported": H / ln(n − 1), "again": that of a second softmax over the other tokens}.
+    """
     n = len(row)
     first = [float(x) for x in row]
     again = _divide_by_maximum(_measure_nats(_compute_softmax(first[1:])), n - 1)

@@ -68,7 +68,11 @@ class SmallModel:
 
     @property
     def best(self) -> int:
-        """The step whose weights are kept: the last one; without a share, the best by validation loss."""
+        """The step whose weights count as the trained model's.
+
+        It is the last one if the recipe fixes the length of the training (`share`), else that of the lowest validation
+        loss.
+        """
         return int(self.history["best"])
 
 
