@@ -200,8 +200,8 @@ def average_seeds(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | 
     """Average rows over seeds for each combination of the columns `keys`: columns `value`, `low`, `high`, `seeds`.
 
     Rows are sorted by keys that are numbers; keys that are words keep the order of their first appearance. The interval
-    (`low`, `high`) is NaN for fewer than three seeds. It is cut at `bounds`; None: at the smallest and largest value that
-    the metric can have.
+    (`low`, `high`) is NaN for fewer than three seeds. It is cut at `bounds`; None: at the metric's smallest and largest
+    possible value.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})

@@ -141,8 +141,8 @@ class ClassifierAttention(nn.Module):
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         """Compute the attention output of the first token only, [sequence, 1, dim], without building keys and values.
 
-        The result is the same: q·(W_K x) = (W_Kᵀ q)·x, and a weighted mean of W_V x is W_V times that of x. x: [sequence,
-        token, dim].
+        The result is the same: q·(W_K x) = (W_Kᵀ q)·x, and a weighted mean of W_V x is W_V times that of x.
+        x: [sequence, token, dim].
         """
         to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3))
         of_query, _, of_value = self._biases()
