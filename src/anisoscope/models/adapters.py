@@ -67,10 +67,11 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
 
 
 def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
-    """Return the number of classes of the head saved with an adapter, which its configuration lacks; None without a
-    head.
+    """Return the number of classes of the classification head that was saved with an adapter; None without a head.
 
-    The head is what is saved outside the adapter's own matrices; the size of its last layer's output is the number.
+    The adapter's configuration does not have it, so it is read from the shape of the head's last weight matrix.
+
+    saved   the tensors of the adapter's file by name
     """
     heads = [x for name, x in saved.items() if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2]
     return len(heads[-1]) if heads else None

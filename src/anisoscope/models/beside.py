@@ -54,14 +54,16 @@ def timm_config(name: str) -> Any:
 
 
 def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
-    """Put the modules of sentence-transformers that make the vector of a text into `model.sentence`. Returns remarks.
+    """Add to a model the modules of sentence-transformers that turn its hidden states into the vector of a text.
 
     folder      of the checkpoint
+    processor   the tokenizer, which gets the length limit of the checkpoint
     untrained   the model's weights are random
 
-    These are the modules after a plain Transformer if they need no more than its last hidden states. Otherwise (SPLADE,
-    weighted layers, unknown modules) it is the library's own model, which is called on the same tokens. If the vector
-    of a text cannot be measured, nothing is added, and a remark says why.
+    They become `model.sentence`: the modules after the Transformer (pooling and so on), if these need only its last
+    hidden states. Otherwise (SPLADE, weighted layers, unknown modules) it is the library's whole model, which is called
+    on the same tokens. Returns remarks for the user; one says why, if the vector of a text cannot be measured, and
+    then nothing is added.
     """
     rows = read_list(Path(folder, MODULES))
     if len(rows) < 2:
@@ -92,7 +94,7 @@ def _explain_unmeasured(rows: list[dict[str, Any]], archetype: str) -> str:
     """Say why the vector of a text cannot be measured; empty if it can.
 
     rows        entries of modules.json
-    archetype   which class of the library the whole model is
+    archetype   the class that the library would load the whole model as, such as `SentenceTransformer`
     """
     foreign = [str(row["type"]) for row in rows if not str(row["type"]).startswith(f"{LIBRARY}.")]
     # Code of the checkpoint is not run for this: it would need the user's consent.
@@ -114,9 +116,10 @@ def _get_class_name(row: dict[str, Any]) -> str:
 
 
 def _is_plain(folder: str, kinds: list[str]) -> bool:
-    """Return whether the first module gives the last hidden states and the others need nothing else.
+    """Return whether the vector of a text can be computed from the last hidden states of the Transformer alone.
 
-    kinds   class names of the modules
+    folder   of the checkpoint
+    kinds    class names of its modules, the Transformer first
     """
     settings = read_config(Path(folder, BERT_CONFIG))
     text = settings.get("modality_config", {}).get("text", {})

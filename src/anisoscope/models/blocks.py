@@ -50,10 +50,12 @@ LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
     """Find the blocks (layers) of every stack in running order: {"encoder": [...], "decoder": [...]}.
 
-    Looked for in this order: `names` given by the caller, each a class (`BertLayer`) or a pattern of module names
-    (`encoder.layers.*`, `*` for one part of a name); the row of the model's family; what the model declares as the
-    source of its hidden states; layers that can be checkpointed; torch's own Transformer layers. UsageError if a name
-    fits no module, ModelError if nothing is found; both name what the model has.
+    names   classes of blocks (`BertLayer`) or patterns of module names (`encoder.layers.*`, where `*` is one part of a
+            name); empty: blocks are found automatically
+
+    Without `names`, the first of these that exists counts: what `models/families.py` says of the model's family; what
+    the model declares as the source of its hidden states; layers with gradient checkpointing; torch's own Transformer
+    layers. UsageError if a name fits no module, ModelError if no blocks are found; both list what the model has.
     """
     named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
     if names:
@@ -83,7 +85,11 @@ def _check_names(model: nn.Module, names: tuple[str, ...], named: list[NamedPart
 
 
 def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
-    """Return (name, module) of the blocks of a model in running order, with each tower searched by its own family."""
+    """Return (name, module) of all blocks of a model in running order.
+
+    The parts of a multimodal model that read images or sounds (towers) may be of another family than the rest, so each
+    is searched by the rules of its own.
+    """
     # An image encoder may have a row in the families, and the language model behind it none.
     towers = _find_towers(model)
     blocks = _select_blocks(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
@@ -106,7 +112,10 @@ def _keep_outermost(blocks: list[NamedPart]) -> list[NamedPart]:
 
 
 def _make_no_blocks_error(model: nn.Module) -> ModelError:
-    """Make the error for a model whose blocks are unknown, with what it repeats. The caller raises it."""
+    """Make the error for a model whose blocks are unknown; it suggests modules that the model repeats.
+
+    The caller raises it.
+    """
     repeated = _suggest_blocks(model)
     likely = repeated[0] if repeated else "CLASS"
     cure = f"name the class of its blocks, or a pattern of their names: --blocks {likely}, in Python blocks='{likely}'"
@@ -136,12 +145,12 @@ def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
 
 
 def _is_any_match(patterns: Iterable[str], *named: NamedPart) -> bool:
-    """Return whether one of these (name, module) fits one of the patterns."""
+    """Return whether any of these modules, given as (name, module), fits any of the patterns."""
     return any(_is_match(pattern, name, module) for pattern in patterns for name, module in named)
 
 
 def _is_match(pattern: str, name: str, module: nn.Module) -> bool:
-    """Return whether a module is of this class or its name fits the pattern, in which `*` is one part of a name."""
+    """Return whether a module fits a pattern: a class name (`BertLayer`), or a module name with `*` for any part."""
     parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
         return class_of(module).__name__ == pattern
@@ -266,10 +275,10 @@ def _read_modalities(module: Any) -> frozenset[str]:
 
 
 def _find_towers(model: nn.Module) -> dict[str, str]:
-    """Return the parts of a multimodal model that read images or sounds, by their path, with the stack (encoder or
-    decoder) of each.
+    """Find the towers of a multimodal model, the parts that read images or sounds: {path of the part: stack name}.
 
-    What is in none of these parts reads text.
+    The stack name, such as `vision` or `audio`, is how sites of the tower are named. Everything outside of towers reads
+    text. Empty for a model that reads text alone.
     """
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
     if pretrained is None or not isinstance(model, pretrained):
@@ -294,7 +303,7 @@ def _find_towers(model: nn.Module) -> dict[str, str]:
 
 
 def _name_stack(own: str, module: nn.Module, pretrained: type) -> str:
-    """Return the stack that a part of a multimodal model is, by its name or what it reads; empty if it is no tower.
+    """Return the stack name of a part of a multimodal model, from its own name or what it reads; "" if it is no tower.
 
     own          last part of its path
     pretrained   transformers' class of models, which declare what they read
@@ -314,11 +323,9 @@ def has_two_towers(model: nn.Module) -> bool:
 
 
 def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
-    """Return the path of the tower (part for one modality) that contains the module of this path.
+    """Return the path of the tower (part for one modality) that contains the module at `path`; None if none does.
 
-    None if there is none.
-
-    towers   the stack of each tower, by its path
+    towers   {path of a tower: its stack name}
     """
     for tower in towers:
         if path == tower or path.startswith(f"{tower}."):
@@ -398,9 +405,9 @@ class Layout:
             self._specials[stack] = _count_special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
-        """Return {stack: stream (which positions are real)} for a batch.
+        """Return {stack: stream}: for each stack of the model, which positions of a batch are real tokens.
 
-        In a stack (encoder or decoder) that is not in it, every position is real.
+        In a stack that is missing there, every position is real.
         """
         given = dict(batch.streams)
         if "samples" in given:
@@ -412,9 +419,9 @@ class Layout:
         return _mark_images(self.model, batch, self._streams_of_family(self.model, given))
 
     def specials(self, site: Site) -> int:
-        """Return how many leading positions of a site are special tokens (class, distillation, registers).
+        """Return how many positions at the beginning of a site are special tokens (class, distillation, registers).
 
-        Only for sites without a stream (which positions are real) of their own; 0 for others.
+        It is used for stacks that `streams` does not list, such as image encoders; it is 0 for others.
         """
         if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
             return 0
@@ -438,7 +445,7 @@ def _make_stream_of_pairs(batch: Batch) -> Stream:
 
 
 def _mark_images(model: nn.Module, batch: Batch, streams: Streams) -> Streams:
-    """Return the streams (which positions are real) with the tokens marked that stand for parts of an image."""
+    """Return the streams with a mask added to each: which of its tokens are placeholders for parts of an image."""
     config = getattr(model, "config", None)
     ids = batch.inputs.get("input_ids")
     # Configurations of transformers use both names for the same number.
@@ -469,9 +476,10 @@ def _count_special_tokens(model: nn.Module) -> int:
 
 
 def _convert_samples(model: Any, samples: Stream) -> Stream:
-    """Return the stream of the frames that convolutions make of sound samples.
+    """Return which positions of a speech model's encoder are real, from which sound samples are.
 
-    A frame is real if all its samples are. A model that makes no frames reads the samples themselves.
+    Convolutions merge samples into frames; a frame is real if all its samples are. For a model without such
+    convolutions the stream is returned unchanged.
     """
     count_frames = getattr(model, "_get_feat_extract_output_lengths", None)
     if count_frames is None:
@@ -485,16 +493,17 @@ def _convert_samples(model: Any, samples: Stream) -> Stream:
 
 
 def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
-    """Return the stream (which positions are real) that an encoder makes of the frames of a spectrogram.
+    """Return which positions of a speech model's encoder are real, from which frames of the spectrogram are.
 
-    The model's own count is used; a model without one makes one of two, as Whisper's first convolutions do.
+    How many positions the frames become is asked of the model; one that cannot say is taken to merge two frames into
+    one position, as Whisper's first convolutions do.
     """
     count = _find_count_of_frames(model)
     if count is None:
         return _take_every(2, frames)
 
     def count_positions(lengths: Tensor) -> Tensor:
-        """Return how many positions the model makes of so many frames."""
+        """Return the number of positions that the model makes of each number of frames [sequence]."""
         made = count(lengths)
         # Some methods return the lengths before and after pooling; the encoder's own are the first.
         return torch.as_tensor(made[0] if isinstance(made, tuple) else made).long()
@@ -508,7 +517,10 @@ def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
 
 
 def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
-    """Return the method by which a speech model counts the frames that its convolutions leave; None without one."""
+    """Return the method with which a speech model computes its number of positions from the number of frames.
+
+    None if the model has no such method.
+    """
     # The innermost model knows its own convolutions; those around it may have inherited another's method.
     parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
     for part in reversed(parts):
@@ -520,9 +532,9 @@ def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
 
 
 def _take_every(step: int, stream: Stream) -> Stream:
-    """Return the stream of every `step`-th position (⌈n / step⌉ of n), for a model that merges `step` inputs into one.
+    """Return the stream of a model that merges `step` neighbouring positions into one: ⌈n / step⌉ positions of n.
 
-    A position is real if the first of its inputs is.
+    A merged position is real if the first of its inputs is.
     """
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
     start = stream.start // step

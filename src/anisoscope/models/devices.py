@@ -53,9 +53,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def find_without_values(model: nn.Module) -> str | None:
-    """Return the path of a module whose weights have no values (device meta) and are not laid off by accelerate.
+    """Return the path of the first module with weights on the meta device, which have shapes but no values.
 
-    None if there is none; the path of the model itself is empty.
+    Modules whose weights accelerate has offloaded do not count. None if there is no such module; "" means the model
+    itself.
     """
     name: str
     for name, module in model.named_modules():

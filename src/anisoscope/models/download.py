@@ -26,10 +26,12 @@ def place_of(subject: str) -> ModelPlace:
 
 
 def stamp(subject: str, place: ModelPlace) -> str:
-    """Return a key of a checkpoint's current state, without reading its weights: the commit, or sizes and times of
-    files.
+    """Return a text that changes whenever a checkpoint changes, without reading its weights.
 
-    subject   the checkpoint's name; `place`: where it is
+    It is the commit on the hub or, for a local folder, sizes and modification times of the files.
+
+    subject   the checkpoint's name
+    place     where it is
     """
     if place.commit is not None:
         return place.commit
@@ -39,11 +41,13 @@ def stamp(subject: str, place: ModelPlace) -> str:
 
 
 def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Return {name: value} of a checkpoint's architecture, sizes and `vocabulary` (a hash), from its configuration.
+    """Return what the checkpoints of one series must have in common: {name: value} of architecture and sizes.
 
-    ModelError if it has none.
+    They are read from the configuration. `vocabulary`, a hash of the tokenizer's file, is added if there is one.
+    ModelError if there is no configuration.
 
-    subject   the checkpoint's name; `place`: where it is
+    subject   the checkpoint's name
+    place     where it is
     """
     from transformers import AutoConfig
 
@@ -75,7 +79,7 @@ def fetch(subject: str, lent: bool = True) -> None:
 
     Failures are silent: loading will report them.
 
-    lent   the checkpoint is to be deleted after use; `left_over` is true for it until `forget` is called
+    lent   note that it was downloaded only for the time of a series: `left_over` is true until `forget` deletes it
     """
     with suppress(ModelError, OSError):
         if lent:

@@ -14,12 +14,12 @@ Streams = dict[str, "Stream"]
 
 
 def _adapt_canine(model: Any, given: Streams) -> Streams:
-    """Return the masks of real positions of CANINE: characters at both ends, and molecules (groups of characters)
-    between.
+    """Return which positions are real in the three stacks of CANINE.
 
-    given   the masks of the characters
+    Its first and its last blocks read characters; those between read molecules, groups of characters. A molecule is
+    real if the mask that the model itself pools says so; the first one is [CLS].
 
-    A molecule is real if the model's own pooled mask says so; the first one is [CLS].
+    given   which characters are real
     """
     if "encoder" not in given:
         return given
@@ -33,7 +33,7 @@ def _adapt_canine(model: Any, given: Streams) -> Streams:
 
 
 def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
-    """Lengthen the token masks of a stream by positions that the model itself adds; these are not counted as real.
+    """Return a stream with further positions before or behind its tokens, which the model adds and which are not real.
 
     before   how many positions the model adds before the tokens
     behind   how many it adds after them
@@ -48,7 +48,9 @@ def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream"
 
 
 def _make_padder(entry: str) -> Callable[[Any, Streams], Streams]:
-    """Return a function that adapts the masks of real positions for an encoder that pads its input to whole blocks.
+    """Return a function (model, streams) → streams for an encoder that pads its input to whole blocks of tokens.
+
+    The function adds the padding to the encoder's masks, as positions that are not real.
 
     entry   the name of the configuration's value that gives the block length
     """
@@ -78,10 +80,11 @@ def _add_class_token(_model: Any, given: Streams) -> Streams:
 
 
 def _adapt_decision_transformer(_model: Any, given: Streams) -> Streams:
-    """Return the masks of real positions of Decision Transformer: return, state and action of a step are three
-    positions.
+    """Return which positions are real in a Decision Transformer.
 
-    given   the masks of the steps
+    Each time step becomes three positions: return, state and action.
+
+    given   which steps are real
     """
     return {
         stack: replace(
@@ -214,9 +217,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def class_of_transformers(module: str, name: str) -> Any:
-    """Return a class of transformers by its module.
+    """Return the class `name` of the module `transformers.MODULE`, without importing it.
 
-    None if that was never imported, so that no model is of this class.
+    None if the module was never imported: then no model can be of this class.
     """
     loaded = sys.modules.get(f"transformers.{module}")
     return getattr(loaded, name, None)

@@ -57,10 +57,11 @@ def is_adapter(names: Iterable[str]) -> bool:
 
 
 def first_module(names: Iterable[str]) -> str:
-    """Return the folder of the first sentence-transformers module (`0_Transformer/`) if the configuration is only
-    there.
+    """Return the folder that holds the Transformer of an older sentence-transformers checkpoint: `0_Transformer/`.
 
-    Empty otherwise. `names` are the names of a checkpoint's files.
+    Empty if the configuration is in the main folder, as in other checkpoints.
+
+    names   the names of the checkpoint's files
     """
     there = set(names)
     folders = (name.removesuffix("config.json") for name in sorted(there) if re.fullmatch(r"0_\w+/config\.json", name))
@@ -83,21 +84,21 @@ def foreign_first_module(folder: Path) -> str:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Return the names of the files of a checkpoint in a folder, and in the folder of its first module."""
+    """Return the names of a checkpoint's files, including those in the folder of its first module (`0_…/`)."""
     return sorted(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob("0_*/*")))
 
 
 def weight_files(names: Iterable[str]) -> str | None:
-    """Return the file of weights that is read among these names, or its index; None if there is none."""
+    """Return which of these files the weights are read from, or the index of shards; None if there are no weights."""
     there = set(names)
     return next((name for name in (first_module(there) + name for name in WEIGHTS) if name in there), None)
 
 
 def described(names: Iterable[str], config: Path | None = None) -> str:
-    """Say what format files have that are no checkpoint of transformers, and what to do instead; "" if unknown.
+    """Return a sentence for files that are no checkpoint of transformers: their format, and what to do; "" if unknown.
 
     names    of the files
-    config   the configuration file, which is read if names do not tell
+    config   the configuration file, which is read if the format does not follow from the names
     """
     names = list(names)
     for pattern, description in FORMATS.items():
@@ -107,7 +108,10 @@ def described(names: Iterable[str], config: Path | None = None) -> str:
 
 
 def of_config(config: dict[str, Any]) -> str:
-    """Say why a model with this configuration may not load in transformers, and what to do instead; "" if it may."""
+    """Return a sentence why a model with this configuration may not load in transformers, and what to do; "" if it may.
+
+    config   the content of config.json
+    """
     if "_diffusers_version" in config:
         return f"it is a part of a diffusers pipeline ({config.get('_class_name', 'unknown')}): {OWN}"
     if "pretrained_cfg" in config or ("architecture" in config and "model_type" not in config):

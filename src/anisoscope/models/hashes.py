@@ -22,7 +22,7 @@ FORM = 1
 
 
 def hash_large_file(path: Path) -> str:
-    """Return the SHA-256 of a file; of a large one it is remembered, and found again by its size and time."""
+    """Return the SHA-256 of a file; that of a large file is cached until its size or modification time changes."""
 
     def compute() -> str:
         """Read the file and hash it."""
@@ -33,10 +33,10 @@ def hash_large_file(path: Path) -> str:
 
 
 def recall_hash(files: Sequence[Path], ask: Callable[[], list[Any]], compute: Callable[[], str]) -> str:
-    """Return the hash that `compute` gives; if the files are large, one that was kept while they did not change.
+    """Return the hash that `compute` gives, from a cache on disk if the files are large and have not changed.
 
-    files     that are read; of none, or of small ones, the hash is computed each time
-    ask       returns what else the hash depends on, and is called for large files only
+    files     what `compute` reads; if there are none, or they are small, it is always called
+    ask       returns what else the hash depends on; it is called for large files only
     compute   returns a SHA-256 in hexadecimal
     """
     if not files or sum(path.stat().st_size for path in files) < LARGE:
@@ -51,13 +51,14 @@ def _identify_file(path: Path) -> tuple[str, int, int]:
 
 
 def _recall(asked: Any, compute: Callable[[], str]) -> str:
-    """Return the hash that is kept for the question `asked`, or compute and keep it.
+    """Return the hash cached for a key; if there is none, compute and cache it.
 
-    Of several processes that ask at the same time, one computes and the others wait. Without a writable cache each
+    asked   the key: everything that the hash depends on
+
+    If several processes ask at the same time, one computes and the others wait. If the cache cannot be written, each
     computes its own.
-
-    The store is imported here, because it loads pandas, and what only looks a model up does not need it.
     """
+    # Imported here, because it loads pandas, which a mere look-up of a model does not need.
     from anisoscope.store import make_once, write_atomic
 
     name = hashlib.sha256(json.dumps([FORM, asked]).encode()).hexdigest()[:32]

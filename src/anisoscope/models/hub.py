@@ -269,7 +269,9 @@ def _list_small_files(place: ModelPlace, name: str, *, config_only: bool) -> lis
 
 
 def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
-    """Return `place` unchanged; ModelError for a cached copy that is incomplete, or not what the hub announced.
+    """Check a cached copy of a model, and return `place` unchanged.
+
+    ModelError if the weights are missing, or a file does not have the hash that the cache keeps of it.
 
     name      the model as the user wrote it, for errors
     weights   also verify the weights
@@ -296,9 +298,9 @@ def _is_small(name: str, size: int | None) -> bool:
 
 
 def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
-    """Return the files of the weights in the one format that is read; shards by their index.
+    """Return the names of the files that hold a model's weights, in the one format that is read.
 
-    ModelError without weights.
+    For weights in several files (shards), the index is downloaded to learn their names. ModelError without weights.
 
     place    the model at its commit
     folder   where its small files are
@@ -336,10 +338,11 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
 
 
 def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
-    """Write into the cache which commit the requested revision stands for.
+    """Write into the hub's cache which commit the requested revision means, as the hub's own library does.
 
-    If the revision stands for another commit already, it is changed only with `move`, that is, once all files needed
-    are there: until then the older, complete copy serves if there is no network.
+    folder   the snapshot of the commit in the cache
+    move     if the cache has another commit for this revision, replace it. This is done only once all files are there:
+             until then the older, complete copy must be found if there is no network
     """
     reference = folder.parents[1] / "refs" / (place.revision or "main")
     if place.revision == place.commit or (reference.is_file() and not move):
@@ -352,7 +355,12 @@ def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
 
 
 def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
-    """Raise ModelError if a cached file is not what the hub announced or its blob's name says; remove such files."""
+    """Raise ModelError if the hash of a cached file is wrong, after removing such files from the cache.
+
+    folder      the snapshot of a model in the cache
+    announced   {file: hash} as the hub gave it; for other files, the hash is the name of the blob in the cache
+    name        the model as the user wrote it, for the error
+    """
     wrong = []
     for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         blob = path.readlink().name if path.is_symlink() else ""
@@ -369,8 +377,9 @@ def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None
 
 
 def _hash_like(expected: str, path: Path) -> str:
-    """Return a file's hash of the same kind as `expected`: SHA-256, or git's blob hash; `expected` itself if it is
-    neither.
+    """Hash a file in the same way as `expected` was made, which its length shows: SHA-256, or git's blob hash.
+
+    If it is neither, `expected` itself is returned, since nothing can be compared.
     """
     from huggingface_hub.utils.sha import git_hash
 

@@ -15,7 +15,7 @@ _FAILURES: list[list[Exception]] = []
 
 @contextmanager
 def ask_once() -> Iterator[None]:
-    """Within a `with` block, ask the hub each question only once, in every thread, so that a name means one commit."""
+    """Within a `with` block, cache the hub's answers for all threads, so that a name always means the same commit."""
     _ANSWERS.append(_ANSWERS[-1] if _ANSWERS else {})
     try:
         yield
@@ -37,9 +37,12 @@ def stop_asking_after_failure() -> Iterator[None]:
 
 
 def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` returns; within `ask_once`, the earlier answer to the same question, refusals included.
+    """Return the hub's answer to a question: what `ask()` returns or, within `ask_once`, the answer cached earlier.
 
-    Other failures are not remembered, except within `stop_asking_after_failure`, where the first one is raised again.
+    question   the key under which the answer is cached
+
+    A refusal (no such model, no access) is cached and raised again as well. Other failures are not, except within
+    `stop_asking_after_failure`, where the first one is raised again for every further question.
     """
     from huggingface_hub.errors import HFValidationError
 
@@ -65,7 +68,9 @@ def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
 def with_token_fallback(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
     """Ask the hub with the user's token; if it refuses the token, ask once more without it.
 
-    Return the answer, and None (with the default token) or False (without one).
+    question   a function that asks; its argument is the `token` of `huggingface_hub`
+
+    Returns (the answer, the argument that worked): None for the user's token, False for no token.
     """
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
@@ -82,7 +87,7 @@ def with_token_fallback(question: Callable[[bool | None], Answer]) -> tuple[Answ
 
 
 def get_timeout() -> float:
-    """Return the seconds to wait for the hub's answer; more if HF_HUB_ETAG_TIMEOUT says so."""
+    """Return how many seconds to wait for the hub: `TIMEOUT`, or HF_HUB_ETAG_TIMEOUT if that is longer."""
     from huggingface_hub import constants
 
     return max(TIMEOUT, float(constants.HF_HUB_ETAG_TIMEOUT))

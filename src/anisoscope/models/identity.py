@@ -25,7 +25,7 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
 def drop_volatile(settings: Any) -> Any:
-    """Return a configuration without entries that differ by place or version (paths, library versions)."""
+    """Return a configuration without entries that do not change the model, such as paths and library versions."""
     if not isinstance(settings, dict):
         return settings
     kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
@@ -77,8 +77,9 @@ def read_offloaded(module: nn.Module, name: str, value: torch.Tensor) -> torch.T
 
 
 def _iter_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors inside a value of a state dict; for quantised ones their whole numbers, scales and zero
-    points.
+    """Yield the plain tensors that a value of a state dict is made of, however it is nested.
+
+    A quantised tensor is made of its integers, scales and zero points.
     """
     if isinstance(value, tuple | list):
         for part in value:
@@ -97,7 +98,7 @@ def _iter_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _iter_quantised(value: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the whole numbers of a quantised tensor of torch, its scales and its zero points."""
+    """Yield the parts of a quantised tensor of torch: its integers, scales and zero points."""
     yield value.int_repr()
     # One of each for a row, or for the whole tensor.
     if value.qscheme() in PER_CHANNEL:
@@ -109,7 +110,7 @@ def _iter_quantised(value: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _write_settings(value: Any) -> str:
-    """Write the values other than tensors inside a value of a state dict as text."""
+    """Return as text everything inside a value of a state dict that is not a plain tensor, for hashing."""
     if isinstance(value, tuple | list):
         return ",".join(map(_write_settings, value))
     if isinstance(value, torch.Tensor):
@@ -143,10 +144,10 @@ def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
 
 
 def _read_state(model: nn.Module) -> dict[str, Any]:
-    """Return the state dict of a model, and leave the model as it is.
+    """Return the state dict of a model without changing the model, as bitsandbytes would.
 
-    bitsandbytes 0.50 lays 4-bit weights out for the CPU at the first call, and its state dict turns them back in place:
-    all but their scales, so that the model computes something else from then on.
+    At the first call on a CPU, bitsandbytes 0.50 rearranges 4-bit weights. Its own `state_dict` undoes that in place
+    for the weights but not for their scales, so that the model then computes other numbers.
     """
     laid_out = {}
     for name, module in model.named_modules():
@@ -169,7 +170,7 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
 
 
 def _read_bytes(x: torch.Tensor) -> Any:
-    """Return the bytes of a tensor's numbers, in a form that digests take."""
+    """Return the bytes of a tensor's numbers, in a form that `hashlib` accepts."""
     raw = x.detach().cpu().contiguous().flatten()
     return raw.view(torch.uint8).numpy().data if raw.numel() else b""
 
@@ -185,12 +186,13 @@ def is_packed(value: Any) -> bool:
 
 
 def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterable[str]) -> str:
-    """Return `hash_weights` of a model that was loaded from folders; of a large one it is remembered.
+    """Return `hash_weights` of a model that was loaded from folders; for large files, from a cache on disk.
 
-    It is found again by sizes and times of the files, and by names, shapes, types and first numbers of all weights. So
-    another type, a changed file or another release of transformers that reads it in another way give another hash.
+    The cached hash is used as long as sizes and modification times of the files are the same, and names, shapes, dtypes
+    and first numbers of all weights: a new release of transformers may read the same files in another way.
 
-    but   names of weights that do not count
+    but       names of weights that do not count
+    folders   those that hold the files of weights
     """
     files: list[Path] = []
     for folder in folders:

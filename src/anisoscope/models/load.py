@@ -70,9 +70,7 @@ class Subject:
 
     @property
     def form(self) -> str:
-        """A hash of everything but the weights that determines outputs: configuration, and source files of the user's
-        own.
-        """
+        """A hash of what determines the outputs besides the weights: configuration, and the user's own source files."""
         config = self.config
         settings = drop_volatile(config.to_dict()) if hasattr(config, "to_dict") else str(config)
         text = json.dumps([settings, hash_own_sources(self.model)], default=str)
@@ -191,7 +189,10 @@ def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[
 
 
 def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
-    """Return model and processor of a name that is no checkpoint of transformers; None if it is one.
+    """Load a model that is not a checkpoint of transformers: (model, processor). None if the name means a checkpoint.
+
+    Such names are a function `module:function` that returns a model; a file of weights that torch saved (`.th`), or
+    one in an installed package; an untrained model of timm.
 
     seed   draw random weights instead of reading them; None: read them
     """
@@ -358,7 +359,8 @@ def _draw_weights(auto: Any, config: Any, seed: int, given: dict[str, Any]) -> A
 def _adapt_options(given: dict[str, Any], auto: Any, quantised: str, target: torch.device) -> dict[str, Any]:
     """Return the keyword arguments with which this class of transformers loads a checkpoint.
 
-    given       what was asked for
+    given       keyword arguments as the caller wants them
+    auto        class of transformers that loads the checkpoint
     quantised   method of quantisation; empty if the weights are plain
     target      device that computes
     """
@@ -376,8 +378,8 @@ def _adapt_options(given: dict[str, Any], auto: Any, quantised: str, target: tor
 def _check_loaded(model: nn.Module, info: dict[str, Any], idle: tuple[str, ...]) -> None:
     """Raise ModelError if the checkpoint lacked weights that are used, or had some of another size.
 
-    info   what transformers found, by kind of fault
-    idle   parts of names of weights that may be missing
+    info   the loading info of transformers, with the names of missing and mismatched weights
+    idle   beginnings or parts of the names of weights that may be missing, since measuring does not use them
     """
     missing = []
     for key in sorted(info["missing_keys"]):
@@ -418,8 +420,9 @@ def _read_quantisation(config: Any) -> str:
 
 
 def _choose_tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
-    """Return the chosen tower of a model that has two (CLIP), and which of the `missing` weights are its; other models
-    unchanged.
+    """Reduce a model of two towers (CLIP) to the chosen one: returns (tower, those of `missing` that belong to it).
+
+    A model without towers is returned unchanged, with `missing`.
 
     missing   names of weights that the checkpoint lacks
     side      `vision`, `text` or `both`; None: not chosen

@@ -15,10 +15,10 @@ OWN_STATES = "or measure the hidden states that it returns itself, as vectors: a
 
 
 def find_parts(model: nn.Module) -> list[list[nn.Module]]:
-    """Return the modules of each block in running order: the input of the first is that of the block, the output of the
-    last that of the block. Empty for models whose blocks are modules.
+    """Return the modules that make up each block, for models in which a block is not a module of its own (XLM).
 
-    ModelError if there is no module whose input or output is that of a block.
+    Each block is a list of modules in running order: the block's input is that of the first, its output that of the
+    last. Empty for other models. ModelError if no module has the input or the output of a block.
     """
     lists = family_of(model).parts
     found: list[list[nn.Module]] = []
@@ -32,15 +32,17 @@ def find_parts(model: nn.Module) -> list[list[nn.Module]]:
 
 
 def _check_post_norm(module: Any) -> None:
-    """Raise ModelError if a model like XLM norms the input of a block, and adds up its output, outside of modules."""
+    """Raise ModelError for a model like XLM with pre-norm: no module has the output of its blocks."""
     if getattr(module, "pre_norm", False):
         got = f"{type(module).__name__} with pre_norm, which adds them up outside of modules"
         raise ModelError("blocks that end with a module", got, f"take a model without pre_norm, {OWN_STATES}")
 
 
 def _split_layers(stack: Any) -> list[list[nn.Module]]:
-    """Return the modules of each block of x-transformers' `AttentionLayers`, whose layers are lists of norms (before,
-    of the branch, behind), the layer itself, and the sum with what came in.
+    """Return the modules of each block of x-transformers' `AttentionLayers`.
+
+    Each of its layers is a list: norms (before, of the branch, behind), the layer itself, and the residual addition.
+    ModelError if a layer has other norms than one before it.
     """
     parts: list[list[nn.Module]] = []
     for number, (norms, layer, residual) in enumerate(stack.layers):
@@ -55,8 +57,10 @@ def _split_layers(stack: Any) -> list[list[nn.Module]]:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Return whether a model whose blocks are no modules is a decoder: its attention modules do not say so, but its
-    configuration (XLM) or its layers (x-transformers) do.
+    """Return whether a model in which blocks are not modules of their own (`find_parts`) has causal attention.
+
+    Its attention modules do not say so; its configuration (XLM) or its layers (x-transformers) do. False for all other
+    models.
     """
     layers = [m for m in model.modules() if hasattr(m, "len_default_block")]
     by_config = bool(family_of(model).parts) and getattr(getattr(model, "config", None), "causal", False) is True

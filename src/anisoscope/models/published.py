@@ -60,8 +60,9 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
 
 
 def bare(weights: Any) -> Weights:
-    """Return a state dict, taken out of the dict that a training script saved it in; a plain state dict is returned
-    unchanged.
+    """Return the state dict in what a training script saved, such as {"state_dict": …, "epoch": …}.
+
+    A plain state dict is returned unchanged.
     """
     return next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
 

@@ -204,9 +204,10 @@ def _read_seed(name: str) -> int:
 
 
 def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
-    """Expand a pattern with braces into names. Return {name: whether it is only implied by an ellipsis}, and gaps.
+    """Expand a pattern such as `org/model-step_{0,20,…,2000}k` into the names that it stands for.
 
-    UsageError if the pattern cannot be read.
+    Returns ({name: is it only implied by the ellipsis, so that it may not exist}, gaps: ranges in which the ellipsis
+    does not determine the numbers). UsageError if the pattern cannot be read.
     """
     # Texts outside of braces are at even places, those inside at odd ones.
     parts = _GROUP.split(pattern)
@@ -223,10 +224,10 @@ def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
 
 
 def _make_reader(parts: list[str], place: int) -> re.Pattern[str]:
-    """Return the regular expression that reads the number of one brace group from a name of the pattern.
+    """Return a regular expression that matches the names of a pattern and captures the number of one brace group.
 
-    parts   the texts of the pattern, outside and inside of braces by turns
-    place   index of the group among them
+    parts   the pattern split at its braces: texts outside and inside of them in turn
+    place   index of the group in `parts`
     """
     expression = ""
     for index, text in enumerate(parts):
@@ -240,9 +241,10 @@ def _make_reader(parts: list[str], place: int) -> re.Pattern[str]:
 
 
 def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -> dict[str, bool]:
-    """Return {name: whether it is only implied by an ellipsis} of all combinations of items, one of each group.
+    """Combine the items of all brace groups into names: {name: is it only implied by an ellipsis}.
 
     between   the texts before, between and after the groups
+    groups    items of each group as (text, is it implied by an ellipsis)
     pattern   the whole pattern, for errors
     """
     names: dict[str, bool] = {}
@@ -277,7 +279,11 @@ def _list_existing(spec: str) -> list[str]:
 
 
 def _select_revisions(repository: str, implied: list[str], gaps: list[Gap]) -> list[str]:
-    """Return the names `repository@revision` that exist: of the implied ones, and of those in the gaps."""
+    """Return the names `repository@revision` that exist on the hub, of those that an ellipsis may mean.
+
+    implied   names that it implies, which may not exist
+    gaps      ranges in which every revision that exists is meant
+    """
     there = {f"{repository}@{revision}" for revision in list_revisions(repository)}
     existing = [name for name in implied if name in there]
     for gap in gaps:
@@ -318,10 +324,15 @@ def _parse_group(text: str, pattern: str) -> tuple[list[Item], list[tuple[int, i
 
 
 def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the numbers that an ellipsis stands for, and the range [(low, high)] if it is unclear how it goes on.
+    """Return the numbers that an ellipsis stands for: (numbers, ranges).
 
-    before   the items before the ellipsis; `end`: the one after it
-    pattern  the whole pattern, for errors
+    Equal steps (0, 20, …) are continued to the end, and there are no ranges. A constant factor (1, 2, 4, …) is
+    continued too, but series such as Pythia's go on in equal steps later. So unless steps are equal, `ranges` is the one
+    range [(low, high)] in which existing numbers must be looked up.
+
+    before    the items before the ellipsis
+    end       the item after it
+    pattern   the whole pattern, for errors
     """
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
@@ -334,8 +345,7 @@ def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[i
     if len({b - a for a, b in pairwise(numbers[-3:])}) == 1:
         # Equal steps, as in 0, 20, 40, …
         return list(range(two + (two - one), last, two - one)), []
-    # A constant factor, as in 1, 2, 4, …; series such as Pythia's go on in equal steps later, so that what lies
-    # between must be looked up.
+    # A constant factor, as in 1, 2, 4, …
     more: list[int] = []
     if one and two % one == 0:
         factor = two // one

@@ -31,8 +31,11 @@ class WordVectors:
 def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> WordVectors:
     """Return vectors of `words` from a text file of vectors, or from a checkpoint (any name of `models.load`).
 
-    A checkpoint gives the mean over the pieces of a word. `special` words get no vector. norm: scale all vectors by
-    one factor so that their mean norm is this. UsageError for a norm that is not finite and positive.
+    name      the file or the checkpoint, whose vector of a word is the mean over the word's pieces
+    special   words that get no vector
+    norm      scale all vectors by one factor so that this is their mean norm; None: leave them as they are
+
+    UsageError for a norm that is not finite and positive.
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = expand_home(name)
