@@ -327,8 +327,8 @@ def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[i
     """Return the numbers that an ellipsis stands for: (numbers, ranges).
 
     Equal steps (0, 20, …) are continued to the end, and there are no ranges. A constant factor (1, 2, 4, …) is
-    continued too, but series such as Pythia's go on in equal steps later. So unless steps are equal, `ranges` is the one
-    range [(low, high)] in which existing numbers must be looked up.
+    continued too, but series such as Pythia's go on in equal steps later. So unless steps are equal, `ranges` is
+    [(low, high)], the range in which existing numbers must be looked up.
 
     before    the items before the ellipsis
     end       the item after it
