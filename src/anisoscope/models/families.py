@@ -217,7 +217,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def class_of_transformers(module: str, name: str) -> Any:
-    """Return the class `name` of the module `transformers.MODULE`, without importing it.
+    """Return the class `name` of a module of transformers, such as `modeling_utils`, without importing the module.
 
     None if the module was never imported: then no model can be of this class.
     """

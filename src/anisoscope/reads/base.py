@@ -72,7 +72,7 @@ class Summing(Protocol):
 
     @property
     def at(self) -> Any:
-        """Return which token represents a sequence as one vector, or that the mean of its tokens does."""
+        """Return how a sequence becomes one vector: its `first` or `last` token, or their `mean` or `max`."""
         ...
 
 
@@ -322,9 +322,7 @@ class Reads(ABC):
 
     @property
     def described(self) -> str:
-        """Return the name of this kind of data for pages and errors, with the places where it is read if they can be
-        chosen.
-        """
+        """Return how pages and errors call this kind of data: `word`, with its quantities if they can be chosen."""
         return self.word
 
     @property
@@ -341,17 +339,20 @@ class Reads(ABC):
         return ()
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether values are computed for the first token policy only (policy: the choice of tokens that are
-        counted).
+        """Return whether the metric is computed for the first token policy only, not for each of them.
+
+        A token policy says which tokens count, such as all of them, or all but special ones.
 
         needs   names of the sums that the metric uses
         """
         return False
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether the units of test data play different parts, so that a test may not exchange them.
+        """Return whether the units of test data have different roles, so that a test may not change their order.
 
-        The first may be one class and the second another. `needs` are the names of the sums that the metric uses.
+        For example, the first may be one class and the second another.
+
+        needs   names of the sums that the metric uses
         """
         return False
 
@@ -379,8 +380,7 @@ class Reads(ABC):
 
     @abstractmethod
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """Yield the metric's input once for each place (layer, attention head stage, pair of layers …) where it
-        applies.
+        """Yield the input of the metric for each place where it applies: each layer, pair of layers, and so on.
 
         metric   the metric's declaration
         kept     everything that the finished pass has accumulated

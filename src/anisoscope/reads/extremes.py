@@ -411,10 +411,12 @@ class Logits(_WithExtremes):
 def _iter_rows(
     units: Sequence[Unit], layout: TrialLayout, *, columns: bool = False
 ) -> Iterator[tuple[Site, dict[str, Tensor], int, Tensor]]:
-    """Compute the attention of test data, batch by batch.
+    """Compute the attention of test data, batch by batch, and yield it as if it was captured from a model.
 
-    Yields (site, value that a capture would hand on, number of the first unit, mask of real tokens [sequence, token]).
-    The value is the statistics of attention rows; with `columns`, it is what each key receives.
+    units     (queries, keys) of each unit
+    columns   yield the attention that each key receives, instead of statistics of each query's row
+
+    Yields (site, captured value by name, number of the batch's first unit, which tokens are real [sequence, token]).
     """
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
@@ -510,16 +512,20 @@ def _sum_keys(
     parts: Bool[Tensor, "sequence part key"],
     norm: Float[Tensor, "sequence head key"],
 ) -> dict[str, Tensor]:
-    """Return sums by sequence and head on where attention goes, in float64.
+    """Return per sequence and head where attention goes, in float64, by the names of the sums that it is added to.
 
-    key_sequences                  1 if the sequence has any attention
-    part_mass                      share of the attention on each kind of token
-    first_above, above             1 if the first key, the strongest key is a sink: above each of `EPSILONS`
-    sink_sequences                 1 if any key can be a sink: at least `FEWEST_QUERIES` see it, or it is the first
-    strongest, strongest_part      mean weight of the strongest key, and its kind of token
-    value_ratio, value_sequences   its value's norm over the mean norm; 1 if that is defined
+    key_sequences     1 if the sequence has any attention
+    part_mass         share of the attention on each kind of token
+    first_above       for each of `EPSILONS`: 1 if the mean weight of the first key is above it, so that it is a sink
+    sink_sequences    1 if any key can be a sink: at least `FEWEST_QUERIES` queries see it, or it is the first key
+    above             as `first_above`, for the strongest of the keys that can be a sink
+    strongest         mean weight of that key
+    strongest_part    its kind of token
+    value_ratio       norm of its value vector, divided by the mean norm of value vectors
+    value_sequences   1 if that ratio is defined
 
-    mass    attention that each key receives from real queries; `seen`: by how many of them it is seen
+    mass    attention that each key receives from real queries
+    seen    number of real queries that see each key
     real    which keys are real tokens
     parts   the kind of token that each key is (`_classify_keys`)
     norm    norm of each key's value vector
@@ -563,11 +569,13 @@ def _compare_value_norm(
     real: Bool[Tensor, "sequence head key"],
     place: Int[Tensor, "sequence head"],
 ) -> tuple[Float[Tensor, "sequence head"], Bool[Tensor, "sequence head"]]:
-    """Return (norm of the value of one key of each sequence and head over the mean norm, whether it is defined).
+    """Compare the norm of one key's value vector with the mean norm, in each sequence and head.
+
+    Returns (norm divided by the mean over real keys, whether this ratio is defined).
 
     norm    norm of each key's value vector
     real    which keys are real tokens
-    place   the number of the key
+    place   the number of the key that is compared
     """
     is_sound = real & norm.isfinite()
     mean = torch.where(is_sound, norm, 0.0).sum(-1) / is_sound.sum(-1).clamp(min=1)

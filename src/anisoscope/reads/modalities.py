@@ -35,7 +35,7 @@ class ModalitySums(Keeper):
     """Keep the number and the sum of unit vectors of image tokens, and of text tokens that are not special."""
 
     def join(self, other: "ModalitySums") -> "ModalitySums":  # noqa: ARG002
-        """Return this keeper: all of its kind keep the same."""
+        """Return this keeper unchanged: two of this class accumulate the same values."""
         return self
 
     def takes(self, site: Site) -> bool:
@@ -43,7 +43,7 @@ class ModalitySums(Keeper):
         return site.measured_as in ("hidden", "final")
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
-        """Add the vectors of a layer [sequence, token, dim], if the stack reads images among its tokens."""
+        """Add the unit vectors of a layer [sequence, token, dim]: one sum for image tokens, one for text tokens."""
         positions = done.copy_to(done.find_masks(site, value), value.device)
         text = positions.real & ~positions.image & ~positions.special
         masks = torch.stack([positions.image, text], 1)
@@ -72,7 +72,7 @@ class Modalities(Reads):
         return ("head",)
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return True: which token is of an image is known of sequences."""
+        """Return True: sequences say which of their tokens belong to images; single vectors do not."""
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002

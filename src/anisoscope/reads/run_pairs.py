@@ -94,10 +94,13 @@ def _parse_site(name: str) -> Site | None:
 
 
 def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, groups: int) -> Iterator[Reading]:
-    """Yield what a metric of pairs reads of one stack in two runs: each layer of the first with each layer of the
-    second.
+    """Yield the input of a metric of two layers for a stack that two runs sampled: all pairs of their layers.
 
-    groups  number of groups that both runs put their units into
+    reads    what the metric reads; it may limit the number of tokens
+    first    the sampled tokens of the first run, whose layers come first in each pair
+    groups   number of groups that both runs put their units into
+
+    Tokens are matched by their hashes; those that only one run sampled are not used.
 
     A token that is unusable (zero, not finite) in one layer is left out everywhere. A layer without any usable token is
     left out itself.
@@ -117,7 +120,10 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
     group = units % groups % left_out
 
     def sample(x: Array) -> SampledVectors:
-        """Return the used tokens as a sample; its mean is the mean of these tokens."""
+        """Return the tokens that are usable in both runs as a sample, with their own mean.
+
+        x   vectors of all matched tokens in one layer
+        """
         return SampledVectors(x[is_used], group, left_out, x[is_used].mean(0))
 
     samples = {site: sample(x) for site, x in of_first.items()}
@@ -137,9 +143,10 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:
-    """Return {layer: vectors of the tokens numbered `places`}, without layers where none of these is usable.
+    """Return {layer: vectors of some tokens}, without layers in which none of these is usable (finite, not zero).
 
-    stack   the sampled tokens of one stack (encoder, decoder)
+    stack    the sampled tokens of one stack (encoder, decoder)
+    places   indices of the tokens
     """
     chosen = {site: x[places] for site, x in stack.layers.items()}
     return {site: x for site, x in chosen.items() if is_usable(x).any()}

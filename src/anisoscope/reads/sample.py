@@ -209,10 +209,10 @@ class Sample(OfSample):
 
 
 def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
-    """Return the sample of tokens that holds vectors of a layer; None if there is none.
+    """Return the sample of tokens that includes vectors of a layer: that of its stack, or its own; None if none does.
 
-    name   name of the layer's site, as in the reservoir
-
+    name   name of the layer's site
+    site   the site itself
     kept   everything that the finished pass has accumulated
     """
     if site.quantity not in LAYER_QUANTITIES:

@@ -151,7 +151,7 @@ def _build_bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
 
 
 def _build_head_map(found: ComparedRuns, table: pd.DataFrame) -> Figure:
-    """Build a heat map with the difference of each head, in brackets if its interval holds 0.
+    """Build a heat map of the differences of all heads; a number is in brackets if its interval contains 0.
 
     table   one row per difference
     """
@@ -193,7 +193,7 @@ def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
 def _collect_values(found: ComparedRuns) -> pd.DataFrame:
     """Return the values of every run at each of its layers, including layers without a match in other runs."""
     frame = found.values
-    n = {run.name: _name_units(run.manifest) for run in found.runs}
+    n = {run.name: _count_units(run.manifest) for run in found.runs}
     frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
     stacks = frame.groupby("run")["stack"].nunique()
     # Runs of one stack each, such as an encoder and a decoder, share a panel.
@@ -223,7 +223,7 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
     return kept.astype(text | numbers).astype({"joined": bool})
 
 
-def _name_units(manifest: Any) -> float:
+def _count_units(manifest: Any) -> float:
     """Return the number of units of a run's corpus; NaN if unknown."""
     corpus = manifest.get("corpus")
     n = corpus.get("n_units") if hasattr(corpus, "get") else None
@@ -249,7 +249,7 @@ def _build_table(found: ComparedRuns) -> PageTable:
 
 
 def _name_layers(row: Any) -> str:
-    """Return the layer of a difference; two if they have different numbers in the two runs."""
+    """Return the layer that a difference is about: `3`, or `3 · 6` if the matched layers have different numbers."""
     if row.site == "final":
         return "final"
     layer = _format_entry(row.layer)

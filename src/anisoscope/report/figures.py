@@ -151,9 +151,11 @@ def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
 
 
 def draw_steps(results: Results, entry: Entry) -> list[Figure]:
-    """Draw a quantity along training: a line per layer, a panel per seed and stack; for `heads` their mean and range.
+    """Draw a quantity over the steps of a training: a line per layer, a panel per seed and stack.
 
-    entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
+    entry   the figure's entry in page.toml. With `heads`, a line is the mean over a layer's heads, with their range
+
+    No figure is returned if the metric was measured at fewer than two steps.
     """
     if entry.get("heads"):
         frame = _average_over_heads(results.select_heads(entry["metric"]))
@@ -184,7 +186,7 @@ def _average_over_heads(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_seeds_and_stacks(frame: pd.DataFrame) -> pd.Series | str:
-    """Return the panel of each row: its stack and its seed, each only if there are several; empty if neither is."""
+    """Return the name of each row's panel: stack and seed, but only what differs among the rows; "" if neither does."""
     has_stacks = frame[PANEL].nunique() > 1
     has_seeds = frame["seed"].nunique() > 1
     if not has_seeds:
@@ -278,11 +280,12 @@ def draw_heads(results: Results, entry: Entry) -> list[Figure]:
 
 
 def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
-    """Return the rows of a quantity, one per head; none if it was not measured, or another one is shown instead of it.
+    """Return the rows of the quantity that a figure of heads shows, one per head; none if it was not measured.
 
-    entry   the figure's entry in page.toml
+    entry   the figure's entry in page.toml. There are no rows either if the metric that it names as `instead_of` was
+            measured, since that one is shown
 
-    Keys and values that several heads share have a row for each of these heads.
+    If several heads share keys and values, each of these heads has a row.
     """
     frame = results.select_heads(entry["metric"], entry.get("site", ""), entry.get("component"))
     if "instead_of" in entry and len(results.select_heads(entry["instead_of"])):

@@ -98,7 +98,7 @@ class Quantity:
     layers: tuple[str, ...]
 
     def list_classes(self) -> list[str]:
-        """Return the style class of every cell."""
+        """Return the CSS class of every cell, which gives it its colour."""
         return [name_shade(shade, mark, self.diverging) for shade, mark in zip(self.shades, self.marks, strict=True)]
 
 
@@ -118,7 +118,7 @@ class HeadMap:
 
     @property
     def tables(self) -> list[dict[str, Any]]:
-        """Return the tables as the template writes them, in the colours of the first quantity."""
+        """Return one table per panel, as the page's template needs it, with the numbers of the first quantity."""
         first = self.quantities[0]
         cells = zip(first.list_classes(), first.cells, strict=True)
         tables = []
@@ -137,7 +137,10 @@ class HeadMap:
 
     @property
     def payload(self) -> Markup:
-        """Return all numbers as JSON that no text in it can end: `<`, `>`, `&`, `'` and line separators are escaped."""
+        """Return all numbers as JSON to put into the page's HTML.
+
+        `<`, `>`, `&`, `'` and line separators are escaped, so that no text in it can end the script element.
+        """
         content = {
             "digits": DIGITS,
             "panels": [_pack_panel(panel, self.panels) for panel in self.panels],
@@ -154,7 +157,7 @@ class HeadMap:
 
 
 def read_script() -> str:
-    """Return the script that makes the map of heads respond; it is the same on every page."""
+    """Return the JavaScript that makes the map of heads interactive; it is the same on every page."""
     return files("anisoscope.report").joinpath("head_map.js").read_text("utf-8")
 
 
@@ -213,10 +216,12 @@ def _label_columns(panel: Panel) -> list[tuple[int, int]]:
 def _write_quantity(
     places: pd.DataFrame, panels: tuple[Panel, ...], entry: Entry, frame: pd.DataFrame, figure: Figure
 ) -> Quantity:
-    """Write the values of one quantity as the texts of all cells.
+    """Return one quantity with the texts, colours and marks of all cells of the map.
 
     places   the cells: panel, layer, head, and whether there `exists` such a head
+    entry    the figure's entry in page.toml
     frame    the rows of the quantity, one per head
+    figure   the same quantity as a figure
     """
     own = frame[[*PLACE, "value", "low", "high"]].drop_duplicates(PLACE)
     cells = places.merge(own, how="left", on=PLACE)
@@ -249,7 +254,11 @@ def _write_quantity(
 
 
 def _mark_values(cells: pd.DataFrame, diverging: bool) -> str:
-    """Return a mark for each cell; on a scale with its middle at 0 colour alone would tell the sign."""
+    """Return one character for each cell, so that the sign can be seen without its colour.
+
+    On a scale with 0 in its middle (`diverging`) it is `NEGATIVE`, `DOUBTFUL` if the interval contains 0, or `PLAIN`;
+    on other scales always `PLAIN`.
+    """
     if not diverging:
         return PLAIN * len(cells)
     marks = np.where(cells["value"] < 0, NEGATIVE, PLAIN)
@@ -266,7 +275,10 @@ def _write_cell(row: Any, mark: str) -> str:
 
 
 def _write_scale(bounds: tuple[float, float]) -> tuple[str, ...]:
-    """Return the words below the scale of colours; a single one if all values are equal."""
+    """Return the numbers below the scale of colours: lowest, middle, highest; a single one if all are equal.
+
+    bounds   lowest and highest value
+    """
     low, high = bounds
     if low == high:
         return (format_number(low),)
@@ -274,7 +286,12 @@ def _write_scale(bounds: tuple[float, float]) -> tuple[str, ...]:
 
 
 def _choose_shades(cells: pd.DataFrame, bounds: tuple[float, float]) -> str:
-    """Return the shade of each cell as one character."""
+    """Return one character for each cell: the step of its value on the scale of colours, from `DIGITS`.
+
+    Cells without a head, and undefined values, have characters of their own.
+
+    bounds   lowest and highest value of the scale
+    """
     low, high = bounds
     shades = []
     for value, exists in zip(cells["value"], cells["exists"], strict=True):
@@ -351,7 +368,7 @@ def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str
 
 
 def name_shade(shade: str, mark: str, diverging: bool) -> str:
-    """Return the style class of a cell; `head_map.js` has the same rule."""
+    """Return the CSS class of a cell from its characters for colour and sign; `head_map.js` has the same rule."""
     if shade == NO_HEAD:
         return "none"
     if shade == UNDEFINED:
@@ -361,7 +378,7 @@ def name_shade(shade: str, mark: str, diverging: bool) -> str:
 
 
 def write_shades() -> str:
-    """Return the style rules of all shades, with ink that can be read on each, and of both scales."""
+    """Return the CSS rules of all colours of cells, with black or white text on each, and of the bars of the scales."""
     rules = []
     for letter, colours in (("s", style.SEQUENTIAL), ("d", style.DIVERGING)):
         for number, colour in enumerate(style.mix_evenly(colours, len(DIGITS))):
@@ -372,7 +389,7 @@ def write_shades() -> str:
 
 
 def _choose_look(panel: Panel) -> str:
-    """Return the style classes of a table, by its size."""
+    """Return the CSS classes of a table, which depend on its size."""
     names = []
     if len(panel.heads) <= FITS_PHONE:
         names.append("roomy")
@@ -389,7 +406,7 @@ def _pack_panel(panel: Panel, panels: tuple[Panel, ...]) -> dict[str, Any]:
 
 
 def _pack(quantity: Quantity) -> dict[str, Any]:
-    """Return a quantity as the script reads it: lists of texts as one text each, empty if all of them are."""
+    """Return a quantity as the script reads it: each list of texts is joined to one string; "" if all are empty."""
     figure = quantity.figure
     joined: dict[str, str] = {}
     for name in ("texts", "ends", "cells", "ranks", "layers"):

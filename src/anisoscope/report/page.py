@@ -71,16 +71,17 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     """Render a template with its content in the common style, write it as `report.html`, and return its path."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
-    content |= {"style": style, "policy": write_policy(content.get("script", ""))}
+    content |= {"style": style, "policy": write_security_policy(content.get("script", ""))}
     page = environment.from_string(template.read_text("utf-8")).render(**content)
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(escape_control(page), encoding="utf-8"))
     return path
 
 
-def write_policy(script: str) -> str:
-    """Return what a page allows its browser (a content security policy): its own style, no network, and of scripts
-    this one alone, known by its hash; none if it is empty.
+def write_security_policy(script: str) -> str:
+    """Return the content security policy of a page: styles are allowed, the network is not.
+
+    script   the only script that may run, identified by its hash; empty: none may
     """
     allowed = "'none'"
     if script:
@@ -90,7 +91,7 @@ def write_policy(script: str) -> str:
 
 
 def number_figures(sections: Sequence[Section]) -> dict[str, int]:
-    """Return the number of each figure on the page, by name; a map of heads is one."""
+    """Number the figures of a page from 1: {name: number}. A map of heads counts as one figure."""
     names: list[str] = []
     for section in sections:
         if section.head_map:

@@ -35,7 +35,7 @@ class Results:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Return the records with plain types, a column for their panel, and without undefined values."""
+        """Return the records with a defined value, as text and floats, with a column for the panel of a chart."""
         frame = self.records[self.records["value"].notna()].copy()
         for name in ("stack", "kind", "site", "token_policy", "metric", "component"):
             frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
@@ -58,8 +58,9 @@ class Results:
 
     @property
     def last(self) -> "Results":
-        """Return the results of the last step of a series, for the first seed that reaches it; for a single run,
-        all.
+        """Return the results of the last checkpoint of a series; those of a single run unchanged.
+
+        If several seeds have this step, the first one is used.
         """
         if "checkpoints" not in self.manifest:
             return self
@@ -116,8 +117,9 @@ class Results:
         return self.policies[0] if self.policies else ""
 
     def select_rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
-        """Return the rows of a metric: its aggregates, or one component; for the first token policy unless
-        `every_policy`.
+        """Return the rows of a metric, under the first token policy or, with `every_policy`, under all.
+
+        component   rows of this component (a class, a dimension); None: those of the metric as a whole
         """
         frame = self.select_metric(metric)
         if not every_policy:
@@ -151,9 +153,10 @@ class Results:
         return pd.concat([self.select_layers(metric).assign(series=label) for metric, label in labels.items()])
 
     def select_heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
-        """Return the rows of single heads at one site, of a metric itself or of one component.
+        """Return the rows of single heads for a metric, sorted by depth.
 
-        The site is given by its first word; if it has several stages, `raw` is chosen.
+        site        first word of the site (`query`); empty: any. If it was measured at several stages, `raw` is chosen
+        component   rows of this component; None: those of the metric as a whole
         """
         frame = self.select_rows(metric, component=component)
         frame = frame[frame["head"].notna() & frame["layer"].notna()]
@@ -208,7 +211,7 @@ class Results:
         return name
 
     def put_in_words(self, text: str) -> str:
-        """Return a text of the page in the words of the corpus, with no line break between number and per cent sign."""
+        """Replace "token" in a text by the corpus's word (frame, patch), and keep numbers and % signs on one line."""
         return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
     def describe_basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
