@@ -386,7 +386,7 @@ def test_stages_that_end_with_positions_in_a_row_are_maps_too():
     tap = SimpleNamespace(stacks={"stage": "encoder"}, emit_vectors=lambda site, x: taken.append((site, x)))
     taken, x = [], torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     for output in (x, (x, None), x.transpose(1, 2).view(2, 3, 2, 3)):
-        Tap._leave_stage(tap, 4, "stage", (), output)
+        Tap._emit_stage(tap, 4, "stage", (), output)
     for site, found in taken:
         assert site == Site("encoder", 4, "stage")
         torch.testing.assert_close(found.flatten(2).transpose(1, 2), x)

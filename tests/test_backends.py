@@ -320,7 +320,7 @@ def test_a_layer_that_cannot_be_read_is_named_and_the_rest_measured(monkeypatch)
     inputs, _ = tiny.padded("llama", "right")
     model = tiny.model("llama")
     expected = anisoscope.measure(model, inputs).records
-    monkeypatch.setattr(heads.Heads, "_rows", fail_in(model.layers[1].self_attn, RuntimeError("no such rows")))
+    monkeypatch.setattr(heads.Heads, "_compute_rows", fail_in(model.layers[1].self_attn, RuntimeError("no such rows")))
     run = anisoscope.measure(model, inputs)
     (said,) = [w for w in run.manifest["warnings"] if "left out" in w and "attention" in w]
     assert "attention of layers 2 of decoder: in LlamaAttention: RuntimeError: no such rows" in said
@@ -333,7 +333,7 @@ def test_a_layer_that_fails_later_is_left_out_of_the_whole_run(monkeypatch):
     """Not summed over the batches before."""
     inputs, _ = tiny.padded("llama", "right")
     model, error = tiny.model("llama"), ValueError("in the second batch")
-    monkeypatch.setattr(heads.Heads, "_rows", fail_in(model.layers[1].self_attn, error, after=1))
+    monkeypatch.setattr(heads.Heads, "_compute_rows", fail_in(model.layers[1].self_attn, error, after=1))
     run = anisoscope.measure(model, [inputs, inputs, inputs])
     of_rows = run.records[run.records["site"] == "attention"]
     assert set(of_rows["layer"].dropna()) == {1, 3}

@@ -367,7 +367,7 @@ def test_rows_with_queries_or_keys_centred(name):
         return look(self, call, *given, **named)
 
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch, capture(model, ("centred",)) as tap:
-        patch.setattr(Heads, "_rows", rows_of)
+        patch.setattr(Heads, "_compute_rows", rows_of)
         tap.means, tap.real = means, real
         model(**inputs)
     assert len(seen) == 3 * len(sites)  # plain, with queries centred, with keys centred

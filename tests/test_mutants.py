@@ -199,9 +199,9 @@ MUTANTS = {
         "1.0",
         captured(rows_of, "bert", "right"),
     ),
-    "soft cap forgotten": (Heads._rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
+    "soft cap forgotten": (Heads._compute_rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
     "padded queries counted": (
-        Heads._look,
+        Heads._check_and_emit,
         "real.shape[1] != call.query.shape[2]",
         "True",
         captured(rows_of, "bert", "right"),

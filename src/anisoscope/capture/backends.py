@@ -36,11 +36,10 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def intercept_attention(model: nn.Module, look: Look, within: Within = nullcontext) -> Iterator[None]:
-    """Call `look` at every attention call that `model` makes through transformers' attention interface, in a `with`
-    block.
+    """Call `look(call)` for every attention call that `model` makes through transformers' attention interface.
 
-    If `look` returns a tensor [sequence, query, head, dim], it replaces the output of the backend. Otherwise the
-    backend runs, inside the context that `within` opens.
+    This lasts for a `with` block. If `look` returns a tensor [sequence, query, head, dim], it replaces the output of
+    the backend. Otherwise the backend runs, inside the context that `within` opens.
     """
     entry = (look, within)
     modules = list(model.modules())
@@ -101,7 +100,7 @@ class _Interface:
 
     @classmethod
     def close(cls) -> None:
-        """Count one capture less, and restore the original lookup after the last."""
+        """Count one open capture less; if it was the last, restore transformers' own lookup of attention functions."""
         cls.captures -= 1
         if cls.captures or cls.interface is None:
             return
@@ -141,7 +140,7 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
 
 
 def _find_sources(model: nn.Module) -> list[ModuleType]:
-    """Return the Python modules that define the classes of a model's parts, and the classes that these inherit from."""
+    """Return the Python modules (source files) that define the classes of a model's parts, and their base classes."""
     files: set[str] = set()
     for module in model.modules():
         files.update(cls.__module__ for cls in type(module).__mro__)
@@ -149,7 +148,10 @@ def _find_sources(model: nn.Module) -> list[ModuleType]:
 
 
 def wrap_backend(backend: str, function: Attention) -> Attention:
-    """Wrap an attention function so that open captures see each call; for modules that nobody watches nothing changes.
+    """Wrap an attention function so that open captures see each of its calls.
+
+    Calls of modules that no capture watches go to the function directly. A function that is wrapped already, or
+    cannot be called, is returned unchanged.
 
     backend    name of the function in transformers (`eager`, `sdpa`, …)
     """
@@ -168,8 +170,9 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
         *rest: Any,
         **settings: Any,
     ) -> Any:
-        """Show the call to every capture that watches this module; return a replacement of the output if one gives
-        it.
+        """Show the call to every capture that watches this module, then return the output of attention.
+
+        It is the backend's own, or (output, None) with the output that a capture gives instead.
         """
         looks = _LOOKS.get(module, ())
         # A call within a call that is captured already is part of it.
@@ -178,7 +181,7 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
         made: list[Any] = []
 
         def result() -> Any:
-            """Return the backend's own output, computed at most once."""
+            """Return the backend's own output; it is computed at the first call, and kept."""
             if not made:
                 with ExitStack() as contexts:
                     for _, within in looks:

@@ -36,7 +36,7 @@ class Counting(TorchDispatchMode):
         self.active = self.over = self.quiet = False
 
     def start(self, *_: Any) -> None:
-        """Begin to detect attention, unless this was done before; a forward pre-hook."""
+        """Begin to detect attention; calls after the first do nothing. A forward pre-hook of the model."""
         if not self.over:
             self.active = self.over = True
             self.__enter__()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class Counting(TorchDispatchMode):
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Detect nothing inside a `with` block, where the capture itself computes attention."""
+        """Detect nothing inside a `with` block, in which the program itself computes attention."""
         before, self.quiet = self.quiet, True
         out = self.active and _get_current_dispatch_mode() is self
         if out:
@@ -71,7 +71,7 @@ class Counting(TorchDispatchMode):
         return output
 
     def _note(self, kernel: str, args: Any, output: Any) -> None:
-        """Note an operation: call `ran` if it computes attention, and remember attention weights.
+        """Decide whether a torch operation is attention: call `ran` if it is, and remember softmax outputs until then.
 
         kernel   name of the operation
         args     its arguments by position
@@ -90,10 +90,10 @@ class Counting(TorchDispatchMode):
 
     def _are_weights(self, x: Tensor) -> bool:
         """Return whether a tensor shares memory with attention weights that a recent softmax gave."""
-        return any(x.numel() == w.numel() and _place(x) == _place(w) for w in self.weights)
+        return any(x.numel() == w.numel() and _get_address(x) == _get_address(w) for w in self.weights)
 
 
-def _place(x: Tensor) -> int:
+def _get_address(x: Tensor) -> int:
     """Return the address in memory of a tensor's storage; a unique negative number for one without storage (meta,
     fake).
     """

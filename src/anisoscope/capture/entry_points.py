@@ -44,15 +44,13 @@ _SUSPENDED: ContextVar[bool] = ContextVar("suspended", default=False)
 
 
 def is_suspended() -> bool:
-    """Return whether calls of this thread are ignored now, because they belong to a call that is captured already."""
+    """Return whether attention calls of this thread are ignored now, as parts of a call that is captured already."""
     return _SUSPENDED.get()
 
 
 @contextmanager
 def suspend() -> Iterator[None]:
-    """Ignore attention calls of this thread inside a `with` block, because they belong to a call that is captured
-    already.
-    """
+    """Ignore attention calls of this thread inside a `with` block, as parts of a call that is captured already."""
     before = _SUSPENDED.set(True)
     try:
         yield
@@ -62,15 +60,16 @@ def suspend() -> Iterator[None]:
 
 @contextmanager
 def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | None = None) -> Iterator[None]:
-    """Call `look` at every attention that one of `modules` computes with torch's functions directly, in a `with` block.
+    """Call `look(call)` whenever one of `modules` computes attention by calling torch's functions directly.
 
-    An exception while a call is read is handed to `failed`, and the model runs on; without `failed`, it is raised.
+    This lasts for a `with` block. If a call cannot be read, `failed(module, name of the function, error)` is called,
+    and the model runs on; without `failed`, the error is raised.
     """
     watch = _Watch(modules, look, failed or _raise, threading.get_ident())
     originals = [(owner, name, owner.__dict__.get(name)) for owner, name in (*FUSED, *PRODUCTS)]
     for owner, name, _ in originals:
         is_product = (owner, name) in PRODUCTS
-        setattr(owner, name, watch.around(name, getattr(owner, name), is_product))
+        setattr(owner, name, watch.wrap(name, getattr(owner, name), is_product))
     try:
         yield
     finally:
@@ -115,9 +114,9 @@ class _Watch:
     def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
         """Watch `modules` in one thread: `look` gets their attention calls, `failed` the errors while one is read."""
         self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
-        self.own = _Pending()
+        self.pending = _Pending()
 
-    def around(self, name: str, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
+    def wrap(self, name: str, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
         """Wrap a torch function so that its calls are read after they return.
 
         name         the name of the method of this class that reads them
@@ -136,21 +135,19 @@ class _Watch:
                 module = self._find_caller()
                 if module is None:
                     return output
-                if is_product and self.own.module is not module:
-                    self.own = _Pending(module)  # products of another module are of no use any more
+                if is_product and self.pending.module is not module:
+                    self.pending = _Pending(module)  # products of another module are of no use any more
                 try:
                     read(module, output, *given, **named)
                 except Exception as error:
-                    self.own = _Pending()
+                    self.pending = _Pending()
                     self.failed(module, name.strip("_"), error)
             return output
 
         return watched
 
     def _find_caller(self) -> nn.Module | None:
-        """Return the watched module whose method is running, the innermost one; None if the innermost module is not
-        watched.
-        """
+        """Return the innermost module whose method is running now; None if it is not among the watched ones."""
         frame = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_varnames[:1] == ("self",):
@@ -174,7 +171,7 @@ class _Watch:
             mask, (query, key, value) = _pad_hidden([query, key, value])
             output = torch.nested.to_padded_tensor(output, 0.0)
         settings = {"scaling": given.get("scale"), "is_causal": bool(given.get("is_causal"))}
-        self._hand_on(module, (query, key, value), mask, settings, "fused product", output)
+        self._pass_on(module, (query, key, value), mask, settings, "fused product", output)
 
     # ---- fast paths
 
@@ -186,10 +183,10 @@ class _Watch:
             output = output[0]
 
         def finish(attended: Tensor) -> Tensor:
-            """Return the layer's output, given the attention output of all heads: the output projection."""
+            """Compute the layer's output from the attention output of all heads, by the output projection."""
             return functional.linear(attended.flatten(2), out_weight, out_bias)
 
-        self._hand_on_projected(module, query, heads, (weight, bias), (mask, mask_kind), output, finish)
+        self._pass_on_fast_path(module, query, heads, (weight, bias), (mask, mask_kind), output, finish)
 
     def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
         """Pass a finished call of the fast path of `nn.TransformerEncoderLayer` on to the capture."""
@@ -208,8 +205,9 @@ class _Watch:
             return functional.linear(activation(functional.linear(y, *linear_1)), *linear_2)
 
         def finish(attended: Tensor) -> Tensor:
-            """Return the layer's output, given the attention output of all heads: projection, residuals, norms and
-            feed-forward.
+            """Compute the layer's output from the attention output of all heads.
+
+            This takes the output projection, residuals, norms and the feed-forward part.
             """
             residual = torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
             y = residual + functional.linear(attended.flatten(2), out_weight, out_bias)
@@ -219,9 +217,9 @@ class _Watch:
             return norm(y + feed_forward(y), norm_2)
 
         attended_to = norm(x, norm_1) if norm_first else x
-        self._hand_on_projected(module, attended_to, heads, (weight, bias), (mask, mask_kind), output, finish)
+        self._pass_on_fast_path(module, attended_to, heads, (weight, bias), (mask, mask_kind), output, finish)
 
-    def _hand_on_projected(
+    def _pass_on_fast_path(
         self,
         module: nn.Module,
         x: Tensor,
@@ -231,12 +229,12 @@ class _Watch:
         output: Tensor,
         finish: Callable[[Tensor], Tensor],
     ) -> None:
-        """Compute the queries, keys and values of a fast path from the layer's input `x`, and hand the call on.
+        """Compute the queries, keys and values of a fast path from the layer's input `x`, and pass the call on.
 
-        projection   weight and bias of the joint projection
-        masking      (mask, its kind): what it hides is pairs (0), keys (1), or both (2)
+        projection   weight and bias of the joint projection of queries, keys and values
+        masking      (mask, its kind in torch: it hides pairs of query and key (0), keys (1), or both (2))
         output       the output of torch's fast path
-        finish       makes the layer's output of the attention output
+        finish       computes the layer's output from the attention output
         """
         seen = None
         mask, mask_kind = masking
@@ -252,24 +250,26 @@ class _Watch:
                 mask = mask[:, None, None, :]
             # A boolean mask of torch's layers says what is hidden.
             seen = ~mask if mask.dtype == torch.bool else mask
-        self._hand_on(module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish)
+        self._pass_on(module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish)
 
     # ---- products around a softmax
 
     def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
-        """Read a matrix product as possible attention scores, or as weights times values."""
+        """Take a matrix product for possible attention scores, or for attention weights times values."""
         self._read_product(module, output, _list_operands(given, named, "input", "other", "mat2"))
 
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
-        """Read a batched matrix product with an added term as possible attention scores, or as weights times values."""
+        """Take a batched product with an added term for possible attention scores, or for weights times values."""
         _, *batches = _list_operands(given, named, "input", "batch1", "batch2")
         self._read_product(module, output, batches, float(named.get("alpha", 1)))
 
     def _read_product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
-        """Remember a product of two tensors as possible scores, or complete the call if its first factor is attention
-        weights.
+        """Decide what a product of two tensors is: weights times values, or possible attention scores.
+
+        It is weights times values if the first factor has the shape of the softmax before: this ends an attention call.
+        Otherwise it is remembered, since a softmax of it may follow.
 
         pair    the two factors
         scale   the factor of their product; None: unknown
@@ -277,13 +277,13 @@ class _Watch:
         if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             return
         a, b = pair
-        if self.own.scores is not None and _is_same_map(a, self.own.scores):
+        if self.pending.scores is not None and _is_same_map(a, self.pending.scores):
             self._complete(module, b, output)
         elif output.dim() > 2 and a.dim() == b.dim():
-            self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
+            self.pending.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: Any, *operands: Any) -> None:
-        """Read an einsum of two tensors as scores or as weights times values, if its equation has that form."""
+        """Take an einsum of two tensors for attention scores or for weights times values, if its equation fits."""
         # It may also be given operands and lists of their axes.
         if not isinstance(equation, str):
             return
@@ -307,21 +307,23 @@ class _Watch:
                 query_axes, key_axes = axes
                 query = _permute_to(query, of_query, query_axes)
                 key = _permute_to(key, of_key, key_axes)
-                self.own.products.append(_Product(output, query, key))
+                self.pending.products.append(_Product(output, query, key))
                 return
 
     def _read_weighted_values(
         self, module: nn.Module, output: Tensor, operands: tuple[Any, ...], letters: tuple[str, str], result: str
     ) -> bool:
-        """Complete the call if an einsum multiplies attention weights (first operand) with values; return whether it
-        does.
+        """Pass an attention call on if an einsum multiplies attention weights (first operand) with values.
 
-        letters   axes of the operands, as letters of the equation; `result`: those of the output
+        Returns whether it does.
+
+        letters   the letters of each operand's axes in the equation
+        result    the letters of the output's axes
         """
         weights, values = operands
         of_weights, of_values = letters
         axes = _match_values(of_weights, of_values, result)
-        scores = self.own.scores
+        scores = self.pending.scores
         if axes is None or scores is None or weights.shape != scores.shape:
             return False
         wanted = of_weights[:-1] + axes[-1]
@@ -333,19 +335,19 @@ class _Watch:
         x, *rest = _list_operands(given, named, "input", "dim")
         if not rest or rest[0] not in (-1, x.dim() - 1):
             return
-        for product in self.own.products:
+        for product in self.pending.products:
             if _is_same_map(product.output, x):
-                self.own.source = product
-                self.own.scores = x
+                self.pending.source = product
+                self.pending.scores = x
                 return
 
     def _complete(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
-        """Complete an attention call: its weights were multiplied with the values `value`, which gave `output`.
+        """Pass an attention call on when its weights have been multiplied with the values `value`, giving `output`.
 
-        The scale is fitted if it is not known; what the scores have beyond scale · q·k is handed on as a mask. Nothing
-        is handed on if the shapes are not those of attention.
+        The scale is fitted if it is not known. What was added to the scores, beyond scale · q·k, is passed on as a
+        mask. Nothing is passed on if the shapes are not those of attention.
         """
-        own, self.own = self.own, _Pending()
+        own, self.pending = self.pending, _Pending()
         assert own.source is not None and own.scores is not None
         heads = _count_heads(module, own.scores)
         parts = (own.source.query, own.source.key, value, own.scores)
@@ -368,9 +370,9 @@ class _Watch:
         made = None
         if output.dim() in (3, 4):
             made = _to_four_axes(output, heads)
-        self._hand_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
+        self._pass_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
 
-    def _hand_on(
+    def _pass_on(
         self,
         module: nn.Module,
         heads: tuple[Tensor, Tensor, Tensor],
@@ -386,7 +388,8 @@ class _Watch:
         mask       as for the attention interface
         settings   keyword arguments as for the attention interface
         by         how attention was computed, such as `products`
-        output     [sequence, head, query, dim]; the layer's own output if `finish` makes it of the attention output
+        output     the model's own output of attention [sequence, head, query, dim]; with `finish`, that of the layer
+        finish     computes the layer's output from the attention output; None: there is nothing to compute
         """
         q, k, v = heads
         if q.dim() not in (3, 4):
@@ -404,7 +407,7 @@ class _Watch:
 
 
 def _count_heads(module: nn.Module, scores: Tensor) -> int:
-    """Return the number of heads of an attention: that of its scores if they have such an axis, else the module's."""
+    """Return the number of attention heads: the size of the head axis of the scores, or else the module's attribute."""
     if scores.dim() == 4:
         return scores.shape[1]
     for name in HEADS:
@@ -422,7 +425,7 @@ def _can_have_heads(x: Tensor, heads: int) -> bool:
 
 
 def _add_head_axis(x: Tensor) -> Tensor:
-    """Return [sequence, head, token, dim], also from [sequence, token, dim]."""
+    """Reshape [sequence, token, dim] to [sequence, 1, token, dim]; return a tensor with four axes unchanged."""
     if x.dim() == 4:
         return x
     return x.unsqueeze(1)
@@ -439,20 +442,20 @@ def _is_same_map(x: Tensor, scores: Tensor) -> bool:
 
 
 def _to_four_axes(x: Tensor, heads: int) -> Tensor:
-    """Return [sequence, head, token, dim], also from [sequence · head, token, dim]."""
+    """Reshape [sequence · head, token, dim] to [sequence, head, token, dim]; return four axes unchanged."""
     if x.dim() == 4:
         return x
     return x.reshape(-1, heads, *x.shape[1:])
 
 
 def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
-    """Fit the factor between products q·k and attention scores by least squares inside rows, over visible keys.
+    """Fit the scale of attention scores (scores ≈ scale · q·k) by least squares inside rows, over visible keys.
 
-    product, scores   [sequence, head, query, key]
+    product, scores   q·k, and the scores [sequence, head, query, key]
     hidden            which pairs are hidden, in the same shape
     dim               width of a head
 
-    Returns 1/√dim or 1 if the fit is within `SAME_SCALE` of it.
+    Returns exactly 1/√dim or 1 if the fit differs from it by less than `SAME_SCALE` (relative).
     """
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
@@ -546,9 +549,9 @@ def _permute_to(x: Tensor, letters: str, wanted: str) -> Tensor:
 
 
 def _pad_hidden(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Pad nested tensors with zeros.
+    """Pad nested tensors (sequences of different lengths) with zeros.
 
-    Returns which keys are visible [sequence, 1, 1, key], and the padded tensors [sequence, head, token, dim].
+    Returns (which keys are no padding [sequence, 1, 1, key], the padded tensors [sequence, head, token, dim]).
     """
     lengths = torch.tensor([x.shape[-2] for x in nested[-1].unbind()])
     padded = [torch.nested.to_padded_tensor(x, 0.0) for x in nested]

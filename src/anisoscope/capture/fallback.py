@@ -38,8 +38,9 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
 @contextmanager
 def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
-    """Call `look` once per layer for every attention module outside transformers' attention interface, in a `with`
-    block.
+    """Call `look(call)` once per layer for each attention module that does not use transformers' attention interface.
+
+    This lasts for a `with` block. Queries, keys and values are read from the outputs of the module's projections.
     """
     with ExitStack() as ends:
         for attention, (around, projections) in find_off_interface(model).items():
@@ -72,7 +73,7 @@ class _Layer:
             kept.clear()
 
     def keep_mask(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the attention mask of a call, as the attention interface would have it; None if there is none."""
+        """Keep the attention mask of a call, in the form of transformers' attention interface; None if it has none."""
         mask = args[2] if len(args) > 2 else None
         mask = kwargs.get("attention_mask", mask)
         if not isinstance(mask, Tensor):

@@ -45,7 +45,7 @@ def is_rotary(module: nn.Module) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """Return in a few words why something could not be read."""
+    """Describe an error in a few words, as the reason why something could not be read."""
     if isinstance(error, AnisoscopeError):
         return error.got
     name = type(error).__name__
@@ -64,7 +64,7 @@ class Heads:
         self.of_rows = of_rows
         # Sites of the running forward call: of calls through the attention interface, and of others.
         self.served: set[Site] = set()
-        self.by_hand: set[Site] = set()
+        self.off_interface: set[Site] = set()
         self.read: dict[Any, tuple[Any, Any, Masking]] = {}
         self.sources: dict[nn.Module, projections.Source] = {}
         self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
@@ -86,19 +86,21 @@ class Heads:
     def begin(self) -> None:
         """Forget the attention calls of the previous forward call; runs before each forward call."""
         self.served.clear()
-        self.by_hand.clear()
+        self.off_interface.clear()
         self.read.clear()
 
-    def look(self, call: Call, *, by_hand: bool = False) -> Tensor | None:
-        """Hand on what attention was called with, stage by stage; return its output if it is to replace the model's
-        own.
+    def look(self, call: Call, *, off_interface: bool = False) -> Tensor | None:
+        """Read one attention call and pass what was asked for (queries, keys, rows …) to the tap's receiver.
 
-        If the call cannot be read, it is left out with a reason, and the model runs on. `by_hand`: the call did not go
-        through the attention interface.
+        If the call cannot be read, the attention of this layer is left out with a reason, and the model runs on.
+
+        off_interface   whether the call did not go through transformers' attention interface
+
+        Returns an output of attention to use instead of the model's own, or None.
         """
-        at = self._make_site(call, by_hand)
+        at = self._make_site(call, off_interface)
         try:
-            return self._look(call, at, by_hand)
+            return self._check_and_emit(call, at, off_interface)
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
@@ -106,7 +108,7 @@ class Heads:
             return None
 
     def note_trouble(self, module: nn.Module, where: str, error: Exception) -> None:
-        """Note that a call of `module` could not be read: if it was attention, this is why it is missing.
+        """Note that a torch function called by `module` could not be read, as the reason if its attention is missing.
 
         where   what could not be read, in words
         error   what was raised
@@ -115,23 +117,26 @@ class Heads:
             raise error
         self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
 
-    def _make_site(self, call: Call, by_hand: bool) -> Callable[..., Site]:
-        """Return a function from a quantity to the site of this call (stack, layer, self- or cross-attention)."""
+    def _make_site(self, call: Call, off_interface: bool) -> Callable[..., Site]:
+        """Return a function that makes the `Site` of a quantity (`query`, `attention` …) of this attention call.
+
+        A site names the stack, the layer, self- or cross-attention, and the quantity.
+        """
         stack = self.tap.stacks[call.module]
         path = self.tap.names[call.module]
         crossing = call.module in self.crossing or any(part in path for part in CROSS)
         crossing |= not CROSS_PARTS.isdisjoint(path.split("."))
-        crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
+        crossing |= off_interface and call.query.shape[2] != call.key.shape[2]
         kind: Kind = "cross" if crossing else "self"
         return partial(Site, stack, self.tap.running[stack].layer, kind=kind)
 
-    def _look(self, call: Call, at: Callable[..., Site], by_hand: bool) -> Tensor | None:
-        """Check whether an attention call must be left out, and hand on what was asked for if not.
+    def _check_and_emit(self, call: Call, at: Callable[..., Site], off_interface: bool) -> Tensor | None:
+        """Pass on what was asked for of an attention call, unless the call must be left out.
 
-        at        returns the site of this call for a quantity
-        by_hand   the call did not go through the attention interface
+        at              returns the site of this call for a quantity
+        off_interface   whether the call did not go through transformers' attention interface
 
-        Returns the output of attention if it is to replace the model's own, else None.
+        Returns an output of attention to use instead of the model's own, or None.
         """
         tap = self.tap
         stack = tap.stacks[call.module]
@@ -143,10 +148,10 @@ class Heads:
         if tap.split is not None and tap.is_asked_for(place):
             # Before anything is decided: all processes must ask for the same tensors.
             call, stages = self._join_heads(tap.split, call, source)
-        # A call by hand may be a part of one that the interface has shown already.
-        if place.place in tap.refused or (by_hand and place in self.served):
+        # A call off the interface may be a part of one that the interface has shown already.
+        if place.place in tap.refused or (off_interface and place in self.served):
             return None
-        if self._is_refused(place, call, windows, by_hand):
+        if self._is_refused(place, call, windows, off_interface):
             return None
         if not tap.is_asked_for(place):
             source.seen.clear()
@@ -156,11 +161,11 @@ class Heads:
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
         with tap.counting.pause():
-            if not by_hand:
+            if not off_interface:
                 call = self._share_masking(call)
             if stages is None:
                 stages = source.stages(call)
-            return self._hand_on(call, at, stages, real, windows)
+            return self._emit_quantities(call, at, stages, real, windows)
 
     def _join_heads(self, parts: Parts, call: Call, source: projections.Source) -> tuple[Call, Stages]:
         """Return a call with the heads of all processes of tensor parallelism, and its queries and keys by stage.
@@ -191,7 +196,7 @@ class Heads:
         _, _, masking = self.read[key]
         return replace(call, known=masking)
 
-    def _hand_on(
+    def _emit_quantities(
         self, call: Call, at: Callable[..., Site], stages: Stages, real: Tensor | None, windows: int
     ) -> Tensor | None:
         """Compute the requested quantities of one attention call (queries, keys, scores, …) and pass each to the tap.
@@ -201,13 +206,13 @@ class Heads:
         real      which queries are real tokens [sequence, query]; None: all
         windows   into how many windows each sequence is split
 
-        Returns the output of attention if it is to replace the model's own, else None. MeasureError if there are more
-        keys than positions and keys were asked for.
+        Returns an output of attention to use instead of the model's own, or None. MeasureError if keys were asked for,
+        and there are more of them than positions.
         """
         tap, wanted = self.tap, self.tap.wanted
 
         def emit(site: Site, value: Any) -> None:
-            """Pass a value on to the receiver; if attention ran in windows, they are joined to sequences first."""
+            """Pass a value to the receiver; if attention ran in windows, its windows are joined to sequences first."""
             if windows > 1:
                 value = _merge_windows(value, windows)
             tap.emit(site, value)
@@ -224,7 +229,7 @@ class Heads:
             if not self._is_verified(tap.proof, call, at("attention"), rows, real):
                 return None
         elif wanted & {"attention", "centred", "extremes"}:
-            rows = self._rows(call, real, value=stands_in, columns=columns)
+            rows = self._compute_rows(call, real, value=stands_in, columns=columns)
         output = rows.pop("output", None)
         by_key = {name: rows.pop(name) for name in ("mass", "seen") if name in rows}
         if "extremes" in wanted:
@@ -254,7 +259,7 @@ class Heads:
     ) -> None:
         """Pass on the queries and keys of a call at each stage that was asked for, and its values.
 
-        The arguments are those of `_hand_on`; `emit` passes a value on.
+        The arguments are those of `_emit_quantities`; `emit(site, value)` passes a value to the receiver.
         """
         wanted = self.tap.wanted
         for (name, stage), tensor in stages.items():
@@ -264,31 +269,33 @@ class Heads:
             emit(at("value"), call.value)
 
     def _compute_centred_rows(self, call: Call, site: Site, real: Tensor | None) -> dict[str, dict[str, Tensor]]:
-        """Return the statistics of attention rows with the mean `query` subtracted, and with the mean `key`.
+        """Compute the statistics of attention rows as they would be without the mean query, and without the mean key.
 
         real   which queries are real tokens [sequence, query]; None: all
+
+        Returns {"query": statistics with the mean query subtracted, "key": statistics with the mean key subtracted}.
         """
         query, key = self._get_means(site, call)
         return {
-            "query": self._rows(replace(call, query=call.query - query), real),
-            "key": self._rows(replace(call, key=call.key - key), real),
+            "query": self._compute_rows(replace(call, query=call.query - query), real),
+            "key": self._compute_rows(replace(call, key=call.key - key), real),
         }
 
     def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
-        """Compute the statistics of attention rows, and the `output` that the rows give if the call's values allow it.
+        """Compute the statistics of attention rows and, if possible, the `output` of attention that follows from them.
 
         real      which queries are real tokens [sequence, query]; None: all
         columns   also what each key receives (`mass`, `seen`)
         """
         try:
-            return self._rows(call, real, value=True, columns=columns)
+            return self._compute_rows(call, real, value=True, columns=columns)
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
-            return self._rows(call, real, columns=columns)
+            return self._compute_rows(call, real, columns=columns)
 
     def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
-        """Return whether the captured attention rows give the model's own output and belong to the right layer.
+        """Return whether captured attention rows times values give the model's own output, and belong to this layer.
 
         If not, the attention of this layer is refused.
 
@@ -333,14 +340,14 @@ class Heads:
         query = (scaled_query / call.scale).to(call.query)
         return query.unsqueeze(1), key.to(call.key).unsqueeze(1)
 
-    def _rows(
+    def _compute_rows(
         self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
     ) -> dict[str, Tensor]:
         """Compute the statistics of the attention rows (one per query) of a call, with its soft cap, sinks and scale.
 
         real      which queries are real tokens [sequence, query]; None: all
-        value     also the output that the rows give
-        columns   also what each key receives (`mass`, `seen`)
+        value     also compute the output of attention (rows times values), as `output`
+        columns   also compute what each key receives, as `mass` and `seen`
         """
         options: dict[str, Any] = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         options |= self.of_rows
@@ -351,7 +358,10 @@ class Heads:
         )
 
     def _count_windows(self, call: Call) -> int:
-        """Return into how many windows each sequence is split in a call: 1 if not split, 0 if the call does not fit."""
+        """Return into how many windows a call of windowed attention splits each sequence.
+
+        1 if sequences are whole; 0 if the parts of the call are no complete windows of the sequences.
+        """
         stack = self.tap.stacks[call.module]
         here: RunningStack = self.tap.running[stack]
         calls, queries = len(call.query), call.query.shape[2]
@@ -364,15 +374,15 @@ class Heads:
             return 0
         return calls // here.sequences
 
-    def _is_refused(self, site: Site, call: Call, windows: int, by_hand: bool) -> bool:
-        """Return whether a call must be left out: it is of an incomplete part of a sequence, or a second one in its
-        block.
+    def _is_refused(self, site: Site, call: Call, windows: int, off_interface: bool) -> bool:
+        """Return whether an attention call must be left out, and note the reason.
 
-        If attention was asked for by name, it is never left out here: sites that fire twice are errors later.
+        It must if it sees parts of sequences that are no complete windows, or if it is the second call in its block.
+        If attention was asked for by name, nothing is left out here: a second call is an error later.
 
-        windows   into how many windows each sequence is split; 0: the call does not fit
+        windows   into how many windows each sequence is split; 0: the parts are no complete windows
         """
-        earlier = self.by_hand if by_hand else self.served
+        earlier = self.off_interface if off_interface else self.served
         is_second = self.tap.inside and site in earlier
         earlier.add(site)
         is_optional = bool(self.tap.optional & self.tap.of_heads)
@@ -384,14 +394,14 @@ class Heads:
 
 
 def is_plain_softmax(call: Call) -> bool:
-    """Return whether the output of a call is exactly softmax(scores) · values, so that it can be replaced."""
+    """Return whether a call computes softmax(scores) · values and nothing else, so that its output can be replaced."""
     drops = float(call.settings.get("dropout") or 0.0) > 0
     exact = call.query.device.type == "cpu" and call.query.dtype.itemsize >= 4
     return call.backend in STOOD_IN_FOR and exact and not drops
 
 
 def is_defined(rows: dict[str, Tensor]) -> bool:
-    """Return whether every attention row sees a key and has a finite entropy.
+    """Return whether every row of attention sees at least one key and has a finite entropy.
 
     rows   statistics of attention rows [sequence, head, query], by name
     """
@@ -403,6 +413,8 @@ def _merge_windows(value: Any, windows: int) -> Any:
 
     value     a tensor [sequence · window, head, token, …], or such tensors by name
     windows   how many windows each sequence has
+
+    Axes of tokens are joined; sums over tokens are added up; row similarities are averaged.
     """
     if isinstance(value, Tensor):
         return _join_windows(value, windows)

@@ -55,10 +55,14 @@ class Masking:
     ) -> "Masking":
         """Read which query sees which key from the arguments of an attention call, as its backend understands them.
 
-        A boolean mask says what is visible, and so does a mask of other integers (not 0). A float mask is added to the
-        scores: it hides the keys that lie `FAR_BELOW` the others of their row, and is a bias for the rest. Without a
-        mask, the keyword `is_causal` decides, then the module's own. FlashAttention has its padding in a mask
-        [sequence, key], and its window in a keyword. `keys` is the number of keys, if it is not that of queries.
+        A boolean mask is True for visible pairs, a mask of integers not 0. A float mask is added to the scores: it
+        hides the keys that lie `FAR_BELOW` the others of their row, and is a bias for the rest. Without a mask, the
+        keyword `is_causal` decides, or else the module's attribute. FlashAttention has its padding in a mask
+        [sequence, key], and its window in a keyword.
+
+        settings   keyword arguments of the call
+        keys       the number of keys, if it is not that of queries
+        backend    name of the attention function in transformers (`sdpa`, `eager` …)
         """
         bias = settings.get("position_bias")
         if is_block_mask(mask):
@@ -136,9 +140,9 @@ class Masking:
         return cls(seen, False, bias)
 
     def without_flag(self, queries: int, keys: int) -> "Masking":
-        """Return an equal masking that has a mask of pairs instead of both a mask and the flag `causal`.
+        """Return an equal masking without the flag `causal`, if this one has both the flag and a mask.
 
-        Returns itself if it does not have both.
+        The mask then also hides later keys. A masking that has only one of the two is returned as it is.
 
         queries, keys   their numbers in the call
         """
@@ -149,7 +153,7 @@ class Masking:
 
     @cached_property
     def spread(self) -> float:
-        """Return the largest difference between what is added to the scores (bias) of two visible keys of one query."""
+        """Return the largest difference between the biases (added to scores) of two visible keys of one query."""
         if self.bias is None or not self.bias.numel():
             return 0.0
         low, high = self.bias, self.bias
@@ -160,16 +164,16 @@ class Masking:
         return float((high.amax(-1) - low.amin(-1)).amax())
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
-        """Return the masking as one range of keys per sequence, which needs no mask; None if it is not that simple.
+        """Return the range of visible keys of each sequence, which can replace the mask; None if they are no range.
 
         The result is kept for all layers that share the mask.
         """
         sizes = sequences, queries, keys
         if sizes not in self.known:
-            self.known[sizes] = self._span(*sizes)
+            self.known[sizes] = self._compute_span(*sizes)
         return self.known[sizes]
 
-    def _span(self, sequences: int, queries: int, keys: int) -> Span | None:
+    def _compute_span(self, sequences: int, queries: int, keys: int) -> Span | None:
         """Compute the range of visible keys per sequence; None if the visible keys are not one range."""
         if self.keys is None:
             return Span((0,) * sequences, (keys,) * sequences, self.causal)
@@ -217,16 +221,14 @@ class Call:
 
     @cached_property
     def masking(self) -> Masking:
-        """Return which query sees which key: by the mask, and without pairs whose weight is 0 in the model's own
-        arithmetic.
-        """
+        """Return which query sees which key: what the mask shows, less pairs whose weight the model rounds to 0."""
         masking = self.known or self.read_masking()
         if self._may_vanish(masking):
             return self._hide_zeros(masking)
         return masking
 
     def read_masking(self) -> Masking:
-        """Read which query sees which key by the mask only, whatever the queries and keys are."""
+        """Read which query sees which key from the mask alone; pairs whose weight is rounded to 0 count as visible."""
         keys = self.key.shape[2]
         return Masking.read(self.module, self.query, self.mask, self.settings, keys=keys, backend=self.backend)
 
@@ -250,7 +252,7 @@ class Call:
         return float(longest_query * longest_key) * abs(self.scale)
 
     def _hide_zeros(self, masking: Masking) -> Masking:
-        """Return a masking that also hides the pairs whose computed weight is 0."""
+        """Return a masking that also hides the pairs whose attention weight is rounded to 0."""
         sequences, heads, queries = self.query.shape[:3]
         keys = self.key.shape[2]
         rows = max(1, MOST_SCORES // max(1, sequences * heads * keys))
@@ -273,7 +275,7 @@ class Call:
 
     @property
     def scale(self) -> float:
-        """Return the factor of q·k in the scores: the model's own, or 1/√d if the call names none."""
+        """Return the scale of the scores (scale · q·k): the one that the call names, or else 1/√(width of a head)."""
         scale = self.settings.get("scaling")
         return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
 
@@ -287,10 +289,12 @@ class Call:
     def scores(
         self, rows: slice | int | None = None, masking: Masking | None = None
     ) -> Float[Tensor, "sequence head row outcome"]:
-        """Return the logits of some queries as the softmax takes them: hidden keys are `HIDDEN`, sinks are a last
-        column.
+        """Compute the attention logits of some queries, as they enter the softmax.
 
-        `rows` says which queries, or the first how many; None: all.
+        The logits of hidden keys are `HIDDEN`; if heads have learned sinks, these are one more column, the last.
+
+        rows      a slice of queries, or a number: so many, from the first; None: all
+        masking   which pairs are visible; None: that of the call
         """
         if not isinstance(rows, slice):
             rows = slice(rows)
@@ -302,9 +306,9 @@ class Call:
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         if masking.bias is not None:
-            scores = scores + _rows_of(masking.bias, rows)
+            scores = scores + _select_queries(masking.bias, rows)
         if masking.keys is not None:
-            hidden = ~_rows_of(masking.keys, rows)[..., : key.shape[2]]
+            hidden = ~_select_queries(masking.keys, rows)[..., : key.shape[2]]
             scores = scores.masked_fill(hidden, HIDDEN)
         if masking.causal:
             later = torch.ones(self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(1)
@@ -317,12 +321,12 @@ class Call:
 
 
 def is_block_mask(mask: Any) -> bool:
-    """Return whether a mask is a block mask of flex attention (a function of pairs)."""
+    """Return whether a mask is a block mask of flex attention, which is given by a function of query and key."""
     return mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
 
 
 def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
-    """Return which query sees which key by a block mask of flex attention."""
+    """Turn a block mask of flex attention into a boolean mask: True if the query sees the key."""
     from torch.nn.attention.flex_attention import create_mask
 
     sequences, heads, queries, keys = mask.shape
@@ -368,7 +372,7 @@ def _find_packed(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor |
     return of_queries == sequence[:, None, :]
 
 
-def _rows_of(x: Tensor, rows: slice) -> Tensor:
+def _select_queries(x: Tensor, rows: slice) -> Tensor:
     """Return the chosen queries of a tensor [sequence, head, query, key] whose query axis may have length 1.
 
     rows   the chosen queries

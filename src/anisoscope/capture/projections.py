@@ -32,9 +32,9 @@ class Source:
     seen: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        """Keep the output of a projection or norm under `name`; skipped if it is not one tensor.
+        """Keep the output of a projection or norm under `name`: a forward hook.
 
-        (Zaya's projection gives queries, keys and values at once.) This is a forward hook.
+        An output that is not one tensor is skipped (Zaya's projection gives queries, keys and values as a tuple).
         """
         if isinstance(output, Tensor):
             self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
@@ -42,8 +42,8 @@ class Source:
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
         """Return {(`query` or `key`, stage): tensor [sequence, head, token, dim]} for every stage that is known.
 
-        Stages are raw, normed and rotated. What was kept of the call is forgotten. If one projection gives query and
-        gate (Qwen3-Next), the query is its first half.
+        Stages are raw, normed and rotated. The kept outputs of projections are used up: call it once per attention
+        call. If one projection gives query and gate (Qwen3-Next), the query is its first half.
         """
         stages: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         raw = self._compute_raw(call)
@@ -56,22 +56,25 @@ class Source:
         return stages
 
     def _compute_raw(self, call: Call) -> tuple[Tensor, Tensor] | None:
-        """Return query and key [sequence, head, token, dim] out of the projections that were kept; None if unknown."""
+        """Return raw query and key [sequence, head, token, dim] from the kept outputs of projections.
+
+        None if they were not kept, or their layout is not known.
+        """
         heads, dim = call.query.shape[1], call.query.shape[3]
         if {"query", "key"} <= self.seen.keys():
             gated = self.seen["query"].shape[-1] == 2 * heads * dim
-            query = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
-            return query, _rows(self.seen["key"], dim)
+            query = _split_heads(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
+            return query, _split_heads(self.seen["key"], dim)
         if {"query", *LATENT} <= self.seen.keys():
-            return _rows(self.seen["query"], dim), self._expand_latent_key(call)
+            return _split_heads(self.seen["query"], dim), self._expand_latent_key(call)
         if self.fused and "fused" in self.seen:
             return _split_fused(self.seen["fused"], FUSED[self.fused], call)
         return None
 
     def _expand_latent_key(self, call: Call) -> Tensor:
-        """Return the key [sequence, head, token, dim] of latent attention (DeepSeek-V2).
+        """Compute the key [sequence, head, token, dim] of latent attention (DeepSeek-V2).
 
-        It is a part of its own in each head, from the expanded latent vector, and a part that all heads share.
+        The key of a head has two parts: its own, from the expanded latent vector, and one that all heads share.
         """
         latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
         expanded = expanded.reshape(*latent.shape[:2], call.key.shape[1], -1).transpose(1, 2)
@@ -82,15 +85,18 @@ class Source:
         return torch.cat((own, shared), -1)
 
 
-def _rows(x: Tensor, head_dim: int) -> Tensor:
+def _split_heads(x: Tensor, head_dim: int) -> Tensor:
     """Reshape [sequence, token, head · dim] to [sequence, head, token, dim]."""
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
 def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
-    """Return query and key [sequence, head, token, dim] out of the output of a fused projection.
+    """Split the output of a fused projection into query and key [sequence, head, token, dim].
 
-    how   the layout of the projection's output; None is returned if it is not known
+    how   the layout of the output: "grouped" (all queries, all keys, all values), "by head" (query, key and value of
+          each head together), or other
+
+    None if the output does not have the width of queries, keys and values.
     """
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     width = (heads + 2 * key_heads) * dim
@@ -98,7 +104,7 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
         return None
     if how == "grouped" or key_heads == 1 < heads:
         query, key, _ = torch.split(x, [heads * dim, key_heads * dim, key_heads * dim], -1)
-        return _rows(query, dim), _rows(key, dim)
+        return _split_heads(query, dim), _split_heads(key, dim)
     if how == "by head":
         query, key, _ = x.view(*x.shape[:2], heads, 3, dim).unbind(3)
     else:
@@ -107,16 +113,16 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
 
 
 def _align_axes(x: Tensor, like: Tensor) -> Tensor:
-    """Return a norm's output with its head and token axes in the order of `like`.
+    """Return the output of a query or key norm with its axes in the order of `like`: [sequence, head, token, dim].
 
-    If both orders fit, the norms of vectors decide, since rotation keeps them.
+    If heads and tokens are equally many, both orders fit: the lengths of vectors decide, which rotation keeps.
     """
     sequences, heads, positions, dim = like.shape
     # All tokens in a row (Chameleon).
     if x.shape == (sequences * positions, heads, dim):
         return x.view(sequences, positions, heads, dim).transpose(1, 2)
     if x.dim() == 3:
-        return _rows(x, dim)
+        return _split_heads(x, dim)
     swapped = x.transpose(1, 2)
     if x.shape != like.shape:
         return swapped
@@ -136,6 +142,8 @@ def hook_projections(
     tokens_first: bool = False,
 ) -> Source:
     """Hook the projections and norms of an attention module whose outputs the attention interface does not show.
+
+    Returns a `Source`, in which the hooks keep these outputs.
 
     rotary         whether queries and keys are rotated before the interface
     hook           registers a forward hook on a module
@@ -168,7 +176,7 @@ def hook_projections(
 
 
 def _find_pair(children: dict[str, nn.Module], known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the first pair of names of which a module has both children; None if it has none."""
+    """Return the first of the known pairs of names for which a module has both children; None if there is none."""
     for pair in known:
         if children.keys() >= set(pair):
             return pair
@@ -176,7 +184,7 @@ def _find_pair(children: dict[str, nn.Module], known: Iterable[tuple[str, str]])
 
 
 def _scales_queries(attention: nn.Module, pair: tuple[str, str] | None) -> bool:
-    """Return whether a module may scale its queries after the projection, so that the interface shows others.
+    """Return whether a module may scale its queries after the projection, before it passes them to the interface.
 
     pair   names of its projections of queries and keys
     """

@@ -60,7 +60,7 @@ class Proof:
         return self.outputs is not None and not self.outputs <= max(self.limit, 10 * self.noise)
 
     def merge(self, other: "Proof") -> "Proof":
-        """Combine two proofs: the larger error of each layer."""
+        """Combine two proofs: for each layer, the larger error counts."""
         attention = dict(self.attention)
         for place, figures in other.attention.items():
             if place in attention:
@@ -91,7 +91,7 @@ class Proof:
         return cls(**kept)
 
     def describe(self) -> dict[str, Any]:
-        """Return the entries of the proof in a run's manifest, for JSON.
+        """Return the entries of the proof for the manifest of a run, as plain values for JSON.
 
         `outputs_moved` is by how much the capture changed the outputs, `outputs_limit` what rounding allows;
         `attention_error` and `attention_limit` are those of the worst accepted layer; `attention_compared` and
@@ -124,10 +124,14 @@ class Proof:
 
 
 def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
-    """Compare the `output` that captured rows give [sequence, query, head, dim] with the model's own attention output.
+    """Compare attention output that was computed from captured rows with the model's own.
 
-    Returns (relative error of the worst head, limit for rounding), or None if the model's output is not known or has
-    another shape. Only real queries that see a key are compared (`keys` [sequence, head, query]).
+    output   computed from captured rows [sequence, query, head, dim]
+    keys     how many keys each query sees [sequence, head, query]; queries that see none are not compared
+    real     which queries are real tokens [sequence, query], the only ones compared; None: all
+
+    Returns (relative error of the worst head, how large it may be by rounding), or None if the model's output is not
+    known or has another shape.
     """
     own = _get_own_output(call)
     if own is None:
@@ -151,10 +155,11 @@ def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | N
 
 
 def _measure_error(ours: Tensor, own: Tensor, used: Tensor, *, by_head: bool) -> float:
-    """Return the relative error of the worst head, as a share of the size of its outputs; infinite if it is NaN.
+    """Return the error of the worst head: root mean square, as a share of that of its outputs; infinite if it is NaN.
 
-    ours, own   outputs of attention [sequence, query, head, dim], or [sequence, query, dim] without `by_head`
-    used        which of them are compared, without the last axis
+    ours, own   captured outputs of attention and the model's own [sequence, query, head, dim]; without `by_head`,
+                [sequence, query, dim], which count as one head
+    used        which of them are compared, in the same shape without the last axis
     """
     axes = (0, 1) if by_head else tuple(range(used.dim()))
     count = used.sum(axes).clamp(min=1)
@@ -169,7 +174,10 @@ def _measure_error(ours: Tensor, own: Tensor, used: Tensor, *, by_head: bool) ->
 
 
 def _get_limit(call: Call, dtype: torch.dtype) -> float:
-    """Return how far outputs of attention in this type may differ by rounding, as a share of their size."""
+    """Return how far outputs of attention may differ by rounding, as a share of their size.
+
+    dtype   the number type of the outputs
+    """
     if dtype not in ROUNDING:
         dtype = torch.float32
     keeps_scores = any(name in call.backend for name in EXACT_SCORES)
@@ -179,7 +187,9 @@ def _get_limit(call: Call, dtype: torch.dtype) -> float:
 
 
 def _find_comparable(call: Call, keys: Tensor, real: Tensor | None) -> Tensor:
-    """Return which outputs can be compared [sequence, query, head], or [sequence, query] if the call finishes them.
+    """Return which attention outputs can be compared: those of real queries that see a key.
+
+    The shape is [sequence, query, head], or [sequence, query] if the call has `finish`, which joins the heads.
 
     keys   how many keys each query sees [sequence, head, query]
     real   which queries are real tokens [sequence, query]; None: all
@@ -332,11 +342,11 @@ class Positions:
                 before |= {n + len(of_list) for n in before}
 
     def contradict(self, module: nn.Module, site: Site) -> bool:
-        """Return whether attention of `module` was read under the wrong layer.
+        """Return whether attention of `module` was assigned to a layer that does not contain this module.
 
         False for layers after the last block: they belong to a model that runs its blocks repeatedly.
 
-        site   where the attention was read, with the number of the layer
+        site   the stack and layer that the attention was assigned to
         """
         numbers = self.numbers.get(module)
         if numbers is None or (site.layer or 0) > self.depth.get(site.stack, 0):

@@ -50,10 +50,11 @@ class ScoreKernels:
     first: Int[Tensor, " sequence"]
 
     def sum_rows(self) -> Float[Tensor, "sum sequence head query"]:
-        """Sum over the seen keys of every row. With s a score in bits and e = 2^(s − shift):
+        """Compute eight sums over the visible keys of every row of attention.
 
-        Σe, Σe·(s − shift), √Σe², shift (the largest s), largest and smallest s, e of the first key, Σ q·k·scale. A row
-        is NaN if any seen q·k is not finite; its sums are 0 if it sees no key.
+        With s a score in bits and e = 2^(s − shift), these are Σe, Σe·(s − shift), √Σe², shift (the largest s), largest
+        and smallest s, e of the first key, and Σ q·k·scale. A row is NaN if any visible q·k is not finite; its sums are
+        0 if it sees no key.
         """
         sequences, heads, queries, _ = self.query.shape
         sums = torch.empty(8, sequences, heads, queries, dtype=torch.float32, device=self.query.device)
@@ -65,7 +66,10 @@ class ScoreKernels:
     def sum_columns(
         self, shift: Float[Tensor, "sequence head query"], weights: Float[Tensor, "weight sequence head query"]
     ) -> Float[Tensor, "weight sequence head key"]:
-        """Sum weight · 2^(s − shift) over the queries that see each key, for one or two weights of queries.
+        """Sum weight · 2^(s − shift) over the queries that see each key; s is the score in bits.
+
+        shift     what is subtracted from the scores of each query
+        weights   one or two sets of weights of the queries; each set gives its own sums
 
         Rows that are NaN count as zero.
         """
@@ -80,7 +84,10 @@ class ScoreKernels:
         return sums
 
     def _block_sizes(self) -> dict[str, int]:
-        """Return the sizes of a block of scores, of a vector filled up to a power of 2, and the threads of a block."""
+        """Choose the block sizes of the kernels.
+
+        Returns {QUERIES, KEYS: of a block of scores; DIM: width of a head, rounded up to a power of 2; num_warps}.
+        """
         width, of_pairs = self.query.shape[3], self.hidden is not None or self.bias is not None
         is_large = width > WIDE or self.query.dtype.itemsize >= 4 or of_pairs
         block = SMALL_BLOCK if is_large else BLOCK
@@ -92,7 +99,7 @@ class ScoreKernels:
         }
 
     def _arguments(self) -> list[object]:
-        """Return the tensors with their strides, and the numbers, that both kernels take, in their order."""
+        """Return the arguments that both kernels share, in their order: tensors with their strides, then numbers."""
         query, key = self.query, self.key
         empty = query  # stands for a tensor that is not read
         hidden, bias = (_expand(x, query, key) for x in (self.hidden, self.bias))
@@ -105,7 +112,7 @@ class ScoreKernels:
         return [*tensors, (start, stop, self.first), sizes, numbers]
 
     def _options(self) -> dict[str, bool]:
-        """Return what a kernel is compiled for."""
+        """Return the flags that a kernel is compiled with: whether there is a soft cap, a bias, a mask …"""
         return {
             "SOFTCAP": self.softcap is not None,
             "BIAS": self.bias is not None,
@@ -129,7 +136,7 @@ def _expand(x: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
 
 @triton.jit
 def _find_head(tensor, sequence, head):
-    """Find the place of the first number of a head."""
+    """Compute the address of the first number of a head in a tensor [sequence, head, …]."""
     return tensor[0] + sequence * tensor[1] + head * tensor[2]
 
 
@@ -145,7 +152,7 @@ def _load_vectors(tensor, sequence, head, position, length, dim, DIM: tl.constex
 
 @triton.jit
 def _find_range(bounds, sequence, keys, HIDDEN: tl.constexpr):
-    """Find the range of keys that a sequence sees: all of them if a mask says which."""
+    """Load the range of keys that a sequence sees; with a mask (`HIDDEN`), which says the rest, all keys."""
     start, stop = 0, keys
     if not HIDDEN:
         start, stop = tl.load(bounds[0] + sequence).to(tl.int32), tl.load(bounds[1] + sequence).to(tl.int32)
@@ -154,7 +161,7 @@ def _find_range(bounds, sequence, keys, HIDDEN: tl.constexpr):
 
 @triton.jit
 def _find_pairs(tensor, sequence, head, at_query, at_key):
-    """Find the places of a block of pairs [query, key] in a tensor of pairs."""
+    """Compute the addresses of a block of pairs [query, key] in a tensor [sequence, head, query, key]."""
     first = _find_head(tensor, sequence, head)
     return first + at_query.to(tl.int64)[:, None] * tensor[3] + at_key[None, :] * tensor[4]
 
@@ -177,10 +184,13 @@ def _score(
     CAUSAL: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Compute a block of scores [query, key]: (q·k·scale, the score in bits, whether the key is seen).
+    """Compute a block of attention scores [query, key].
 
-    place   sequence and head
-    sight   the range of keys that the sequence sees
+    at_query, at_key   positions of the queries and keys of the block
+    place              (number of the sequence, number of the head)
+    sight              (first, end) of the range of keys that the sequence sees
+
+    Returns (q·k·scale, the score in bits with soft cap and bias, whether the query sees the key).
     """
     if EXACT:
         raw = tl.dot(q, tl.trans(k), input_precision="ieee") * numbers[0]
@@ -209,12 +219,14 @@ def _score(
 
 @triton.jit
 def _add_block(sums, raw, score, seen, first_one):
-    """Add a block of scores to the sums of its rows.
+    """Add a block of scores [query, key] to the running sums of its rows, and return the new sums.
 
     sums        largest and smallest score in bits; with e = 2^(score − largest): Σe, Σe·(score − largest), Σe²; then
                 Σ q·k·scale, the score of the first key, and whether it is seen
     raw         q·k·scale
-    first_one   which key is the first
+    score       the score in bits
+    seen        whether the query sees the key
+    first_one   True in the column of the key whose weight is recorded (the first of the sequence)
     """
     largest, smallest, total, weighted, squares, score_sum, of_first, sees_first = sums
     higher = tl.maximum(largest, tl.max(tl.where(seen, score, -1e30), 1))
@@ -235,7 +247,7 @@ def _add_block(sums, raw, score, seen, first_one):
 
 @triton.jit
 def _store_rows(row, stride, inside, sums):
-    """Write the eight sums of rows, as `ScoreKernels.sum_rows` documents them."""
+    """Turn the running sums of rows into those that `ScoreKernels.sum_rows` documents, and write them to memory."""
     largest, smallest, total, weighted, squares, score_sum, of_first, sees_first = sums
     shift = tl.where(total > 0, largest, 0.0)
     undefined = total != total
@@ -267,7 +279,7 @@ def _sum_rows(
     KEYS: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """Write the eight sums of a block of rows."""
+    """Compute the eight sums of `ScoreKernels.sum_rows` for a block of queries: a Triton kernel."""
     head, sequence = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     place = (sequence, head)
     at_query = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
@@ -315,7 +327,7 @@ def _sum_columns(
     KEYS: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """Write what a block of keys receives."""
+    """Compute the sums of `ScoreKernels.sum_columns` for a block of keys: a Triton kernel."""
     head, sequence = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     place = (sequence, head)
     at_key = tl.program_id(0) * KEYS + tl.arange(0, KEYS)

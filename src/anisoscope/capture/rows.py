@@ -51,14 +51,31 @@ def attention_rows(
 ) -> dict[str, Tensor]:
     """Compute statistics of attention rows from queries, keys and mask, without storing a whole attention map.
 
-    Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, if the head
+    A row is the attention of one query: its weights over the keys that it sees. Arguments beyond queries and keys:
+
+    masking    which query sees which key, and position biases
+    scale      factor of q·k in the logits
+    softcap    the model's soft cap of logits, if it has one
+    sinks      learned logit of each head's sink, an outcome of the softmax that is no key
+    real       which queries are real tokens, not padding; None: all. Only averages over rows depend on it
+    median     also compute `row_median`
+    histogram  edges of bins: also compute `score_histogram`
+    value      also compute the `output` of attention
+    columns    also compute what each key receives
+
+    Returns, by name:
+
+    per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, if the head
     has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass` (weight of the first key),
     `keys` (number of visible ones), `score` (sum of q·k·scale over them), `largest` and `smallest` (of the logits that
-    the softmax sees, over visible keys; meaningless if no key is visible). Per sequence [sequence, head]:
-    `row_similarity`, the mean cosine between the rows of real queries. With bin edges in `histogram`: `score_histogram`
-    [sequence, head, bin]. With a `value`: the `output` of attention [sequence, query, head, value_dim], NaN for rows
-    that see no key or a number that is not finite. With `columns`, for each key [sequence, head, key]: the `mass` that
-    real queries give it, and by how many of them it is `seen`.
+    the softmax sees, over visible keys; meaningless if no key is visible);
+
+    per sequence [sequence, head]: `row_similarity`, the mean cosine between the rows of real queries, and
+    `score_histogram` [sequence, head, bin];
+
+    `output` [sequence, query, head, value_dim], NaN for rows that see no key or a number that is not finite;
+
+    per key [sequence, head, key]: the `mass` that real queries give it, and by how many of them it is `seen`.
     """
     call = _Call(query, key, masking, scale, softcap, sinks, real)
     by_blocks = partial(_sum_blocks, call, median=median, histogram=histogram, value=value, columns=columns)
@@ -82,7 +99,10 @@ class _Call(NamedTuple):
 
 
 def _name_form(call: _Call, columns: bool) -> tuple[object, ...]:
-    """Return what kernels of this call are compiled for: a call of another form may run other instructions."""
+    """Return the features of a call that decide which compiled kernel it runs: type, width, kinds of masks …
+
+    The first call of each form is checked against the computation without kernels.
+    """
     query, key, masking = call.query, call.key, call.masking
     of_masking = (masking.keys is None, masking.causal, masking.bias is None)
     strides = (query.stride(-1) == 1, key.stride(-1) == 1)
@@ -111,13 +131,15 @@ def _sum_blocks(
     if histogram is not None:
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
         walk.edges = histogram.to(query) * walk.unit
-    alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])  # add into the same sums
-    run_in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike], query.device)
+    # Blocks of the same sequences and heads add into the same sums, so that one thread computes them in turn.
+    alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])
+    tasks = [partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike]
+    run_in_parallel(tasks, query.device)
     return walk.result()
 
 
 def _sum_on_chip(call: _Call, *, columns: bool) -> dict[str, Tensor]:
-    """Compute the statistics of attention rows by kernels; the arguments are those of `attention_rows`."""
+    """Compute the statistics of attention rows by GPU kernels; the arguments are those of `attention_rows`."""
     if call.query.dtype == torch.bfloat16 and call.query.device.type == "cpu":
         # Triton's interpreter cannot multiply these; in float32 every product is the same
         call = call._replace(query=call.query.float(), key=call.key.float())
@@ -158,7 +180,7 @@ class _Walk:
         self.causal = masking.causal if self.span is None else self.span.causal
         masked = self.span is None and masking.keys is not None
         self.hidden = ~masking.keys[..., : self.keys] if masked and masking.keys is not None else None
-        self.first = self._first_key()
+        self.first = self._find_first_key()
         of_sums: Any = {"dtype": self.number, "device": self.q.device}
         self.real = torch.ones(sequences, self.queries, **of_sums) if real is None else real.to(**of_sums)
         if not on_chip:
@@ -169,13 +191,13 @@ class _Walk:
         self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
 
     def sum_on_chip(self, columns: bool) -> None:
-        """Compute all sums by two kernels; with `columns`, also what each key receives."""
+        """Compute all sums by two GPU kernels; with `columns`, also the attention that each key receives."""
         kernels = load_kernels(KERNELS)
         assert kernels is not None
         start = stop = None
         first = self.first
         if self.span is not None:
-            start, stop = _edges_on(self.span, self.q.device)
+            start, stop = _move_edges(self.span, self.q.device)
             first = start
         elif first is None:
             first = torch.zeros(len(self.q), dtype=torch.int64, device=self.q.device)
@@ -189,14 +211,15 @@ class _Walk:
         self.giving = torch.where(self.spoiled, 0.0, self.real.unsqueeze(1))
         weights = [torch.where(self.spoiled, 0.0, self.giving / length.clamp(min=TINY))]
         if columns:
-            whole = self._whole_total(total, shift, slice(None))
+            whole = self._compute_denominators(total, shift, slice(None))
             weights.append(torch.where(self.spoiled, 0.0, self.giving / whole))
         received = scores.sum_columns(shift, torch.stack(weights))
         self.unit_rows, self.mass = received[0].unsqueeze(2), received[1:].flatten(0, 1).unsqueeze(2)
 
     def _zero_undefined(self, masking: Masking) -> Tensor:
-        """Set vectors with NaN or Inf to zero; return True for the rows [sequence, head, query] that they make
-        undefined.
+        """Set queries and keys with NaN or Inf to zero, and return which rows they make undefined.
+
+        The result [sequence, head, query] is True for rows whose query, or a key that it sees, was not finite.
         """
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
@@ -215,9 +238,10 @@ class _Walk:
         lengths = (torch.linalg.vector_norm(x.transpose(1, 2), dim=-1).max() for x in (self.q, self.k))
         return math.prod(map(float, lengths)) * abs(self.scale)
 
-    def _first_key(self) -> Tensor | None:
-        """Return the index [sequence, 1, 1, 1] of the first key that any query sees; None if that is the first key
-        scored.
+    def _find_first_key(self) -> Tensor | None:
+        """Return the index [sequence, 1, 1, 1] of the first key of each sequence that any query sees.
+
+        None if that is the first of the keys for which scores are computed.
         """
         if self.hidden is None:
             return None
@@ -249,7 +273,7 @@ class _Walk:
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
         """Compute one block of scores (sequences x heads x queries x keys) and add it to the running sums."""
         q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
-        s, e, flat, weights = self._scratch((*q.shape[:3], k.shape[2]))
+        s, e, flat, weights = self._get_buffers((*q.shape[:3], k.shape[2]))
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
         sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
@@ -260,7 +284,7 @@ class _Walk:
             torch.sum(s[..., :offset], -1, out=score)
             score += (corner if wall is None else torch.mul(corner, wall == 0, out=e[..., offset:])).sum(-1)
         if self.counts.numel():
-            self._count(s, wall, offset, real, self.counts[sequences, heads])
+            self._add_to_histogram(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap * LOG2E)
         if self.masking.bias is not None:
@@ -282,7 +306,8 @@ class _Walk:
         weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
         if self.mass.numel():
-            given = _slice_block(self.giving, sequences, heads, queries) / self._whole_total(total, shift, heads)
+            denominators = self._compute_denominators(total, shift, heads)
+            given = _slice_block(self.giving, sequences, heads, queries) / denominators
             self.mass[sequences, heads, :, keys].flatten(0, 1).baddbmm_(given.flatten(0, 1).unsqueeze(1), weights)
         if self.output.numel():
             mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
@@ -292,8 +317,8 @@ class _Walk:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
-    def _whole_total(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
-        """Return the softmax denominators of rows: the sum of exponentials, including the head's sink if it has one.
+    def _compute_denominators(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
+        """Compute the softmax denominators of rows: sums of exponentials, with that of the head's sink if it has one.
 
         total   sum of 2^(score − shift) over the keys [sequence, head, query]; scores are in bits
         shift   what is subtracted from the scores of each row
@@ -304,12 +329,17 @@ class _Walk:
             total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
         return total.clamp(min=TINY)
 
-    def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-        """Return two buffers of the block's shape [sequence, head, query, key], and views of them as [any, query,
-        key].
+    def _get_buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return two buffers for a block of scores, which are reused by later blocks.
+
+        They are (buffer, buffer, the first as [sequence · head, query, key], the second likewise), with the block's
+        shape [sequence, head, query, key].
         """
-        if (place := (threading.get_ident(), shape)) not in self.views:
-            size, key = math.prod(shape), (self.q.dtype, self.q.device)
+        # A buffer for each thread, since threads compute blocks side by side.
+        place = (threading.get_ident(), shape)
+        if place not in self.views:
+            size = math.prod(shape)
+            key = (self.q.dtype, self.q.device)
             kept: dict[Any, Tensor] = SCRATCH.__dict__
             if key not in kept or kept[key].shape[1] < size:
                 kept[key] = self.q.new_empty(2, size)
@@ -318,23 +348,25 @@ class _Walk:
         return self.views[place]
 
     def _causal_penalty(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
-        """Return what is subtracted from the scores of hidden pairs (`WALL` or 0), and from which key of the block on.
+        """Return what to subtract from the scores of a block, so that hidden pairs get no weight.
 
-        The slices say which part of [sequence, head, query, key] the block is. The penalty is None if every pair is
-        visible.
+        The slices say which part of [sequence, head, query, key] the block is. Returns (penalty: `WALL` for hidden
+        pairs and 0 for others, or None if every pair is visible; from which key of the block on it applies).
         """
         if self.causal:
             # keys from the first query of the block on; none where the sequence ended before it
             corner = min(max(queries.start, keys.start), keys.stop)
             later = torch.arange(corner, keys.stop, device=self.q.device)
+            if not len(later):
+                return None, 0
             hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
-            return (hidden.to(self.q.dtype) * WALL, corner - keys.start) if len(later) else (None, 0)
+            return hidden.to(self.q.dtype) * WALL, corner - keys.start
         if self.hidden is None:
             return None, 0
         return _slice_block(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
 
-    def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
-        """Add the scores of visible pairs of real queries to the histogram `counts`.
+    def _add_to_histogram(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
+        """Count the scores of visible pairs of real queries in the bins of the histogram `counts`.
 
         s        scores of a block [sequence, head, query, key]
         wall     what was subtracted from hidden pairs; None: every pair is visible
@@ -346,8 +378,11 @@ class _Walk:
             weight[..., offset:].masked_fill_(wall > 0, 0.0)
         counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
 
-    def _score_sums(self) -> Tensor:
-        """Return Σ q·k·scale over the visible keys of each row; if no mask is needed, from sums of keys."""
+    def _sum_scores(self) -> Tensor:
+        """Return Σ q·k·scale over the visible keys of each row [sequence, head, query].
+
+        If all queries of a sequence see the same range of keys, it is q · Σk, for which no scores are needed.
+        """
         if self.on_chip or self.span is None or self.causal:
             return self.sums[SUMMED.index("score")] / self.unit
         k = self.k
@@ -359,7 +394,7 @@ class _Walk:
         q, total = (x.transpose(1, 2) for x in (self.q, k.sum(2, keepdim=True)))  # as most models keep heads
         return (q * total).sum(-1).transpose(1, 2) * (self.scale / self.unit)
 
-    def _key_counts(self) -> Tensor:
+    def _count_keys(self) -> Tensor:
         """Return how many keys each query sees [sequence, head, query]."""
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.number).expand(self.q.shape[:3])
@@ -369,8 +404,8 @@ class _Walk:
             stop = torch.minimum(torch.arange(1, self.queries + 1), stop)
         return (stop - start).clamp(min=0).to(self.real).expand(self.q.shape[:3])
 
-    def _seen(self) -> Tensor:
-        """Return by how many of the counted queries each key is seen [sequence, head, key]."""
+    def _count_queries_by_key(self) -> Tensor:
+        """Return how many queries see each key [sequence, head, key]; only real queries with defined rows count."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
             pairs = (~self.hidden).to(self.number)
@@ -403,7 +438,7 @@ class _Walk:
             "row_max": extremes[0],
             "row_min": extremes[1],
             "first_mass": shrink * first / total,
-            "score": self._score_sums(),
+            "score": self._sum_scores(),
             "largest": logits[0],
             "smallest": logits[1],
         }
@@ -418,21 +453,25 @@ class _Walk:
             similarity = similarity.masked_fill(spoiled.to(exact), torch.nan)
             if not self.on_chip:  # there, sums of undefined rows are NaN
                 rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
-        keys = self._key_counts()
+        keys = self._count_keys()
         if self.output.numel():
             undefined = keys == 0 if self.spoiled is None else (keys == 0) | self.spoiled
             self.output.masked_fill_(undefined.transpose(1, 2).unsqueeze(-1), torch.nan)
             rest = (shrink * alone / total).transpose(1, 2).unsqueeze(-1)  # what sinks leave
             rows["output"] = self.output if self.sinks is None else self.output * rest
         if self.mass.numel():
-            rows |= {"mass": self.mass.squeeze(2), "seen": self._seen()}
-        rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}
-        return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
+            rows |= {"mass": self.mass.squeeze(2), "seen": self._count_queries_by_key()}
+        outcomes = keys if self.sinks is None else keys + 1
+        rows |= {"keys": keys, "outcomes": outcomes, "row_similarity": similarity}
+        if self.counts.numel():
+            rows["score_histogram"] = self.counts
+        return rows
 
     def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add each head's sink to the sums of rows as one more outcome.
+        """Add each head's sink to the sums of rows as one more outcome of the softmax.
 
-        Returns (total, weighted, shift) and the factor for other exponentials, all [sequence, head, query].
+        Returns new (total, weighted, shift), and the factor by which exponentials relative to the old shift are to be
+        multiplied, all [sequence, head, query].
 
         total      sum of 2^(score − shift) over the keys
         weighted   sum of (score − shift) · 2^(score − shift)
@@ -448,15 +487,18 @@ class _Walk:
 
 
 @lru_cache(maxsize=8)
-def _edges_on(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the first key of each sequence and the one after its last, on a device; kept for all layers of a batch."""
+def _move_edges(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the ends of the visible ranges of keys as tensors on a device: (first keys, keys after the last).
+
+    They are kept, since all layers of a batch use the same.
+    """
     return torch.tensor(span.start, device=device), torch.tensor(span.stop, device=device)
 
 
 def _slice_block(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
-    """Return the block's part of a tensor whose axes [sequence, head, query, key] may have length 1.
+    """Cut out the part of a tensor [sequence, head, query, key] that belongs to a block.
 
-    The slices say which part of the axes the block is.
+    The slices say which sequences, heads and queries the block has. Axes of length 1, which are broadcast, stay.
     """
     for axis, part in enumerate((sequences, heads, queries)):
         if x.shape[axis] > 1:

@@ -21,9 +21,10 @@ def sum_scores(
     scale: float,
     real: Bool[Tensor, "sequence query"] | None = None,
 ) -> dict[str, Tensor]:
-    """Return sums by sequence [sequence, head, ...] in float64, over the rows of real queries q (scaled).
+    """Return the sums from which the variance of attention scores is computed, for each sequence and head, in float64.
 
-    Each row has the mean k̄ and the covariance C of the keys that it sees:
+    All are [sequence, head, …]. They are sums over the rows of real queries q (multiplied by the scale); C is the
+    covariance of the keys that a row sees:
 
     rows, query, query_moment [dim, dim]     number of rows, Σq, Σqqᵀ
     keys, key                                number of keys that any row sees, and their Σk

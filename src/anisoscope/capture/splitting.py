@@ -43,9 +43,9 @@ class Parts:
         return cls(ranks) if ranks else None
 
     def join(self, x: Tensor, axis: int, *, zeros_are_split: bool = False) -> Tensor:
-        """Return the tensor of which each process holds a part along `axis`; `x` itself if all hold the same one.
+        """Join the parts of a tensor that the processes hold along `axis`; return `x` if all hold the same tensor.
 
-        zeros_are_split   whether tensors of zeros everywhere are parts, or the same one
+        zeros_are_split   what to do if all processes hold zeros: True joins them, False takes them for the same tensor
 
         MeasureError if the parts differ in size along another axis.
         """
@@ -70,7 +70,7 @@ class Parts:
     def require_same_inputs(self, pause: Pause, model: nn.Module, args: Any, kwargs: Any) -> None:
         """Raise MeasureError if processes call the model with different inputs; a forward pre-hook of the model.
 
-        pause   opens a context in which no attention is looked for
+        pause   returns a context manager that stops the detection of attention while the processes communicate
         """
         digest = hashlib.blake2b(digest_size=7)
         for x in iter_tensors([args, kwargs]):
@@ -85,9 +85,9 @@ class Parts:
             raise MeasureError(expected, "different ones", "give each process the whole data, not a share of it")
 
     def join_call(self, call: Call, *, with_output: bool) -> Call:
-        """Return an attention call with the heads of all processes, of which this one holds some.
+        """Return an attention call with the heads of all processes; this process computes only some of them.
 
-        with_output   also the model's own output of attention
+        with_output   also join the model's own output of attention
         """
         query, key, value = (self.join_heads_of(call.module, x) for x in (call.query, call.key, call.value))
         own = call.query.shape[1]
@@ -107,14 +107,14 @@ class Parts:
         return replace(whole, result=lambda: output, finish=None)
 
     def join_heads_of(self, module: nn.Module, x: Tensor) -> Tensor:
-        """Return queries, keys or values [sequence, head, token, dim] of an attention module, of all processes."""
+        """Join the queries, keys or values [sequence, head, token, dim] of an attention module over all processes."""
         return self.join(x, 1, zeros_are_split=_has_split_rows(module))
 
     def _join_by_head(self, x: Any, heads: int, axis: int) -> Any:
-        """Return a tensor with an entry for each head joined over processes; other values unchanged.
+        """Join a tensor that has an entry for each head over all processes; return any other value unchanged.
 
-        heads   how many this process holds
-        axis    the one of heads
+        heads   how many heads this process holds
+        axis    the axis of heads, by which such a tensor is recognised
         """
         is_tensor = isinstance(x, Tensor) and x.dim() > axis and (axis == 0 or x.dim() == 4)
         return self.join(x, axis) if is_tensor and x.shape[axis] == heads else x
@@ -128,7 +128,7 @@ class Parts:
 
 
 def _has_split_rows(module: nn.Module) -> bool:
-    """Return whether a weight of a module is split over processes by what it gives, as that of queries is."""
+    """Return whether a weight of a module is split over processes along its output axis, as those of queries are."""
     for parameter in module.parameters():
         for placement in getattr(parameter, "placements", ()):
             if placement.is_shard(0):
@@ -148,7 +148,7 @@ def _summarise(x: Tensor) -> Tensor:
 
 
 def _are_alike(summaries: list[Tensor]) -> bool:
-    """Return whether the tensors that were summarised are the same one, but for rounding."""
+    """Return whether processes hold the same tensor, up to rounding, by its summary in each (`_summarise`)."""
     first = summaries[0]
     if any(bool((summary[:AXES] != first[:AXES]).any()) for summary in summaries):
         return False

@@ -60,9 +60,10 @@ def capture(
     shapes_only: bool = False,
     fused: bool = False,
 ) -> Iterator["Tap"]:
-    """Capture tensors of a model: hand those that are asked for to `receive(site, tensor)` while the model runs.
+    """Capture tensors of a model in a `with` block: call `receive(site, tensor)` for each while the model runs.
 
-    Without `receive`, those of the last call are kept in the tap. `what` may contain:
+    Yields the `Tap`. Without `receive`, it keeps the tensors of the last call: `tap["encoder.3.hidden"]`. `what` says
+    which tensors to capture:
 
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
     unrectified  the same before the block's last ReLU, if the block ends with one
@@ -192,19 +193,23 @@ class Tap:
 
     @property
     def fired(self) -> set[str]:
-        """Return quantities and labels of the sites that were captured so far, without attention that was refused
-        since.
+        """Return which quantities were captured so far (`query`, and `query.raw` with its stage).
+
+        Attention counts only in layers in which it was not left out later.
         """
         sites = [site for site in self._fired if site.quantity not in HEADS or site.place not in self.refused]
         return {site.quantity for site in sites} | {site.label for site in sites} | self._looked_at
 
     @property
     def sites(self) -> list[str]:
-        """Return the names of the sites captured in the last forward call, in the order they fired."""
+        """Return the names of the sites captured in the last forward call, in the order in which they were computed."""
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
-        """Hand the tensor of a site to the receiver; MeasureError if the site fires twice in one forward call."""
+        """Pass the tensor of a site (place in the model) to the receiver.
+
+        MeasureError if the site comes twice in one forward call.
+        """
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
@@ -223,7 +228,7 @@ class Tap:
                 raise
 
     def note_looked_at(self) -> None:
-        """Note that the model has attention, found in a layer that was not asked for."""
+        """Note that the model has attention that could be captured, in a layer that was not asked for."""
         self._looked_at |= HEADS
 
     @property
@@ -266,12 +271,12 @@ class Tap:
         return layer in self.layers or from_end in self.layers
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
-        """Bring the vectors of a layer to [sequence, token, dim] and hand them on, if their quantity was asked for.
+        """Reshape the vectors of a layer to [sequence, token, dim] and pass them on, if their quantity was asked for.
 
         MeasureError if there are several residual streams per token.
 
-        x       as the block gives them: vectors, or feature maps
-        block   the block that gave them, if one did
+        x       the vectors in the shape that the model uses, or feature maps
+        block   the block whose output they are, if any
         """
         if site.quantity not in self.wanted:
             return
@@ -294,10 +299,10 @@ class Tap:
         self.emit(site, self._join_parts(site.stack, x))
 
     def _join_parts(self, stack: str, x: Tensor) -> Tensor:
-        """Join what a tower makes of one sequence's images, [part, token, dim], to [1, part · token, dim].
+        """Join the vectors of all images of one sequence: [part, token, dim] becomes [1, part · token, dim].
 
-        The parts are tiles, or patches that are passed on without a sequence axis (Qwen-VL). Of several sequences
-        nobody knows which part is whose: their vectors are returned unchanged.
+        The parts are tiles of images, or patches that are passed on without a sequence axis (Qwen-VL). If there are
+        several sequences, it is not known which part belongs to which: the vectors are returned unchanged.
         """
         if self.sequences != 1:
             self.parts.pop(stack, None)
@@ -332,7 +337,7 @@ class Tap:
         inside = self._hook_blocks(blocks_of)
         if "stage" in self.wanted:
             for number, stage in enumerate(find_stages(self.model), start=1):
-                self.hook(stage, partial(self._leave_stage, number))
+                self.hook(stage, partial(self._emit_stage, number))
         if "final" in self.wanted:
             self._hook_final(inside)
         if any(name.startswith(("query", "key")) for name in self.wanted):
@@ -394,10 +399,10 @@ class Tap:
         sentence = getattr(self.model, "sentence", None)
         if sentence is not None:
             inside.update(sentence.modules())
-            hook = self.model.register_forward_hook(self._leave_sentences, with_kwargs=True)
+            hook = self.model.register_forward_hook(self._emit_sentences, with_kwargs=True)
             self.ends.callback(hook.remove)
         if has_two_towers(self.model):
-            self.hook(self.model, self._leave_pairs)
+            self.hook(self.model, self._emit_pairs)
         for module in self.names:
             if module not in inside and "Norm" in type(module).__name__:
                 self.hook(module, self._emit_final)
@@ -409,12 +414,12 @@ class Tap:
         self.ends.callback(self.counting.stop)
         self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
         self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
-        by_hand = inside - fallback.find_off_interface(self.model).keys()
-        look = partial(self.heads.look, by_hand=True)
-        self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))
+        off_interface = inside - fallback.find_off_interface(self.model).keys()
+        look = partial(self.heads.look, off_interface=True)
+        self.ends.enter_context(entry_points.watch_entry_points(off_interface, look, self.heads.note_trouble))
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        """Reset what is known of the running forward call; a pre-hook of the model."""
+        """Forget the state of the previous forward call; a forward pre-hook of the model."""
         self.running.clear()
         self._now.clear()
         self.heads.begin()
@@ -433,9 +438,9 @@ class Tap:
     def _enter(
         self, stack: str, block: nn.Module, _first: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Note that a block begins, and hand on its input if it is the first block of the stack (encoder or decoder);
-        `_first` is the block, or the first of its parts.
+        """Note that a block begins; pass its input on as layer 0 if it is the first block of its stack.
 
+        A forward pre-hook of each block. `_first` is the module that is hooked: the block, or the first of its parts.
         MeasureError if a block runs again on other input within one forward call.
         """
         x = vectors.find_input(block, args, kwargs)
@@ -465,9 +470,7 @@ class Tap:
             self._emit_text(block, 0, vectors.find_text(kwargs))
 
     def _keep_relu_input(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """Keep the input of a ReLU, in case it is the last operation of its block. A forward pre-hook of each ReLU in a
-        block.
-        """
+        """Keep the input of a ReLU, in case it is the last operation of its block: a forward pre-hook of the ReLU."""
         x = args[0]
         # One that works in place overwrites its input.
         if getattr(relu, "inplace", False):
@@ -475,7 +478,7 @@ class Tap:
         self.running[stack].rectified = (x, None)
 
     def _keep_relu_output(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
-        """Keep the output of a ReLU with its input.
+        """Keep the output of a ReLU together with its input: a forward hook of the ReLU.
 
         stack   the ReLU's stack (encoder or decoder)
         """
@@ -486,7 +489,7 @@ class Tap:
         here.rectified = (before, output)
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
-        """Hand on the output of a block, and its value before the last ReLU if the block ends with one."""
+        """Pass on the output of a block, and its value before the last ReLU if it ends with one: a forward hook."""
         here = self.running[stack]
         here.last = vectors.find_output(block, output)
         here.block = None
@@ -500,17 +503,18 @@ class Tap:
             self._emit_text(block, here.layer, vectors.find_text({}, output))
 
     def _emit_text(self, block: nn.Module, layer: int, x: Tensor | None) -> None:
-        """Hand on the vectors of a text that a joint block (SD3, Flux) takes or returns together with those of the
-        image, as those of a stack of its own.
+        """Pass on the text's vectors of a block that processes a text and an image together (SD3, Flux).
+
+        They count as a stack of their own. None, and vectors of other blocks, are ignored.
         """
         if x is not None and vectors.is_joint(block):
             self.running[vectors.TEXT].layer = layer
             self.emit_vectors(Site(vectors.TEXT, layer, "hidden"), x)
 
     def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
-        """Note that a block computed attention that was not captured.
+        """Note if a block computed attention that was not captured, when the block has ended.
 
-        This is known from counted attention kernels, or because earlier calls of the block were captured.
+        This is known from the attention kernels that ran, or because earlier calls of the block were captured.
 
         here   the state of the block's stack in the running forward call
         """
@@ -524,7 +528,7 @@ class Tap:
         if here.looks:
             self._seen_places.add(place)
 
-    def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
+    def _emit_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
         """Pass the output of a stage (blocks of one resolution) of a convolutional network on to the receiver."""
         x = vectors.find_output(stage, output)
         # A stage that ends with positions in a row [sequence, position, channel] is a map all the same.
@@ -533,9 +537,7 @@ class Tap:
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
     def _emit_final(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Hand on the output of a norm as `final`, if its input is the output of the last block. A forward hook of each
-        norm.
-        """
+        """Pass on the output of a norm as `final`, if its input is the output of the last block: a forward hook."""
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
             is_after_all = bool(args) and here.layer >= self._depth[stack]
@@ -544,15 +546,18 @@ class Tap:
             if is_after_all and is_first and vectors.is_same_memory(here.last, args[0]):
                 self.emit_vectors(final, output)
 
-    def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
-        """Hand the receiver one vector per text, as the modules behind a sentence model's Transformer compute it."""
+    def _emit_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
+        """Pass on one vector per text, computed by the modules behind a sentence model's Transformer (pooling …)."""
         # These modules may call a model of their own.
         with entry_points.suspend(), self.counting.pause():
             vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
-    def _leave_pairs(self, _model: nn.Module, _args: Any, output: Any) -> None:
-        """Hand on the vectors that two towers make of each image and its text, in the space where they are compared."""
+    def _emit_pairs(self, _model: nn.Module, _args: Any, output: Any) -> None:
+        """Pass on the vectors of each image and its text [pair, 2, dim] of a model with two towers, such as CLIP.
+
+        They are those of the common space, in which an image and a text are compared.
+        """
         image = getattr(output, "image_embeds", None)
         text = getattr(output, "text_embeds", None)
         if not isinstance(image, Tensor) or not isinstance(text, Tensor):

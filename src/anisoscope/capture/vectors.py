@@ -42,8 +42,9 @@ class RunningStack:
 
 @contextmanager
 def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Call `enter` and `leave` around each call of a block, without a hook; the block's own `forward` is restored at
-    the end.
+    """Call `enter` before and `leave` after each call of a block, for a `with` block.
+
+    They are called like hooks, but the block's `forward` is replaced instead: hooks would turn off torch's fast path.
     """
     own, forward = block.__dict__.get("forward"), block.forward
 
@@ -108,12 +109,12 @@ def _open_container(x: Any) -> Any:
 
 
 def is_joint(block: nn.Module) -> bool:
-    """Return whether a block passes on the vectors of a text and those of an image, as those of SD3 and Flux do."""
+    """Return whether a block takes and returns both the vectors of a text and those of an image (SD3, Flux)."""
     return class_of(block).__name__ in JOINT
 
 
 def count_texts(blocks: Iterable[nn.Module]) -> int:
-    """Return how many blocks pass on the vectors of a text and those of an image."""
+    """Return how many blocks return the vectors of a text beside those of an image."""
     count = 0
     for block in blocks:
         # The last block of SD3 drops the text.
@@ -124,11 +125,12 @@ def count_texts(blocks: Iterable[nn.Module]) -> int:
 
 
 def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:
-    """Return the text's vectors [sequence, token, dim] that a joint block takes, or those in its `output`.
+    """Return the text's vectors [sequence, token, dim] of a block that processes a text and an image (`is_joint`).
+
+    kwargs   the arguments of the call, by name, in which they are looked for if there is no output
+    output   the output of the block, in which they are looked for if it is given
 
     None if there are none: the last block of SD3 drops them.
-
-    kwargs   the arguments of the call, by name
     """
     x = kwargs.get("encoder_hidden_states") if output is None else output[0]
     return x if isinstance(x, Tensor) else None
@@ -137,7 +139,7 @@ def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:
 def has_channels_last(block: nn.Module, x: Tensor) -> bool:
     """Return whether a feature map `x` of this block is [sequence, height, width, channel] (SAM, Swin).
 
-    The sizes of the block's weights tell it.
+    This is seen from the sizes of the block's weights.
     """
     norms: set[int] = set()
     convolutions: set[int] = set()
@@ -152,7 +154,7 @@ def has_channels_last(block: nn.Module, x: Tensor) -> bool:
 
 
 def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
-    """Return whether a tensor `x` with four axes holds several vectors per token, and is not a map.
+    """Return whether a tensor `x` with four axes holds several vectors per token, rather than a feature map.
 
     real   the mask of real tokens [sequence, token]; None: not known
 
@@ -205,9 +207,9 @@ def pad_nested(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
 
 
 def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
-    """Return whether `y` is `x`, a view of the same memory, or the padded form of `x`.
+    """Return whether `y` is `x`, a view of the same memory, or `x` (a nested tensor) with padding.
 
-    Of tensors that are split over processes, the parts that this process holds are compared.
+    If they are split over processes, the parts in this process are compared.
     """
     if x is None or x is y:
         return x is y
