@@ -199,7 +199,12 @@ MUTANTS = {
         "1.0",
         captured(rows_of, "bert", "right"),
     ),
-    "soft cap forgotten": (Heads._compute_rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
+    "soft cap forgotten": (
+        Heads._compute_rows,
+        'call.settings.get("softcap")',
+        "None",
+        captured(rows_of, "gemma2", "right"),
+    ),
     "padded queries counted": (
         Heads._check_and_emit,
         "real.shape[1] != call.query.shape[2]",

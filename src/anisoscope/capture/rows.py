@@ -5,7 +5,7 @@ The weights are those of the model's own softmax: its scale, its mask, its posit
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import groupby, product, starmap
 from typing import Any, NamedTuple
@@ -133,7 +133,9 @@ def _sum_blocks(
         walk.edges = histogram.to(query) * walk.unit
     # Blocks of the same sequences and heads add into the same sums, so that one thread computes them in turn.
     alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])
-    tasks = [partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike]
+    tasks: list[Callable[[], object]] = []
+    for _, blocks in alike:
+        tasks.append(partial(list, starmap(walk.block, list(blocks))))
     run_in_parallel(tasks, query.device)
     return walk.result()
 
