@@ -360,7 +360,7 @@ def test_rows_with_queries_or_keys_centred(name):
         place = (parts[0], int(parts[1]), "cross" if "cross" in parts else "self")
         means[place], heads[site] = (query * scale, key.repeat_interleave(shared, 0)), (q, k, query, key)
     seen = []
-    look = Heads._rows
+    look = Heads._compute_rows
 
     def rows_of(self, call, *given, **named):
         seen.append((call.query, call.key))

@@ -62,8 +62,7 @@ def capture(
 ) -> Iterator["Tap"]:
     """Capture tensors of a model in a `with` block: call `receive(site, tensor)` for each while the model runs.
 
-    Yields the `Tap`. Without `receive`, it keeps the tensors of the last call: `tap["encoder.3.hidden"]`. `what` says
-    which tensors to capture:
+    Yields the `Tap`. Without `receive`, it keeps the tensors of the last call. `what` names what to capture:
 
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
     unrectified  the same before the block's last ReLU, if the block ends with one
