@@ -330,9 +330,10 @@ def _group_into_verdicts(tests: Sequence[Test]) -> list[list[int]]:
 
 
 def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
-    """Return how a test with this outcome fails, or "" if it does not fail: `beyond`, `contrary` or `too small`.
+    """Return how a test with this outcome fails; "" if it does not fail.
 
-    `against`: its corrected p in the opposite direction.
+    `beyond`: the number lies outside of the two ends of its claim; `contrary`: it is significantly on the other side;
+    `too small`: anything else. `against`: the corrected p that it is on the other side.
     """
     if outcome != "fails":
         return ""
@@ -346,7 +347,8 @@ def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing
 def _pick_worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
     """Return the one way of failing of a verdict from the `ways` in which its tests fail.
 
-    It is the worst way among them. If any one of them would have been enough (`over` = "any"), it is the mildest.
+    It is the worst one, in the order contrary, beyond, too small. If one test that holds would have been enough (`over`
+    = "any"), it is the mildest.
     """
     order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
     if over == "any":

@@ -223,7 +223,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 def _judge_single_systems(kind: Kind, rows: list[Any], norms: dict[str, "Norms"]) -> list[Verdict]:
     """Judge the correlations of systems of one seed (`rows` of `make_table`) against random walks, corrected together.
 
-    `norms`: by model. A system whose norms are pinned is no evidence, and is left out of the correction.
+    `norms`: by model. A system whose vectors are about equally long in all layers is no evidence, since drift² is then
+    A times a constant; it is left out of the correction.
     """
     of_walks = []
     for row in rows:
@@ -274,8 +275,10 @@ def measure_norms(records: pd.DataFrame, model: str) -> Norms:
 
 
 def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
-    """Add the spread of a system's norms to its verdict's reason; if norms are pinned, the correlation is an
-    identity.
+    """Add the spread of a system's norms over layers to the reason of its verdict.
+
+    If the vectors are about equally long in all layers, the correlation holds by construction: the outcome is then
+    `identity`.
     """
     if np.isnan(norms.spread):
         return verdict
@@ -302,7 +305,8 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     """Make the test of the correlation of one system (model) from its coefficients over seeds.
 
     `rows`: of `make_table`, one per seed. Without a correlation either sign is equally likely, however layers depend on
-    each other. If norms are pinned, there is nothing to test.
+    each other. If vectors are about equally long in all layers, there is nothing
+    to test.
     """
     model = str(rows.iloc[0].model)
     subject = model.removesuffix(TRAINED)
