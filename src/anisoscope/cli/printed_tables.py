@@ -10,7 +10,7 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import list_added, list_entries_of
-from anisoscope.runs.findings import has_enough_pairs, of_sentences_if_any
+from anisoscope.runs.findings import has_enough_pairs, select_text_vectors_if_any
 from anisoscope.runs.short_tables import ENDS, SHORT, A, pivot_by_layer, select_layers
 from anisoscope.store import select
 from anisoscope.wording import format_interval, format_measured, format_short, iter_rows
@@ -207,7 +207,7 @@ def tabulate_opt_in_metrics(records: Any) -> list[Table]:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
         # Of too few vectors the noise floor says nothing; a finding says that they are too few.
         if name == "floor":
-            rows = of_sentences_if_any(rows)
+            rows = select_text_vectors_if_any(rows)
             enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
             rows = rows[list(enough)]
         if len(rows):

@@ -103,7 +103,8 @@ class Monitor:
     def also(self, *metrics: Any) -> "Monitor":
         """Measure further metrics every time, such as `matrix_entropy` and `kurtosis`; returns the monitor itself.
 
-        metrics   names, or `Metric` objects; those that need single vectors keep `SAMPLE` of each layer for so long
+        metrics   names, or `Metric` objects. For those that need single vectors, up to `SAMPLE` vectors of each layer
+                  are kept in memory during a measurement
 
         UsageError for a metric that does not exist.
         """
@@ -154,13 +155,16 @@ class Monitor:
         write_table(folder / f"step-{step}.parquet", of_step)
 
     def _get_batches(self, model: nn.Module) -> list[Batch]:
-        """Return the probe as batches for `model`, whose `forward` decides the names of arguments; built once."""
+        """Return the probe (the data that every measurement reads) as batches for `model`; built only once.
+
+        They depend on the model, whose `forward` determines the names of arguments.
+        """
         if self._batches is None or self._batches[0] is not model:
             self._batches = model, self._make_batches(model)
         return self._batches[1]
 
     def _make_batches(self, model: nn.Module) -> list[Batch]:
-        """Build the batches of the probe: windows of a corpus, texts, or given inputs."""
+        """Build batches from the probe, which is a corpus, a list of texts, or inputs of the model."""
         if isinstance(self.probe, str | Path):
             return _choose_windows(str(self.probe), model, self.processor, sequences=SEQUENCES)
         if _are_texts(self.probe):

@@ -41,8 +41,11 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
     The hashes are part of a run's identity, so that a changed formula means a new run. Comments, docstrings and layout
     do not count.
 
-    modules    full names; of this package the modules of `NUMBERS` count, of other packages that are named here, all
-    leave_out  full names of modules that do not count, although they are imported
+    modules    full names of the modules to begin with
+    leave_out  full names of modules that are not hashed, although they are imported
+
+    Of this package, only modules in `NUMBERS` are hashed, which can change numbers; of other packages that `modules`
+    names, all of them; of the rest, none.
     """
     named = {name.partition(".")[0] for name in modules}
 

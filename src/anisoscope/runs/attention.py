@@ -69,7 +69,7 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
     replicates   each record's value with one group of units left out [record, group]; None: means have no intervals
 
     Columns: stack, kind, layer, then those of `VALUES` that the run has, and `low` and `high` after the entropy.
-    Layers also have `heads`, and how many of them each rule names (`sink heads`, …); heads have `head` and `kind of
+    Layers also have the number of `heads`, and of heads of each kind (`sink heads`, …); heads have `head` and `kind of
     head`. Empty if attention was not measured.
     """
     rows = attention_heads(records) if heads else attention_layers(records, replicates)
@@ -91,7 +91,7 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
 
 
 def _add_kinds(table: pd.DataFrame, records: pd.DataFrame) -> None:
-    """Add to a table of heads the kinds that rules name each head as: `sink, one-hot`."""
+    """Add to a table of heads a column with the kinds of each head by the rules of this module: `sink, one-hot`."""
     kinds: dict[Any, list[str]] = {}
     for rule, row in _select_named_heads(records):
         kinds.setdefault((*_place(row), row.head), []).append(rule.name)
@@ -99,7 +99,7 @@ def _add_kinds(table: pd.DataFrame, records: pd.DataFrame) -> None:
 
 
 def _add_counts(table: pd.DataFrame, records: pd.DataFrame) -> None:
-    """Add to a table of layers how many heads each has, and how many of them each rule names."""
+    """Add to a table of layers the number of heads, and how many of them are of each kind (`sink heads`, …)."""
     by_layer = count_heads(records)
     counts = [by_layer[place] for place in table.index]
     table.insert(0, "heads", [count["heads"] for count in counts])
@@ -219,7 +219,10 @@ def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _select_named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
-    """Return (rule, row) for every head and every rule that names it."""
+    """Return (rule, record) for each head and each rule (`sink`, `uniform` …) that the head's record fulfils.
+
+    The whole interval of the record must lie beyond the threshold of the rule.
+    """
     found = []
     rows = attention_heads(records)
     for rule in RULES:

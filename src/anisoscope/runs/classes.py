@@ -197,11 +197,11 @@ def _find_readout(
 ) -> tuple[At | None, str, list[str]]:
     """Find out which token's vector represents a text: (token or mean, stack, warnings).
 
-    usable   whether the model's head can be used; it is then probed on the first batch
+    usable   whether the model's classification head can be used: then the first batch shows which token it reads
     asked    what the user chose; None: nothing
 
-    If it cannot be used, the usual token is taken: the last of a decoder, the first of an encoder. The first result is
-    None if the head reads in none of the known ways.
+    If the head cannot be used, the usual token is taken: the last of a decoder, the first of an encoder. The first
+    result is None if the head reads neither one of these tokens nor the mean or maximum of all.
     """
     usual: At = "last" if find_stack(model) == "decoder" else "first"
     if not usable:

@@ -321,7 +321,7 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     for word, own in zip(words, (higher, lower), strict=True):
         if own:
             top = max(own, key=lambda one: abs(one.value))
-            numbers.append(_number_of(top))
+            numbers.append(_to_plain_dict(top))
             parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
     if unclear:
         parts.append(f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}")
@@ -329,11 +329,12 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
 
 
 def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[Difference], paired: str) -> str:
-    """Name the layers or heads of clear differences of one sign, and the values where it is largest.
+    """Return a phrase: where differences of one sign are clear, and the values where the largest of them is.
 
-    own, top   these differences, and the largest of them
-    every      all differences of the stack
-    paired     how the runs were paired, in words
+    own      the clear differences of that sign
+    top      the largest of them
+    every    all differences of the stack, whose names of layers the phrase uses
+    paired   how the runs were paired, in words
     """
     most = ""
     if _are_of_heads(every):
@@ -349,7 +350,12 @@ def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[
 
 
 def _describe_unclear(unclear: Sequence[Difference], every: Sequence[Difference], *, alone: bool) -> str:
-    """Name the layers or heads whose difference is unclear; `alone`: no other difference is clear."""
+    """Return a phrase for the layers or heads whose difference is unclear: `in any layer`, `at layers 1–3`.
+
+    unclear   their differences
+    every     all differences of the stack
+    alone     whether no difference of the stack is clear
+    """
     of_heads = _are_of_heads(every)
     if alone:
         return "in any head" if of_heads else "in any layer"
@@ -361,7 +367,7 @@ def _are_of_heads(differences: Sequence[Difference]) -> bool:
     return any(not pd.isna(one.where["head"]) for one in differences)
 
 
-def _number_of(one: Difference) -> dict[str, Any]:
+def _to_plain_dict(one: Difference) -> dict[str, Any]:
     """Return a difference as a plain dict, as a finding keeps it.
 
     It holds `metric`, `stack`, `layer`, `head`, `site`, `component`, the values `first` and `second`, and their

@@ -97,9 +97,7 @@ class KeptRun:
 
     @property
     def is_paired_by_row(self) -> bool:
-        """Return whether units (documents, clips, images) are known only by row number: the run measured an array of
-        vectors without names for its rows.
-        """
+        """Return whether the run measured an array of vectors, so that units of two runs are matched by row number."""
         corpus = self.manifest.get("corpus")
         return isinstance(corpus, Mapping) and corpus.get("name") == "vectors"
 
@@ -390,7 +388,7 @@ def half_width_paired(value: float, other_value: float, ours: Array, theirs: Arr
     """Return half the width of the 95 % interval of a paired difference; NaN if there are fewer than three groups.
 
     value, other_value   the value in each run, over all groups
-    ours, theirs         the values with one group left out [group], NaN where it holds nothing of the place
+    ours, theirs         the value with one group left out [group], in each run; NaN if the group has no data there
 
     The same group is left out on both sides, so that what both runs share cancels.
     """

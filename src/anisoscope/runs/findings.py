@@ -192,15 +192,18 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
 
 
 def _find_places(layers: list[Any], verdict: str) -> list[int]:
-    """Return the places, from the input on, of the layers with this verdict."""
+    """Return the indices in `layers` of those with this verdict.
+
+    layers   rows of A from input to output, with their `verdict`
+    """
     return [place for place, row in enumerate(layers) if row.verdict == verdict]
 
 
 def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]) -> list[str]:
-    """Say which layers are anisotropic, and in which A is highest.
+    """Return phrases that say which layers are anisotropic, and in which A is highest.
 
-    anisotropic   places of these layers
-    names         of all layers
+    anisotropic   indices of the anisotropic layers
+    names         names of all layers
     """
     top = depth.top
     layers = iter_rows(depth.rows)
@@ -219,9 +222,9 @@ def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]
 
 
 def _describe_isotropic(depth: Depth, names: list[str]) -> list[str]:
-    """Say which layers are isotropic, and the highest A if all are; empty if none is.
+    """Return a phrase that says which layers are isotropic, and the highest A if all are; no phrase if none is.
 
-    names   of all layers
+    names   names of all layers
     """
     isotropic = [i for i, row in enumerate(iter_rows(depth.rows)) if row.verdict == "isotropic"]
     if not isotropic:
@@ -254,16 +257,19 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
 
 
 def _name_dimensions(count: int, width: int) -> str:
-    """Write "3 of 768 dimensions"; without the whole if the `width` is 0, that is, not recorded."""
+    """Return "3 of 768 dimensions"; "3 dimensions" if the `width` is 0, which means unknown."""
     if width:
         return f"{count} of {width:,} dimensions"
     return count_noun(count, "dimension")
 
 
 def _judge_share(share: Any, *, is_last: bool) -> str:
-    """Say whether a share of A is half of it or more; empty if the next number of dimensions is to be looked at.
+    """Return the beginning of a sentence on how much of A some dimensions carry: more than half, about half, or less.
 
-    is_last   no larger number of dimensions is recorded
+    share     the record of their share, with its interval
+    is_last   whether no larger number of dimensions was recorded
+
+    Empty if the interval decides nothing, or if they carry less than half and a larger number is to be judged next.
     """
     if share.low >= HALF:
         return "More than half of the anisotropy lies"
@@ -316,7 +322,7 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
 def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     """Say how many dimensions the class directions span in the last layer, if there are three classes or more.
 
-    Also from which layer on: in it and all later ones the interval overlaps with that of the last.
+    The sentence also says from which layer on all intervals overlap with that of the last layer.
     """
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
@@ -412,7 +418,7 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units (documents, clips,
     images) lie below them.
     """
-    rows = select(of_sentences_if_any(records), metric=("floor.q95", "floor.q99"), component=None, site=SITES)
+    rows = select(select_text_vectors_if_any(records), metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
     # A floor is for users of one model; of a series it would be a curve.
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
@@ -445,17 +451,21 @@ def _describe_floor(before: str, last: Any, rare: Any, law: list[Any]) -> Findin
     return Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
-def of_sentences_if_any(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the vectors of whole texts if a model makes such vectors; else all records.
+def select_text_vectors_if_any(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records on vectors of whole texts, if the model makes such vectors (sentence-transformers); else all.
 
-    It is these vectors that people compare by cosine, not the tokens behind them.
+    Users compare these vectors by cosine, and not the vectors of tokens that they are made from.
     """
     of_sentences = records["stack"].eq(SENTENCES)
     return records[of_sentences] if of_sentences.any() else records
 
 
 def has_enough_pairs(vectors: float, units: float) -> bool:
-    """Return whether so many vectors of so many equal units have enough pairs of different units for a floor."""
+    """Return whether there are enough pairs of vectors from different units to estimate a noise floor of cosines.
+
+    vectors   number of sampled vectors
+    units     number of units that they come from, taken as equally large
+    """
     return vectors**2 * (1 - 1 / max(units, 1)) / 2 >= FEWEST_PAIRS
 
 

@@ -221,7 +221,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
             self._require_metrics_of_one_run()
 
     def _require_merge_by_files(self) -> None:
-        """Raise UsageError for what depends on more than the files of this run."""
+        """Raise UsageError for options that `--to-merge` forbids, since they need more than this run's own files."""
         given = {
             "--shard": self.shard[1] > 1,
             "--sequences": self.sequences is not None,

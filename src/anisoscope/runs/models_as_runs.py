@@ -31,9 +31,9 @@ Show = Callable[[str], AbstractContextManager[Progress]]
 
 
 def is_model(name: str) -> bool:
-    """Return whether a name means a model (or several) or vectors to be measured; if not, it means a run folder.
+    """Return whether a name means something to measure (a model, several, a file of vectors), and not a run folder.
 
-    OutputError for a path that does not exist, if one of nearly that name does or if it would lie among run folders.
+    OutputError for a path that does not exist but is likely a mistyped run folder (see `_refuse_missing_run`).
     """
     path = expand_home(name)
     if path.is_dir():
@@ -49,7 +49,10 @@ def _has_model_files(folder: Path) -> bool:
 
 
 def _refuse_missing_run(name: str, path: Path) -> None:
-    """Raise OutputError for a name that sooner means a run folder that is not there than a model of the hub."""
+    """Raise OutputError for a name that is more likely a missing run folder than a model on the hub.
+
+    It is if a similar path exists, or if its parent folder holds runs.
+    """
     similar = suggest_path(name, surely=True)
     if similar:
         raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {similar}?")
@@ -100,12 +103,12 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
 
 
 def _tell_costs_once(show: Show) -> Show:
-    """Return `show` with progress that is brief after the first time."""
+    """Return `show`, changed so that only the first measurement prints its estimated cost."""
     shown: list[str] = []
 
     @contextmanager
     def show_briefly(title: str) -> Iterator[Progress]:
-        """Show progress; what the measurement costs is told the first time."""
+        """Show progress with a title; mark it as brief unless it is the first."""
         with show(title) as progress:
             if isinstance(progress, Shown):
                 progress.brief = bool(shown)
@@ -118,7 +121,8 @@ def _tell_costs_once(show: Show) -> Show:
 def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:
     """Measure one model or file of vectors unless a run of it is in `ROOT`, and return the run folder.
 
-    settings   what the comparison needs; a run of all panels, as `measure` makes it, has that too
+    settings   the metrics that the comparison needs. If these are whole panels, a finished run of the job's own
+               settings, as `anisoscope measure` makes it, serves as well
     """
     own = replace(job, settings=settings)
     if holds_vectors(job.model):

@@ -256,9 +256,10 @@ def _measure_share(
 ) -> Measurement:
     """Measure this process's share of the batches and return the measurement. All processes must call it.
 
-    Of the job's shard, the batches that no saved state holds are distributed over all processes in turn, or read by all
-    of them if the model is spread by tensor parallelism.
+    The batches of the job's shard that no saved state holds are dealt out to the processes in turn. If the model is
+    spread by tensor parallelism, every process reads all of them.
 
+    target    the run folder, in which states are saved
     reading   the opened corpus
     shown     the progress to show, or None
     """
@@ -410,9 +411,10 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
 
 
 def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
-    """Return whether the job's shard consists of whole files, so that it reads no others; else it consists of batches.
+    """Return whether the job's shard consists of whole files of the corpus, so that no others are read.
 
-    Not if what is measured depends on the whole corpus: evenly spread windows, or means to centre attention on.
+    Otherwise it consists of batches of the whole corpus. So it does if what is measured depends on the whole corpus:
+    evenly spread windows, or mean queries and keys over all texts.
     """
     if job.shard[1] == 1 or modality != "text" or job.sequences is not None or "centred" in job.settings.what:
         return False
@@ -506,7 +508,7 @@ def _warn_of_excluded(measurement: Measurement) -> Iterator[str]:
 
 
 def _warn_of_units(measurement: Measurement) -> Iterator[str]:
-    """Yield a sentence if there are too few units for an interval, or for one that is more than rough."""
+    """Yield a warning if there are too few units for intervals, or so few that intervals are rough."""
     units = len(measurement.sums.units)
     if not measurement.batches:
         yield "no batch fell to this shard: it is empty, and merges as such"
@@ -535,7 +537,7 @@ def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
 
 
 def _warn_of_towers(measurement: Measurement) -> Iterator[str]:
-    """Yield a sentence on each tower of a model without a `final` site, where another stack has one."""
+    """Yield a sentence for each tower (image or sound part) that lacks the site `final` while another stack has it."""
     stacks = {site.stack: False for site in measurement.sites.values() if site.quantity == "hidden"}
     stacks |= {site.stack: True for site in measurement.sites.values() if site.quantity == "final"}
     for stack, has_final in stacks.items():

@@ -90,13 +90,8 @@ class _SeriesInProgress:
         """Return the job that measures this checkpoint, with its model, step and seed filled in."""
         return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
 
-    def bad(self, checkpoint: Checkpoint, error: Exception) -> None:
-        """Record that a checkpoint cannot be measured.
-
-        Raise the error instead if bad checkpoints are not to be skipped.
-
-        error   why it cannot be measured
-        """
+    def skip_or_raise(self, checkpoint: Checkpoint, error: Exception) -> None:
+        """Skip a checkpoint that cannot be measured, and note why; raise the error if `skip_bad` is not set."""
         if not self.skip_bad:
             raise error
         self.skipped[checkpoint.subject] = str(error)
@@ -108,28 +103,30 @@ class _SeriesInProgress:
 
         self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            looks = {checkpoint: pool.submit(self._look, checkpoint) for checkpoint in checkpoints}
-        # if none can be found, the reason is hardly a single bad checkpoint
-        is_any_there = any(look.exception() is None for look in looks.values())
+            pending = {checkpoint: pool.submit(self._read_form, checkpoint) for checkpoint in checkpoints}
+        # If none can be found, the reason is hardly a single bad checkpoint.
+        is_any_there = any(read.exception() is None for read in pending.values())
         known: dict[str, Any] = {}
-        for checkpoint, look in looks.items():
-            error = look.exception()
+        for checkpoint, read in pending.items():
+            error = read.exception()
             if is_any_there and isinstance(error, ModelError):
-                self.bad(checkpoint, error)
+                self.skip_or_raise(checkpoint, error)
                 continue
-            form, folder = look.result()
+            form, folder = read.result()
             known = known or form
             _require_same_form(checkpoint, form, known)
             self.folders[checkpoint], self.forms[checkpoint] = folder, form
 
-    def _look(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
-        """Return a checkpoint's form {architecture, sizes, vocabulary}, and its run folder.
+    def _read_form(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
+        """Return (form of a checkpoint, its run folder).
 
-        The form is read from that folder if the checkpoint is measured already.
+        The form is {name: value} of architecture, sizes and vocabulary, which all checkpoints of a series share. If the
+        checkpoint is measured already, it is read from the run folder.
         """
         try:
             place = place_of(checkpoint.subject)
-        except ModelError:  # it may have been here once, and be measured
+        except ModelError:
+            # The checkpoint is not there, but it may have been measured earlier.
             folder = self._find_folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
             if not self._is_measured(folder):
                 raise
@@ -140,7 +137,7 @@ class _SeriesInProgress:
         return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
 
     def _is_measured(self, folder: Path) -> bool:
-        """Return whether a run folder is finished and knows the form of its checkpoint."""
+        """Return whether a run folder is finished, and holds the form of its checkpoint."""
         return (folder / self.marker).exists() and (folder / SHAPE).exists()
 
     def _find_folder(self, checkpoint: Checkpoint, state: str) -> Path:
@@ -165,11 +162,13 @@ class _SeriesInProgress:
 
     def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         """Measure one checkpoint, make the derived file if one is wanted, and delete the sums that it was made from."""
-        folder, job, derived = self.folders[checkpoint], self.job_of(checkpoint), self.derived
+        folder = self.folders[checkpoint]
+        job = self.job_of(checkpoint)
+        derived = self.derived
         try:
             subject = load_subject(job)
         except ModelError as error:
-            self.bad(checkpoint, error)
+            self.skip_or_raise(checkpoint, error)
             return
         how: dict[str, Any] = {"progress": progress, "subject": subject, "keep_sums": derived is not None}
         run(job, folder, resume=not self.overwrite, overwrite=self.overwrite, **how)
@@ -183,15 +182,15 @@ class _SeriesInProgress:
         for spent in (sums, folder / "reservoir.safetensors"):
             spent.unlink(missing_ok=True)
 
-    def begin_anew(self) -> None:
-        """Delete the earlier runs of these checkpoints from their folders (`overwrite`). Other files are left alone."""
+    def delete_earlier_runs(self) -> None:
+        """Delete the earlier runs of these checkpoints (option `overwrite`); other files in their folders are kept."""
         self.overwrite = True
         for folder in self.folders.values():
             RunFolder(folder).clear()
             for name in {SHAPE, self.marker}:
                 (folder / name).unlink(missing_ok=True)
 
-    def finished(self) -> Series:
+    def finish(self) -> Series:
         """Write `records.parquet` and `series.json` from the run folders, and return the series.
 
         MeasureError if the checkpoints were measured on different tokens.
@@ -284,7 +283,7 @@ def measure_series(
         work = _SeriesInProgress(job, output, derived, skip_bad, output.name)
     work.examine(checkpoints)
     if overwrite:
-        work.begin_anew()
+        work.delete_earlier_runs()
     todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
     # with nothing left to measure, nothing is downloaded, and nobody's files need be looked at
     done = [c.subject for c in work.folders if c not in todo] if todo else []
@@ -310,7 +309,7 @@ def measure_series(
         list(visit_busy_last(range(len(todo)), attempt))
     finally:
         shelf.close()
-    return work.finished()
+    return work.finish()
 
 
 class _CheckpointStore:

@@ -215,13 +215,13 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
 
 
 def _describe_side(gap: pd.Series, rows: pd.DataFrame, names: list[str]) -> tuple[str, list[Any]]:
-    """Say in which layers the interval of one run lies beyond the other's, with both values in the layer where most.
+    """Return a phrase: in which layers one run's interval lies beyond the other's, and the values where it is farthest.
 
-    gap     distance between the intervals by layer, negative if they overlap
+    gap     distance between the two intervals in each layer, negative if they overlap
     rows    layers with the values and intervals of both runs
-    names   of the layers
+    names   names of the layers
 
-    Returns the text and the two records that support it.
+    Returns (the phrase, the two records of the layer with the widest gap).
     """
     apart = [place for place, width in enumerate(gap) if width > 0]
     widest = int(gap.argmax())

@@ -343,8 +343,9 @@ def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXAC
 def _check_float32(metric: Metric) -> None:
     """Raise _Broken unless float32 vectors give the reference's values up to rounding, with and without a drift.
 
-    n products summed in float32 are off by √n·ε, relative. A covariance is a difference of two such sums: their ratio
-    to it, 1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits.
+    The tolerance is √n·ε, the relative rounding error of a sum of n products in float32. A covariance is a difference
+    of two such sums, which are 1/(1 − A) times as large as it, so its tolerance is larger by this factor. Norms are
+    summed in float64.
     """
     for drift in (0, 20):
         drawn = change_units(metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift))
@@ -356,14 +357,13 @@ def _check_float32(metric: Metric) -> None:
 
 
 def _make_invariance_check(invariance: str) -> Callable[[Metric], None]:
-    """Return a check that the metric is invariant to a change of the data (rotation, scaling, …) exactly if it
-    declares so.
+    """Return a function that checks whether a metric tells the truth about one invariance (rotation, scaling, …).
+
+    Its values must stay the same under this change of the data if it declares the invariance, and change if not.
     """
 
     def check(metric: Metric) -> None:
-        """Raise _Broken unless the change of the data alters the values exactly if the metric does not declare
-        invariance.
-        """
+        """Raise _Broken if the values change although the metric declares invariance, or stay although it does not."""
         units = metric.reads.draw(2)
         before = compute_values(metric, units)
         after = compute_values(metric, _transform_units(metric, units, invariance))
@@ -435,10 +435,10 @@ def _check_halves(metric: Metric) -> None:
 def _check_padding(metric: Metric) -> None:
     """Raise _Broken if padding changes the values, whatever number it holds."""
     for filler in (1e3, np.nan, np.inf):
-        require_no_padding(metric, filler)
+        require_padding_ignored(metric, filler)
 
 
-def require_no_padding(metric: Metric, filler: float) -> None:
+def require_padding_ignored(metric: Metric, filler: float) -> None:
     """Raise _Broken if padding that holds `filler` changes the values."""
     units = metric.reads.draw()
     padded = compute_replicates(metric, units, padding=3, filler=filler, batch=2)
