@@ -119,7 +119,7 @@ def at_layer(row: Any) -> str:
 
 
 def _add_preposition(layer: str) -> str:
-    """Put a preposition before the name of a layer."""
+    """Return the name of a layer with a preposition before it: `at layer 3`, `in the sentence vectors`."""
     if layer in NAMES_OF_VECTORS.values():
         return f"in {layer}"
     return f"at {layer}"

@@ -513,8 +513,11 @@ def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict
 
 
 def _summarise_embedding(model: nn.Module, embedding: nn.Module, settings: Settings) -> dict[str, Tensor] | None:
-    """Return what metrics need of the matrix of an embedding of `model`; of a large one (`SLOW`) only the number of its
-    `rows`, unless the metrics were named. None if it has no matrix of plain numbers.
+    """Return the arrays that the settings' metrics need of one embedding matrix, by name; None without a matrix.
+
+    Of a large matrix (`SLOW`) only the number of `rows` is returned, unless the settings name single metrics.
+
+    embedding   the module of `model` that holds the matrix; packed or integer weights count as no matrix
     """
     shape = _find_shape(embedding)
     if shape is None:

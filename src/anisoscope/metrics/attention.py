@@ -46,8 +46,9 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute statistics of attention rows slowly, for tests: from each whole map of weights of one head, with all keys
-    visible and scale 1.
+    """Compute statistics of attention rows slowly, for tests: from the whole matrix of attention weights of each unit.
+
+    There is one head, every query sees all keys, and the scale is 1.
 
     units   (queries, keys) of each unit, [token, dim] each
 

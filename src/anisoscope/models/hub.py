@@ -162,7 +162,8 @@ def _find_in_cache(path: str, revision: str | None, name: str, near: str, fault:
     """Return the copy in the hub's cache, used if the hub failed; ModelError if there is none.
 
     path    id of the model
-    name    as the user wrote it; `near`: a sentence with similar names, for errors
+    name    the model as the user wrote it, for errors
+    near    a sentence with similar names, for errors
     fault   why the hub failed
     """
     from huggingface_hub import try_to_load_from_cache

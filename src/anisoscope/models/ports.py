@@ -6,7 +6,7 @@ from importlib import import_module
 
 @cache
 def register() -> None:
-    """Make transformers' Auto classes know every ported architecture of the families that transformers itself lacks."""
+    """Register with transformers' Auto classes all architectures that transformers lacks and a `Family` provides."""
     import transformers
     from transformers.models.auto import configuration_auto
 

@@ -52,7 +52,7 @@ class Section:
 
     @property
     def mapped(self) -> list[Figure]:
-        """Return the figures that the map of heads shows."""
+        """Return the figures whose quantities the interactive map of heads shows instead."""
         if self.head_map is None:
             return []
         return [quantity.figure for quantity in self.head_map.quantities]

@@ -488,10 +488,13 @@ class Condition:
         return bool(beyond), beyond
 
     def _choose(self, ordered: Sequence[Difference]) -> list[Difference]:
-        """Return the differences that the condition is about: of the first, last or named layer, the extreme one, or
-        all.
+        """Return the differences that the condition is about, which depends on its place.
 
-        UsageError if no layer has the named number.
+        They are those of the first or last layer, or of the layer with a number; the most extreme one; or all.
+
+        ordered   all differences, from input to output
+
+        UsageError if no layer has that number.
         """
         if self.where == "any":
             return list(ordered)

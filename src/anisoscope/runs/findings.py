@@ -439,11 +439,12 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _describe_floor(before: str, last: Any, rare: Any, law: list[Any]) -> Finding:
-    """Say below which cosines 95 and 99 % of unrelated pairs lie.
+    """Return the finding that says below which cosines 95 and 99 % of pairs of unrelated units lie.
 
-    before       text that begins the sentence
-    last, rare   records of both quantiles in the last layer
-    law          the record of the 95 % quantile for isotropic directions, if there is one
+    before   text that begins the sentence
+    last     record of the 95 % quantile in the last layer
+    rare     record of the 99 % quantile there
+    law      list with the record of the 95 % quantile of isotropic directions; empty if it was not measured
     """
     even = f"; isotropic directions: {format_short(law[0].value)}" if law else ""
     text = f"{before}Cosines up to {format_measured(last)} are noise {at_layer(last)}: "

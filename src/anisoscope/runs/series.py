@@ -290,9 +290,9 @@ def measure_series(
     shelf = _CheckpointStore([c.subject for c in todo], keep, done)
 
     def attempt(i: int, wait: bool) -> None:
-        """Get checkpoint number `i` and measure it, unless it is finished.
+        """Download checkpoint number `i` if needed and measure it, unless it is finished.
 
-        If another process is measuring it, wait for that with `wait`, else raise Busy.
+        wait   if another process is measuring it, wait until it is done; False: raise Busy
         """
 
         def make() -> None:

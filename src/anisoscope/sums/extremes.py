@@ -82,7 +82,10 @@ class Extremes:
         return kept
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Return the largest values and where they were as named tensors, to be saved under names with `prefix`."""
+        """Return the state as named tensors, to be saved: the largest values, and the tokens that had them.
+
+        prefix   put before every name, so that the file can hold other tensors too
+        """
         named: dict[str, Tensor] = {}
         for (site, term), (value, where) in self.terms.items():
             named[f"{prefix}{site}|{term}|{VALUE}"] = value

@@ -239,8 +239,11 @@ class Totals:
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:
-        """Return a sum over all groups, then the sums without each group in turn [replicate, …], from sums by group
-        [group, …].
+        """Turn sums by group into jackknife replicates: the sum over all groups, then the sums without each of them.
+
+        per_group   [group, …]
+
+        Returns [replicate, …].
         """
         total = per_group.sum(axis=0, keepdims=True)
         return np.concatenate([total, total - per_group])

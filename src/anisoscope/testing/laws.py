@@ -327,7 +327,11 @@ def _check_reference(metric: Metric) -> None:
 
 
 def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
-    """Raise _Broken unless the values on test data equal those of the metric's slow reference."""
+    """Raise _Broken unless the values on test data equal those of the metric's slow reference, up to `tolerance`.
+
+    units    test data by unit
+    layout   fields of `reads.base.TrialLayout`: how the data are split into batches and padded
+    """
     assert metric.reference is not None
     expected = metric.reference(units)
     got = compute_values(metric, units, **layout)
