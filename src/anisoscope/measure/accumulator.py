@@ -29,7 +29,7 @@ from anisoscope.sums.device import choose_sum_device
 from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums
 from anisoscope.sums.moments import EVERY, WIDEST, Moments
-from anisoscope.sums.reservoir import Reservoir
+from anisoscope.sums.reservoir import Reservoir, draw_tokens
 
 
 @dataclass
@@ -74,7 +74,8 @@ class Measurement:
         if {metric.name for metric in self.settings.chosen} == {"spectrum"}:
             widest = inf
         self.sums = sums
-        self.moments = Moments(sums, self.settings.spectrum_groups, widest)
+        settings = self.settings
+        self.moments = Moments(sums, settings.spectrum_groups, widest, settings.spectrum_share)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
         """Prepare for a batch: groups of units, labels and token masks are set up. Call it before the model's forward.
@@ -115,7 +116,11 @@ class Measurement:
         if ids is not None:
             ids = ids.to(CPU)
         unit = self._unit if self._placed else None
-        return Masks.of(stream, self.settings.tokens, unit, ids)
+        drawn = None
+        if self.settings.spectrum_share < 1:
+            index = stream.start.unsqueeze(1) + torch.arange(stream.mask.shape[1])
+            drawn = draw_tokens(self.settings.spectrum_share, self.settings.seed, self._unit.unsqueeze(1), index)
+        return Masks.of(stream, self.settings.tokens, unit, ids, drawn)
 
     def copy_to(self, item: Near, device: torch.device) -> Near:
         """Copy masks, units or labels of the batch to a device, at most once per batch and device."""

@@ -244,7 +244,9 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
     """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
     settings = _leave_out_unestimated(settings)
-    without_sample = replace(settings, sample=0, seed=0)
+    # A share of one short sequence would be a matter of chance.
+    share = settings.spectrum_share
+    without_sample = replace(settings, sample=0, seed=0, spectrum_share=1.0)
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
         alike.setdefault((site.label, *shape), []).append(site)
@@ -263,7 +265,8 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
             if panel == "spectrum" and not of_moments:
                 continue
             alone = replace(without_sample, panel=(panel,), bins=(), medians=False)
-            panels[panel] += count * _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone) / tokens
+            flops = _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone) / tokens
+            panels[panel] += count * flops * (share if panel == "spectrum" else 1)
     widths = [width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES]
     # Samples are kept in float32 at least.
     sample = settings.sampled * sum(widths) * max(shapes.dtype.itemsize, 4)

@@ -30,7 +30,8 @@ class Masks:
     """The token masks of one stream (stack) of a batch.
 
     They say which tokens each policy and each subset counts, which are special, punctuation, or of an image. `places`
-    holds where each token is [sequence, token, 4] (`sums.extremes.WHERE`), if asked for.
+    holds where each token is [sequence, token, 4] (`sums.extremes.WHERE`), if asked for. `drawn` says which tokens
+    second moments are summed of [sequence, token]; empty: of all.
     """
 
     real: Tensor
@@ -40,16 +41,23 @@ class Masks:
     punctuation: Tensor
     image: Tensor
     places: Tensor
+    drawn: Tensor
 
     @classmethod
     def of(
-        cls, stream: Stream, policies: Sequence[str], unit: Tensor | None = None, ids: Tensor | None = None
+        cls,
+        stream: Stream,
+        policies: Sequence[str],
+        unit: Tensor | None = None,
+        ids: Tensor | None = None,
+        drawn: Tensor | None = None,
     ) -> "Masks":
         """Build the token masks of a stream of inputs.
 
         policies   token policies (which tokens count): `all`, `content` (without special ones), `no-first`
         unit       number of each sequence's unit [sequence]; None: the field `places` stays empty
         ids        the token ids [sequence, token], which `places` includes; None: the model reads no ids
+        drawn      which tokens second moments are summed of [sequence, token]; None: of all
         """
         real = stream.mask
         special = stream.special & real
@@ -68,6 +76,7 @@ class Masks:
             punctuation=none if stream.punctuation is None else stream.punctuation & real,
             image=none if stream.image is None else stream.image & real,
             places=places,
+            drawn=torch.empty(0, dtype=torch.bool) if drawn is None else drawn,
         )
 
     def cut(self, length: int) -> "Masks":
@@ -81,6 +90,7 @@ class Masks:
             self.punctuation[..., :length],
             self.image[..., :length],
             places,
+            self.drawn[..., :length],
         )
 
     def to(self, device: torch.device) -> "Masks":

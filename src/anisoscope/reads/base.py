@@ -41,6 +41,7 @@ class Counted(Protocol):
     subsets   [sequence, subset, token] bool: real tokens of each subset (such as special tokens)
     special, punctuation, image  [sequence, token] bool
     places    [sequence, token, 4]: where each token is (see `sums.extremes.WHERE`), only for keepers that need it
+    drawn     [sequence, token] bool: tokens whose second moments are summed; empty: all
     """
 
     real: Tensor
@@ -50,6 +51,7 @@ class Counted(Protocol):
     punctuation: Tensor
     image: Tensor
     places: Tensor
+    drawn: Tensor
 
 
 class Summing(Protocol):

@@ -110,7 +110,9 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     if "moment" in terms:
         # Of the first token policy. Zero and non-finite vectors have the inverse norm 0.
         is_counted = positions.policies[:, 0] & (inverse[:, 0] > 0)
-        done.moments.add(site.name, x, is_counted, inverse[:, 0])
+        # On the CPU in any case: places that a device would tell make the host wait.
+        drawn = done.find_masks(site, x).drawn
+        done.moments.add(site.name, x, is_counted, inverse[:, 0], drawn if drawn.numel() else None)
 
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:

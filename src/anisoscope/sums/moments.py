@@ -42,11 +42,13 @@ class Moments:
     and c itself, as the `shift` of a site.
     """
 
-    def __init__(self, sums: Sums, groups: int | None = None, widest: float = WIDEST) -> None:
+    def __init__(self, sums: Sums, groups: int | None = None, widest: float = WIDEST, share: float = 1.0) -> None:
         """Start empty; `groups` None means as many as fit the width of a site, and none for sites wider than
         `widest`.
+
+        share   of all vectors that are added
         """
-        self.sums, self._groups, self._widest = sums, groups, widest
+        self.sums, self._groups, self._widest, self._share = sums, groups, widest, share
         self.pending: dict[tuple[str, str, int], Tensor] = {}
         self.many: set[str] = set()  # sites on an accelerator whose products are in float32
 
@@ -60,6 +62,7 @@ class Moments:
         """Prepare for a batch; `group` is the group of units that each of its sequences is in."""
         self._group = group.cpu()
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
+        self._drawn: dict[tuple[int, int, int], Tensor] = {}
 
     def add(
         self,
@@ -67,12 +70,14 @@ class Moments:
         x: Float[Tensor, "sequence token dim"],
         weight: Bool[Tensor, "sequence token"],
         inverse: Float[Tensor, "sequence token"],
+        drawn: Bool[Tensor, "sequence token"] | None = None,
     ) -> None:
         """Add the second moments of a site's vectors that have weight 1; `n` in `sums` must count these already.
 
         x         the vectors
         weight    which vectors count
         inverse   1 / norm of each vector
+        drawn     which vectors belong to the share that is added, on the CPU; None: all
         """
         dim = x.shape[-1]
         groups = self._count_groups(dim)
@@ -81,17 +86,26 @@ class Moments:
         on_cpu = x.device.type == "cpu"
         # Inverse norms in float64 say that float32 does not hold the squares.
         if self._needs_float64(site, x, inverse) or (on_cpu and inverse.dtype is torch.float64):
-            x = x.double()
-        elif x.dtype.itemsize < 4:
-            x = x.float()
+            dtype = torch.float64
+        else:
+            dtype = torch.promote_types(x.dtype, torch.float32)
+        if drawn is None:
+            # Once for all groups: of parts of a batch the conversion would take longer.
+            x = x.to(dtype)
         all_count = on_cpu and bool(weight.all())
         buffers: list[Tensor] = []
         for term, shape in zip(TERMS, ((dim, dim), (dim, dim), (dim,), ()), strict=True):
             buffers.append(self.sums.buffer(site, term, (groups, 1, *shape), x.device))
         for g, chosen in self._split_by_group(groups):
-            rows = x[chosen].flatten(0, 1)
-            inv = inverse[chosen].flatten().to(x.dtype)
-            real = weight[chosen].flatten()
+            if drawn is None:
+                rows = x[chosen].flatten(0, 1)
+                inv = inverse[chosen].flatten().to(dtype)
+                real = weight[chosen].flatten()
+            else:
+                places = self._list_drawn(drawn, groups, g, chosen).to(x.device)
+                rows = x.flatten(0, 1)[places].to(dtype)
+                inv = inverse.flatten()[places].to(dtype)
+                real = weight.flatten()[places]
             if on_cpu and not all_count:
                 rows, inv, real = rows[real], inv[real], real[real]
             if not len(rows):
@@ -100,7 +114,7 @@ class Moments:
                 # The host would wait for a choice of rows: those left out are zero instead.
                 rows = torch.where(real.unsqueeze(1), rows, 0.0)
             unit = rows * inv.unsqueeze(1)
-            if x.dtype is torch.float64:
+            if dtype is torch.float64:
                 products = (rows.T @ rows, unit.T @ unit, rows.sum(0), real.sum())
                 for buffer, product in zip(buffers, products, strict=True):
                     buffer[g, 0] += product
@@ -132,7 +146,7 @@ class Moments:
             return True
         if site in self.many:
             return False
-        count = float(self.sums.terms[site, "n"][:, 0].sum())
+        count = float(self.sums.terms[site, "n"][:, 0].sum()) * self._share
         if count <= FEW * dim:
             return True
         if x.device.type == "cpu":
@@ -154,6 +168,22 @@ class Moments:
                 chosen = (group == g).nonzero().squeeze(1)
                 self._parts[groups].append((g, as_slice(chosen)))
         return self._parts[groups]
+
+    def _list_drawn(self, drawn: Tensor, groups: int, group: int, chosen: Tensor | slice) -> Int[Tensor, " vector"]:
+        """Return the places of a group's drawn vectors among all vectors of the batch, one sequence after another.
+
+        drawn    which vectors are drawn [sequence, token]
+        groups   number of groups of units
+        group    the number of the group
+        chosen   which sequences of the batch are in the group
+        """
+        # All sites of a stack have the same tokens.
+        key = id(drawn), groups, group
+        if key not in self._drawn:
+            of_group = torch.zeros_like(drawn)
+            of_group[chosen] = drawn[chosen]
+            self._drawn[key] = of_group.flatten().nonzero().squeeze(1)
+        return self._drawn[key]
 
     def _count_groups(self, width: int) -> int:
         """Return the number of groups for the second moments of vectors of this width; 0 if they are too wide to

@@ -26,6 +26,16 @@ def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
     return x & 0x7FFFFFFFFFFFFFFF
 
 
+def draw_tokens(share: float, seed: int, unit: Tensor, index: Tensor) -> Bool[Tensor, "..."]:
+    """Return which tokens belong to a random share of all tokens: those whose hash is among the smallest.
+
+    share   from 0 (none) to 1 (nearly all)
+
+    The other arguments are those of `hash_tokens`. Batches and their order change nothing.
+    """
+    return hash_tokens(seed, unit, index) < int(share * _NONE)
+
+
 def _mix(x: Tensor) -> Tensor:
     """Mix the bits of 64-bit numbers (a step of splitmix64)."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
