@@ -66,7 +66,7 @@ class Settings:
     tokens            token policies (`axes.POLICIES`); the first is used for spectrum and sample
     groups            number of groups of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024
     dimensions, 1 up to 2,048: no interval, and none beyond unless only the spectrum is asked for)
-    spectrum_share    share of the tokens whose second moments are summed, drawn at random; the same tokens at every site
+    spectrum_share    share of the tokens whose second moments are summed, drawn at random; the same at every site
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
     medians, bins     expensive attention statistics: medians of rows; edges of the histogram of scores
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model

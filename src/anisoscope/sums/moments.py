@@ -62,7 +62,7 @@ class Moments:
         """Prepare for a batch; `group` is the group of units that each of its sequences is in."""
         self._group = group.cpu()
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
-        self._drawn: dict[tuple[int, int, int], Tensor] = {}
+        self._drawn: dict[tuple[int, torch.device, int, int], Tensor] = {}
 
     def add(
         self,
@@ -102,7 +102,7 @@ class Moments:
                 inv = inverse[chosen].flatten().to(dtype)
                 real = weight[chosen].flatten()
             else:
-                places = self._list_drawn(drawn, groups, g, chosen).to(x.device)
+                places = self._list_drawn(drawn, x.device, groups, g, chosen)
                 rows = x.flatten(0, 1)[places].to(dtype)
                 inv = inverse.flatten()[places].to(dtype)
                 real = weight.flatten()[places]
@@ -169,20 +169,23 @@ class Moments:
                 self._parts[groups].append((g, as_slice(chosen)))
         return self._parts[groups]
 
-    def _list_drawn(self, drawn: Tensor, groups: int, group: int, chosen: Tensor | slice) -> Int[Tensor, " vector"]:
+    def _list_drawn(
+        self, drawn: Tensor, device: torch.device, groups: int, group: int, chosen: Tensor | slice
+    ) -> Int[Tensor, " vector"]:
         """Return the places of a group's drawn vectors among all vectors of the batch, one sequence after another.
 
-        drawn    which vectors are drawn [sequence, token]
+        drawn    which vectors are drawn [sequence, token], on the CPU
+        device   where the places are wanted
         groups   number of groups of units
         group    the number of the group
         chosen   which sequences of the batch are in the group
         """
         # All sites of a stack have the same tokens.
-        key = id(drawn), groups, group
+        key = id(drawn), device, groups, group
         if key not in self._drawn:
             of_group = torch.zeros_like(drawn)
             of_group[chosen] = drawn[chosen]
-            self._drawn[key] = of_group.flatten().nonzero().squeeze(1)
+            self._drawn[key] = of_group.flatten().nonzero().squeeze(1).to(device)
         return self._drawn[key]
 
     def _count_groups(self, width: int) -> int:
