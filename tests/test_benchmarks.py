@@ -32,6 +32,7 @@ MINIATURES = {
     "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
     "fused_rows": ["--lengths", "16", "--pairs", "1"],
     "spectrum_intervals": [*SMALL, "--limit", "4", "--dims", "16"],
+    "spectrum_share": ["--limit", "1", "--dims", "16"],
     "dtypes": [*SMALL, "--dtypes", "bfloat16", "--limit", "1", "--batch-tokens", "64"],
     "vectors": ["--count", "200", "--dim", "8"],
     "coverage": ["--units", "3", "--corpora", "4"],
@@ -39,7 +40,7 @@ MINIATURES = {
     "planning": ["--files", "2", "--size", "1", "--shares", "1"],
 }
 KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows", "dtypes"}
-KEPT |= {"planning", "spectrum_intervals"}
+KEPT |= {"planning", "spectrum_intervals", "spectrum_share"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 

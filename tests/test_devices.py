@@ -179,6 +179,12 @@ def test_same_records_in_single_precision():
     same(*(found[~found.index.get_level_values("metric").str.contains("_rank")] for found in tables), 2e-5)
 
 
+def test_a_share_of_the_tokens_is_drawn_on_a_device_as_on_the_cpu():
+    settings, plan = Settings(panel=("hidden", "spectrum"), sample=0, spectrum_share=0.5, groups=2), batches("bert")
+    here = table(run_pass(tiny.build("bert"), plan, settings))
+    same(here, away("bert", Machine(), settings, plan, torch.float64)[1], 1e-8)
+
+
 def test_a_device_without_float64_has_its_sums_on_the_cpu(monkeypatch):
     """As MPS: attention and the decomposition of its scores too."""
     monkeypatch.setattr("anisoscope.sums.device.SINGLE_ONLY", {KIND})

@@ -181,6 +181,13 @@ def test_flops_are_those_of_the_products():
     products = (layers + 2) * 2 * ((width + 1) ** 2 + width**2)
     assert 0 < cost.panels["spectrum"] - products < 0.1 * products  # and the sums that are linear in the vectors
     assert cost.panels["attention"] > layers * 2 * tokens * width
+    quarter = estimate_cost(
+        find_shapes_on_meta(model, Settings(spectrum_groups=1)),
+        Settings(spectrum_groups=1, spectrum_share=0.25),
+        tokens,
+    )
+    assert quarter.panels == cost.panels | {"spectrum": cost.panels["spectrum"] / 4}
+    assert quarter.moments == cost.moments
     for panel in ("hidden", "attention", "alignment"):  # whatever is measured, the model's own scores grow with windows
         assert (
             estimate_cost(find_shapes_on_meta(model, Settings(panel=(panel,))), Settings(panel=(panel,)), tokens).model

@@ -28,10 +28,11 @@ from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import Interrupted, measure_head_means, run_pass
 from anisoscope.measure.masks import Masks
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import Sample, attention, calibrated, intra_sequence, mean_cosine, scan
+from anisoscope.metrics import Sample, attention, calibrated, intra_sequence, mean_cosine, scan, spectrum
 from anisoscope.runs.run import _check_counted
 from anisoscope.store import COLUMNS, select
 from anisoscope.sums.groups import Sums
+from anisoscope.sums.reservoir import hash_tokens
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, medians=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
@@ -200,6 +201,49 @@ def test_values_are_those_of_the_vectors():
     for name, value in calibrated.reference(units).items():
         found = select(sampled, site="hidden", layer=2, metric=f"calibrated.{name}").iloc[0]
         assert (found.value, found.n_vectors) == (pytest.approx(value, abs=1e-6), row.n_vectors)
+
+
+def _list_drawn_vectors(share, seed):
+    """The hidden vectors of layer 2 that a share of the tokens has, document by document, by plain Python."""
+    from anisoscope.capture import capture
+
+    plan = tiny.Plan(DOCUMENTS, batch=1)
+    places = {}
+    units = {}
+    for i in range(len(plan)):
+        with torch.no_grad(), capture(tiny.model("bert"), ("hidden",)) as tap:
+            tiny.model("bert")(**plan[i].inputs)
+        unit = int(plan[i].unit)
+        for x in tap["encoder.2.hidden"][0].numpy():
+            index = places[unit] = places.get(unit, -1) + 1
+            if int(hash_tokens(seed, torch.tensor(unit), torch.tensor(index))) < share * 2**63:
+                units.setdefault(unit, []).append(x)
+    return [np.array(vectors) for vectors in units.values()]
+
+
+@pytest.mark.parametrize("plan", [{}, *PLANS], ids=str)
+def test_a_share_of_the_tokens_has_the_spectrum_of_the_tokens_drawn(plan):
+    """However they are batched; nothing else changes."""
+    settings = Settings(panel=("hidden", "spectrum"), sample=0, spectrum_share=0.4, seed=3, groups=6, spectrum_groups=3)
+    records = measured("bert", settings, **plan).records()
+    drawn = _list_drawn_vectors(0.4, 3)
+    count = sum(map(len, drawn))
+    assert 0.3 < count / sum(map(len, DOCUMENTS)) < 0.5
+    expected = spectrum.reference(drawn)
+    for name in ("effective_rank", "effective_rank_uncentred", "participation_ratio"):
+        row = select(records, site="hidden", layer=2, metric=f"spectrum.{name}").iloc[0]
+        assert (row.value, row.n_vectors) == (pytest.approx(expected[name], rel=SAME), count)
+        assert row.low < row.value < row.high
+    of_all = measured("bert", replace(settings, spectrum_share=1.0), **plan).records()
+    with_spectrum = [found["metric"].str.startswith("spectrum.") for found in (records, of_all)]
+    check_same(records[~with_spectrum[0]], of_all[~with_spectrum[1]])
+    assert of_all[with_spectrum[1]]["n_vectors"].min() > count
+
+
+def test_halves_of_a_share_are_the_whole():
+    settings = Settings(panel=("spectrum",), sample=0, spectrum_share=0.4, groups=6, spectrum_groups=3)
+    halves = [measured("t5", settings, units=range(first, len(DOCUMENTS), 2), batch=3) for first in (1, 0)]
+    check_same(halves[0].merge(halves[1]).records(), measured("t5", settings).records())
 
 
 def test_position_bins_begin_where_their_names_say():
