@@ -29,7 +29,14 @@ def compare(of: str, dim: int, whole: pd.DataFrame, part: pd.DataFrame) -> dict[
         errors[value] = round(float(np.abs(ours / theirs - 1).max()) * 100, 2)
     count = int(part.loc[part["metric"] == "spectrum.effective_rank", "n_vectors"].max())
     of_all = int(whole.loc[whole["metric"] == "spectrum.effective_rank", "n_vectors"].max())
-    found = {"of": of, "dim": dim, "tokens": round(count / dim, 1), "all": round(of_all / dim, 1), "errors": errors}
+    found = {
+        "of": of,
+        "dim": dim,
+        "threads": 1,
+        "tokens": round(count / dim, 1),
+        "all": round(of_all / dim, 1),
+        "errors": errors,
+    }
     print(found, flush=True)
     return found
 

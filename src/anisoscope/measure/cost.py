@@ -103,7 +103,7 @@ def explain_missing_spectrum(unmeasured: int, sites: int) -> str:
         return ""
     return (
         f"no spectrum at {unmeasured} of {sites} sites, which are wider than {WIDEST:,} dimensions (a projection keeps "
-        "no ranks): --spectrum-groups 1 measures it exactly, fewer --layers make it cheap"
+        "no ranks): --spectrum-groups 1 measures it exactly; with --spectrum-share .1 or fewer --layers it is cheap"
     )
 
 
