@@ -34,7 +34,7 @@ def page() -> str:
         others="\n\n".join(_others(held)),
         **_fused_rows(held["fused_rows"]),
         **_spectrum_intervals(held["spectrum_intervals"]),
-        "spectrum_share": _tabulate_shares(held["spectrum_share"]),
+        **_tabulate_shares(held["spectrum_share"]),
         **_dtypes(held["dtypes"]),
     )
 
@@ -190,13 +190,14 @@ def _spectrum_intervals(rows: Rows) -> dict[str, str]:
     return {"spectrum_intervals": _table(SPECTRUM_INTERVALS, cells), "groups": str(MOST)}
 
 
-def _tabulate_shares(rows: Rows) -> str:
+def _tabulate_shares(rows: Rows) -> dict[str, str]:
     """Return the table of what ranks from a share of the tokens differ by."""
     cells = []
     for row in rows:
         errors = [f"{row['errors'][value]:.2f} %" for value in SHARED_RANKS]
         cells.append([row["of"], row["dim"], f"{row['tokens']:.1f} of {row['all']:.1f}", *errors])
-    return _table(("of", "dimensions", "tokens for each dimension", *SHARED_RANKS.values()), cells)
+    head = ("of", "dimensions", "tokens for each dimension", *SHARED_RANKS.values())
+    return {"spectrum_share": _table(head, cells)}
 
 
 def _dtypes(rows: Rows) -> dict[str, str]:
@@ -389,9 +390,12 @@ and intervals of real layers get wider. Derivatives also miss the bias that leav
 
 Second moments cost dim² operations for each token, but ranks are fixed by far fewer tokens than a corpus has. `--spectrum-share .1` sums those of a
 tenth of the tokens, drawn at random: the same at every site, whatever the batches. All other metrics read every token. The table has the largest
-difference over layers from the ranks of all tokens (`benchmarks/spectrum_share.py`). With few tokens for each dimension all ranks are too low:
+difference over layers from the ranks of all tokens (`benchmarks/spectrum_share.py`). With few tokens for each dimension ranks are too low:
 
 {spectrum_share}
+
+So about 16 tokens for each dimension (65,000 of 4,096 dimensions) fix the ranks of random vectors to 1 %, and about 50 those of real layers, whose
+tokens resemble others of their document.
 
 ## Dtypes
 
