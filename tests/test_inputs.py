@@ -192,6 +192,29 @@ def test_a_run_of_inputs_is_written_and_found_again(bert, batch, tmp_path):
     same(anisoscope.Run(tmp_path / "run"), first)
 
 
+def test_a_path_in_the_home_folder_is_there_wherever_it_is_given(tmp_path, monkeypatch):
+    """A shell would have put the folder's name in place of ~; in Python nobody does."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir(), here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    x = np.random.default_rng(0).normal(size=(60, 4)) + 0.5
+    run = anisoscope.measure(x, output="~/run")
+    assert run.folder == home / "run"
+    opened = anisoscope.Run("~/run")
+    same(opened, run)
+    assert opened.save("~/copy").folder == home / "copy"
+    anisoscope.cure(x, cures="centre").save("~/fit.safetensors")
+    state = anisoscope.State().add(x)
+    assert state.save("~/state") == home / "state"
+    assert state.finish("~/finished").folder == home / "finished"
+    same(anisoscope.State.load("~/state").finish(), state.finish())
+    assert anisoscope.Monitor([x], output="~/monitor").output == home / "monitor"
+    assert list(here.iterdir()) == []
+    written = {"run", "copy", "fit.safetensors", "state", "finished"}
+    assert written <= {path.name for path in home.iterdir()}
+
+
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ def texts(pattern):
         ("m-{0,20,…,100}", [f"m-{n}" for n in (0, 20, 40, 60, 80, 100)]),
         ("m-{0,20,...,60}", ["m-0", "m-20", "m-40", "m-60"]),
         ("m-{1,2,4,…,32}", [f"m-{n}" for n in (1, 2, 4, 8, 16, 32)]),
+        ("m-{1,20,40,60,…,120}", [f"m-{n}" for n in (1, 20, 40, 60, 80, 100, 120)]),  # the last three tell how
         ("s{0..1}-{a,b}", ["s0-a", "s0-b", "s1-a", "s1-b"]),
     ],
 )
@@ -142,6 +143,13 @@ def test_the_path_to_a_folder_of_checkpoints_says_no_seed(tmp_path):
     (place / "config.json").write_text("{}")
     assert places(tmp_path / "seed-99" / "mine") == [(0, 4)]
     assert places(tmp_path / "seed-99") == [(99, 4)]
+
+
+def test_a_series_in_the_home_folder_is_found(folders, monkeypatch):
+    monkeypatch.setenv("HOME", str(folders.parent))
+    assert is_series("~/runs/seed-0") and is_series("~/runs/*/checkpoint-3")
+    assert places("~/runs/seed-0") == [(0, 3), (0, 20), (0, 100)]
+    assert places("~/runs/*/checkpoint-3") == [(0, 3), (1, 3)]
 
 
 def test_stars_are_those_of_a_shell(folders):

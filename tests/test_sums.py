@@ -423,6 +423,20 @@ def test_an_error_in_a_part_is_raised_and_nothing_begins_after_it(threads):
     assert len(begun) == count + 5
 
 
+def test_an_error_is_raised_whichever_thread_met_it(threads):
+    threads(2)
+    for failing in range(2):
+        both_here = threading.Barrier(2)
+
+        def part(i, failing=failing, both_here=both_here):
+            both_here.wait(30)  # each thread has one of the two parts
+            if i == failing:
+                raise KeyError("lost")
+
+        with pytest.raises(KeyError, match="lost"):
+            run_in_parallel([partial(part, i) for i in range(2)])
+
+
 PARTS = """
 import os, signal, sys, threading, time
 import torch

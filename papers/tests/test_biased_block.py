@@ -233,6 +233,7 @@ def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:
 def test_initial_scale_multiplies_the_weights_of_the_blocks() -> None:
     for system, of in (
         (FULL, lambda m: m.encoder.layer[0].output.dense),
+        (READINGS[1], lambda m: m.encoder.layer[0].output.dense),  # drawn by PyTorch, not by the library
         ("t5", lambda m: m.encoder.block[0].layer[0].SelfAttention.o),
     ):
         plain, wide = (of(build_untrained(system, replace(SMALL, scale=s), 0).model).weight for s in (1.0, 3.0))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from anisoscope.errors import UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
+from anisoscope.options import expand_home
 from anisoscope.runs.comparison import ComparedRuns, describe_met
 from anisoscope.runs.finding import Finding
 
@@ -117,7 +118,7 @@ class Comparison:
         require_extra("report", "to draw a page")
         from anisoscope.report.comparison import write_comparison
 
-        return write_comparison(self._found, Path(folder), ("svg", "pdf") if pdf else ("svg",))
+        return write_comparison(self._found, expand_home(folder), ("svg", "pdf") if pdf else ("svg",))
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: sentences, table, first figure."""

@@ -50,7 +50,7 @@ class Cures:
 
     def save(self, path: Path | str) -> None:
         """Write the cure to a `.safetensors` file, for `anisoscope apply`; UsageError if no cure fits."""
-        self._require_fit().save(Path(path))
+        self._require_fit().save(expand_home(path))
 
     def _require_fit(self) -> Fit:
         """Return the fitted cure; UsageError if there is none."""

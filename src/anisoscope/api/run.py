@@ -14,6 +14,7 @@ import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
+from anisoscope.options import expand_home
 from anisoscope.runs.attention import attention_table
 from anisoscope.runs.differences import (
     NAME as REPLICATES,
@@ -71,7 +72,7 @@ class Run:
 
         OutputError if the folder does not exist or holds no finished run.
         """
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else expand_home(folder)
         if records is None or manifest is None:
             if self.folder is None:
                 raise UsageError("a run folder", "none", "give its path, or measure something")
@@ -171,7 +172,7 @@ class Run:
         """
         from anisoscope.report import build_page
 
-        target = self.folder if folder is None else Path(folder)
+        target = self.folder if folder is None else expand_home(folder)
         if target is None:
             raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
         # A page reads the records of its own folder: another folder gets a copy of the run.
@@ -190,7 +191,7 @@ class Run:
         """
         from anisoscope.monitor.trackers import log_run
 
-        return log_run(self.records, trackers, name=name or self.name, folder=Path(folder))
+        return log_run(self.records, trackers, name=name or self.name, folder=expand_home(folder))
 
     def save(self, folder: Path | str) -> "Run":
         """Copy this run into a new folder: records, manifest, replicates (values with one group of units left out),
@@ -199,7 +200,7 @@ class Run:
         OutputError if the folder holds a run already.
         """
         identity = {"run": self.manifest.get("run"), "copy": True}
-        kept = RunFolder.start(Path(folder), identity, resume=False)
+        kept = RunFolder.start(expand_home(folder), identity, resume=False)
         if self.replicates is not None:
             rows = np.flatnonzero(~np.isnan(self.replicates).all(axis=1))
             write_replicates(kept.folder / REPLICATES, rows, self.replicates[rows])
@@ -209,7 +210,7 @@ class Run:
         elif sample is not None:
             _write_sample(kept.folder / SAMPLE, sample)
         kept.finish(self.records, self.manifest)
-        return Run(folder)
+        return Run(kept.folder)
 
     @overload
     def explain(self, text: str) -> "Explanation": ...

@@ -32,7 +32,7 @@ from anisoscope.measure.loop import Arrays, measure_into, summarise_embeddings
 from anisoscope.measure.settings import Settings
 from anisoscope.models.families import class_of
 from anisoscope.models.identity import hash_some_weights
-from anisoscope.options import build_settings
+from anisoscope.options import build_settings, expand_home
 from anisoscope.provenance import json_roundtrip, make_run_id
 from anisoscope.runs.job import Job, OutputOptions
 from anisoscope.runs.run import finish
@@ -152,7 +152,7 @@ class State:
 
     def save(self, path: Path | str) -> Path:
         """Write the state to a file (safetensors) that `State.load` reads, and return its path."""
-        target = Path(path)
+        target = expand_home(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._require_measurement().save(target, {"state": json.dumps(self._describe())})
         return target
@@ -160,7 +160,7 @@ class State:
     @classmethod
     def load(cls, path: Path | str) -> "State":
         """Read a state that `save` wrote. OutputError for any other file."""
-        source = Path(path)
+        source = expand_home(path)
         try:
             with safe_open(source, framework="pt") as file:
                 about = json.loads(file.metadata()["state"])
@@ -186,7 +186,7 @@ class State:
         corpus   name of the data in the run
         """
         measurement = self._require_measurement()
-        options = OutputOptions(output=None if output is None else Path(output), overwrite=overwrite)
+        options = OutputOptions(output=None if output is None else expand_home(output), overwrite=overwrite)
         return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), options)
 
     def __reduce__(self) -> Any:

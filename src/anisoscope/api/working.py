@@ -8,7 +8,7 @@ from anisoscope.api.comparison import Comparison
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
-from anisoscope.options import build_settings
+from anisoscope.options import build_settings, expand_home
 from anisoscope.progress import show_progress
 from anisoscope.registry import list_entries_of
 from anisoscope.runs.comparison import compare as compare_kept
@@ -73,7 +73,7 @@ def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool
         return run.report(folder, pdf=pdf)
     # Another package may know the folder as its own, such as the papers' reproductions.
     for write_page in list_entries_of("pages").values():
-        page: Path | None = write_page(Path(run))
+        page: Path | None = write_page(expand_home(run))
         if page is not None:
             return page
     return Run(run).report(folder, pdf=pdf)

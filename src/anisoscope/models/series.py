@@ -23,6 +23,7 @@ from anisoscope.errors import ModelError, UsageError, is_too_long
 from anisoscope.models.formats import ENDINGS
 from anisoscope.models.hub import does_exist, list_revisions
 from anisoscope.models.hub_memory import stop_asking_after_failure
+from anisoscope.options import expand_home
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 _STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
@@ -69,7 +70,7 @@ def is_series(spec: str) -> bool:
         return True
     if is_too_long(spec):
         return False
-    path = Path(spec)
+    path = expand_home(spec)
     if path.is_file():
         return not path.name.endswith(ENDINGS)
     if path.is_dir():
@@ -97,7 +98,7 @@ def expand(spec: str) -> list[Checkpoint]:
 
 def _find_checkpoints(spec: str) -> list[Checkpoint]:
     """Return the checkpoints that a list file, a folder or a pattern stands for, in any order."""
-    path = Path(spec)
+    path = expand_home(spec)
     # A pattern may be longer than any file's name, about which the file system would raise an error.
     may_be_here = not is_too_long(spec)
     if may_be_here and path.is_file():
@@ -140,9 +141,10 @@ def _match_folders(spec: str) -> list[str]:
     """Return the local folders that a pattern with * or ? matches; empty if it is no such pattern."""
     if "@" in spec or not set(spec) & set("*?"):
         return []
-    root = Path(Path(spec).anchor)
+    place = expand_home(spec)
+    root = Path(place.anchor)
     names = []
-    for name in Path(spec).relative_to(root).parts:
+    for name in place.relative_to(root).parts:
         # Python before 3.13 refuses ** inside a name, where a shell reads it as *.
         names.append(name if name == "**" else re.sub(r"\*+", "*", name))
     return sorted(str(path) for path in root.glob("/".join(names)) if path.is_dir())

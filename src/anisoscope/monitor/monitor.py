@@ -24,6 +24,7 @@ from anisoscope.measure.loop import measure_probe
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import list_metric_names
 from anisoscope.monitor.scalars import summarise_layers
+from anisoscope.options import expand_home
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
@@ -76,7 +77,7 @@ class Monitor:
             raise UsageError("at least 1 step between two measurements", str(every), "raise `every`")
         self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
-        self.output = None if output is None else Path(output)
+        self.output = None if output is None else expand_home(output)
         self.processor, self.forward = processor, forward
         self.settings = Settings(metrics=METRICS, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks)
         self.last: int | None = None
