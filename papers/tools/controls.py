@@ -265,8 +265,11 @@ class Told:
     def truth(self, claim: Claim) -> tuple[bool, bool] | None:
         """Return (whether the claim is surely true, whether its contrary is), by the mean number over all draws.
 
-        None if the verdict has no number, or its threshold is unknown.
+        None if the verdict has no number, or its threshold is unknown, or the number is the place N* of something
+        that the claim counts.
         """
+        if self.statistic.startswith("N* ="):
+            return None
         known = [x for x in self.values if np.isfinite(x)]
         if not known:
             return None
