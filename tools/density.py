@@ -36,9 +36,9 @@ VERBS = frozenset(
     assert assign attach attend average back balance batch begin begins bin bind blame block bootstrap bound build
     cache calibrate call can cancel capture carry cast centre change check choose classify clean clear close
     collapse collect combine compare complete compress compute concatenate configure connect construct consume
-    contain contradict continue convert copy correct count counts cover create cross cut decide declare decode decompose
-    deduplicate default define delay delete describe detect determine digest disable discard discover display divide
-    does download draw drop echo embed emit enable encode end ensure enter erase escape estimate evaluate exclude
+    contain contradict continue convert copy correct correlate count counts cover create cross cut decide declare decode
+    decompose deduplicate default define delay delete describe detect determine digest disable discard discount discover display
+    divide does download draw drop echo embed emit enable encode end ensure enter erase escape estimate evaluate exclude
     execute expand expect explain export extend extract fail fetch fill filter find finish fit fix flatten fold
     follow follows force forget format freeze gather generate get give go group guard guess hand handle has hash
     hide hold holds identify ignore import indent infer inform initialise insert inspect install intercept

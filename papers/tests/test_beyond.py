@@ -143,7 +143,7 @@ def test_errors_are_weighted_by_token_in_training_alone():
     model.token_weights.zero_()
     assert model(IDS, LABELS).loss == 0 and torch.isclose(model.eval()(IDS, LABELS).loss, plain)
     shares = np.array([0.7, 0.2, 0.1])
-    weights = trained.compute_balancing(shares)
+    weights = trained.compute_balanced_weights(shares)
     assert (shares * weights).sum() == pytest.approx(1) and weights[2] / weights[0] == pytest.approx(7**0.5)
 
 
@@ -278,19 +278,19 @@ def test_a_cell_that_was_cut_short_goes_on_to_the_same_numbers(tmp_path, monkeyp
     whole = trained.measure(one, context)
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
-    looked = trained._look
+    looked = trained._measure_step
 
     def cut(model, plan, *, last):
         if last:
             raise KeyboardInterrupt
         return looked(model, plan, last=last)
 
-    monkeypatch.setattr(trained, "_look", cut)
+    monkeypatch.setattr(trained, "_measure_step", cut)
     with pytest.raises(KeyboardInterrupt):
         trained.measure(one, context)
     folder = RECIPE.folder("qk-norm", 0)
     assert (folder / "step-2.parquet").exists() and not (folder / "records.parquet").exists()
-    monkeypatch.setattr(trained, "_look", looked)
+    monkeypatch.setattr(trained, "_measure_step", looked)
     again = trained.measure(one, context)
     pd.testing.assert_frame_equal(again, whole, rtol=1e-6)
 

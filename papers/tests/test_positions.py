@@ -254,7 +254,7 @@ def test_the_trend_of_frozen_attention_is_over_its_steps_alone():
         table = {-1.0: np.full(2, uniform)}
         for step, of_seeds in zip((0, 38, 240, 480), np.stack([rising, falling], 1), strict=True):
             table[step] = of_seeds
-        found = frozen.rank_trend(Seeds(table, np.full(2, np.nan)))
+        found = frozen.correlate_with_steps(Seeds(table, np.full(2, np.nan)))
         np.testing.assert_allclose(found, [1, -1])
 
 

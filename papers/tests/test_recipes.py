@@ -305,7 +305,7 @@ def kinds_of(seen, side):
 def cell(caught, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(trained, "list_corpora", lambda: (str(corpus),) * 2)
     monkeypatch.setattr(outcomes, "WINDOWS", 8)
-    monkeypatch.setattr(trained, "_look", lambda *_, **__: trained.as_records(trained.pd.DataFrame()))
+    monkeypatch.setattr(trained, "_measure_step", lambda *_, **__: trained.as_records(trained.pd.DataFrame()))
     return lambda arm, seed=1: caught(lambda: trained._train(arm, seed, RECIPE, tmp_path / f"{arm}-{seed}", "cpu"))
 
 
@@ -342,8 +342,8 @@ def test_shares_of_tokens_are_of_the_windows_that_are_trained_on():
     tokens = SimpleNamespace(vocabulary=4, room=2, affixes=SimpleNamespace(prefix=[9]))
     ids = np.array([[9, 1, 1, 9], [9, 2, 1, 9], [9, 3, 3, 9]])
     tokens.rows = lambda windows: ids[windows]
-    assert trained.count_unigrams(tokens, np.array([0, 1])).tolist() == [1 / 8, 4 / 8, 2 / 8, 1 / 8]
-    balance = trained.compute_balancing(np.array([0.25, 0.75]))
+    assert trained.compute_unigram_shares(tokens, np.array([0, 1])).tolist() == [1 / 8, 4 / 8, 2 / 8, 1 / 8]
+    balance = trained.compute_balanced_weights(np.array([0.25, 0.75]))
     assert balance[0] / balance[1] == pytest.approx(3**0.5) and balance @ [0.25, 0.75] == pytest.approx(1)
 
 

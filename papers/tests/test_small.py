@@ -13,7 +13,7 @@ from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_cells, small_models
-from anisoscope_papers.beyond.small_cells import add_axes, compare_classes, measure, read_or_measure
+from anisoscope_papers.beyond.small_cells import add_setting_columns, compare_classes, measure, read_or_measure
 from anisoscope_papers.beyond.small_models import (
     EACH,
     FIRST,
@@ -109,9 +109,9 @@ def test_blocks_are_what_their_names_say(blocks):
 def test_cells_are_trained_once_and_seen_before_and_after(context):
     (cell,) = PLAN.cells()
     found = read_or_measure(cell, PLAN, context, True)
-    accuracy = add_axes(select(found, metric="accuracy"))
+    accuracy = add_setting_columns(select(found, metric="accuracy"))
     before, after = (accuracy[accuracy["untrained"] == known]["value"].item() for known in (True, False))
-    assert before < 0.6 < after and set(add_axes(found)["dim"]) == {8.0}
+    assert before < 0.6 < after and set(add_setting_columns(found)["dim"]) == {8.0}
     assert {"intra_sequence", "class_direction.auc", "class_direction.dimensions", "majority"} <= set(found["metric"])
     path = next((context.cache / "small").glob("*.parquet"))
     made = path.stat().st_mtime_ns

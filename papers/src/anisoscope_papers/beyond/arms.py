@@ -81,7 +81,7 @@ def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Mo
                 setattr(module, name, make(linear))
 
 
-def _centre(side: str) -> Callable[[Any], None]:
+def _make_centring(side: str) -> Callable[[Any], None]:
     """Return a function that makes a model subtract the mean of its queries or keys (`side`: query or key)."""
     return lambda model: _replace(model, (side,), Centred)
 
@@ -131,8 +131,8 @@ class Change:
 
 
 CHANGES = {
-    "queries-centred": Change("queries less their mean, in training and after", _centre("query")),
-    "keys-centred": Change("keys less their mean: a placebo, no softmax can see it", _centre("key")),
+    "queries-centred": Change("queries less their mean, in training and after", _make_centring("query")),
+    "keys-centred": Change("keys less their mean: a placebo, no softmax can see it", _make_centring("key")),
     "qk-norm": Change("queries and keys of unit root mean square, with a learnt gain", _normalise_heads),
     "no-qk-bias": Change("no bias in queries and keys", lambda model: _replace(model, ("query", "key"), _remove_bias)),
     "untied": Change("output embeddings of their own", _untie),

@@ -66,9 +66,10 @@ more.
 """
 
 
-def select_kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
-    """Return the records that claims and figures of the study `name` need, of all cells (trained models) of an
-    experiment.
+def measure_arms(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
+    """Measure all trained models (cells) of an experiment, and return the records that the study `name` uses.
+
+    These are the metrics of its claims and figures. An arm is a model with one or more changes, or `base` without.
     """
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in read_claims("beyond", name).values())}
@@ -80,11 +81,11 @@ def select_kept(name: str, experiment: Experiment, context: Context) -> pd.DataF
 def average_cells(
     records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False
 ) -> pd.Series:
-    """Return one number of a metric per cell (trained model), by (arm, seed), at the last step, or at the first with
-    `start`.
+    """Average a metric within each trained model (cell); return one number per model, indexed by (arm, seed).
 
-    An arm is a changed model. The number is the mean over heads and layers. Cosines of mean query and key count by
-    absolute value. For hidden states, the input of the blocks is left out; `last` takes only the last layer.
+    An arm is a changed model. The mean is over heads and layers, at the last step of training, or with `start` at the
+    first one. Cosines of mean query and mean key count by absolute value. For hidden states, the input of the blocks is
+    left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
     rows = select(records, metric=cosine if metric == OPPOSITE else metric)
@@ -92,10 +93,14 @@ def average_cells(
         rows = select(rows, site=site)
     step = rows["step"].min() if start else rows["step"].max()
     rows = rows[rows["step"] == step]
-    if site == "hidden":
-        rows = rows[rows["layer"] == rows["layer"].max()] if last else rows[rows["layer"] > 0]
+    if site == "hidden" and last:
+        rows = rows[rows["layer"] == rows["layer"].max()]
+    elif site == "hidden":
+        # Layer 0 is the input of the blocks: embeddings, which no attention has mixed.
+        rows = rows[rows["layer"] > 0]
     values = rows["value"]
     if metric == cosine:
+        # Heads end similar or opposite; a mean of signed cosines would cancel them.
         values = values.abs()
     elif metric == OPPOSITE:
         # below what chance gives two directions of this many dimensions
@@ -105,10 +110,11 @@ def average_cells(
 
 
 def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
-    """Judge every claim of the study `name` by its arm (changed model) minus what the claim compares it with, paired by
-    seed.
+    """Judge every claim of the study `name`, by differences between models of the same seed.
 
-    Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
+    A difference is that of the claim's arm (changed model) and what the claim compares it with: another arm, or the
+    same model before training. Claims without a finished pair are undecided. `over`: in words, the baseline relative to
+    which the models' skill is given.
     """
     of_study = list(read_claims("beyond", name).values())
     if records.empty:
@@ -125,7 +131,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
             else:
                 why = f"no seed of {arm} beside {claim.against} is finished"
                 untrained.append(make_verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
-    return [*_mark_unmade(of_study, judge_tests(tests)), *untrained]
+    return [*_discount_failed_arms(of_study, judge_tests(tests)), *untrained]
 
 
 def _make_test(
@@ -146,20 +152,21 @@ def _make_test(
     reasons = [f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"]
     if not all(is_known):
         reasons.append(f"a cell whose skill is below {LEARNT:g} says nothing")
-    nothing = _explain_nothing_to_lose(claim, records)
+    nothing = _explain_untestable(claim, records)
     if not nothing:
         return make_test_of_seeds(claim, values, reason="; ".join(reasons), subject=subject)
     test = make_test_of_seeds(claim, values, reason="; ".join([nothing, *reasons]), subject=subject)
     return replace(test, up=np.nan, down=np.nan)
 
 
-def _mark_unmade(of_study: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Make verdicts undecided if they rest on an arm (changed model) that does not do what its name says.
+def _discount_failed_arms(of_study: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Make verdicts undecided if they rest on an arm (changed model) whose change did not do what its name says.
 
-    `of_study`: all claims of the study; those with `makes` say what an arm must do.
+    An example is a penalty that was to hold A at 0 and did not. `of_study`: all claims of the study; those with `makes`
+    say what an arm must do.
     """
     by_name = {claim.name: claim for claim in of_study}
-    not_made = _find_unmade(by_name, verdicts)
+    not_made = _find_failed_arms(by_name, verdicts)
     marked = []
     for verdict in verdicts:
         claim = by_name[verdict.claim]
@@ -172,8 +179,8 @@ def _mark_unmade(of_study: Iterable[Claim], verdicts: Sequence[Verdict]) -> list
     return marked
 
 
-def _find_unmade(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> dict[str, str]:
-    """Return {arm: why it is not what its name says}, from the verdicts on how models were made."""
+def _find_failed_arms(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Return {arm: why its change did not do what its name says}, from the verdicts on claims with `makes`."""
     not_made: dict[str, str] = {}
     for name, claim in by_name.items():
         if not claim.makes:
@@ -185,7 +192,7 @@ def _find_unmade(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> d
     return not_made
 
 
-def _explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+def _explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
     """Return why a claim cannot be tested: the model that it compares with shows too little of the effect. "" if it can
     be.
     """
@@ -282,7 +289,7 @@ STUDIES = tuple(
         "beyond",
         name,
         settings=of_name,
-        measure=partial(select_kept, name),
+        measure=partial(measure_arms, name),
         judge=partial(judge, name),
         draw=partial(draw, name),
     )

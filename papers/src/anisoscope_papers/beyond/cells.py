@@ -64,7 +64,8 @@ def declare_cell_study(
     cells        grid → the classifiers that the study needs
     tests        yields the tests of the study's claims, from the evidence on all corpora
     draw         makes the charts, {name: chart}
-    utterances   True: it reads which single utterances are right; else everything but that
+    utterances   True: keep accuracies, and which single test utterances each classifier has right; False: keep all
+                 records but those of single utterances
     """
     settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 
@@ -102,6 +103,7 @@ def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.D
         known = select(earlier, run=identity)
         if len(known):
             return known
+        # One look for a missing corpus is enough: a download that fails takes long to fail.
         if cell.corpus in lost:
             return _note_absent(cell, "missing")
         table = find_table(cell, plan, context.cache)
@@ -125,7 +127,7 @@ def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.D
 
 
 def _read_earlier(context: Context) -> pd.DataFrame:
-    """Return the records that the study's folder already holds."""
+    """Return the records in the study's own folder: of an earlier run, or copied from another machine."""
     path = context.folder / "records.parquet"
     if path.exists():
         return read_table(path)
@@ -191,11 +193,11 @@ def _train_and_measure(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.D
 
 
 def _measure_accuracies(trained: Trained) -> pd.DataFrame:
-    """Return the accuracy of a cell (classifier), which test utterances it has right, the majority rate, and how long
-    it was trained.
+    """Return the accuracy of a cell (classifier), which test utterances it classifies correctly, the majority rate, and
+    how long it was trained.
 
-    Accuracy is on the whole test split, on reviews of 50 words if there are any, and on the test split after its
-    attention was made uniform.
+    Accuracy is measured on the whole test split, on reviews of 50 words if there are any, and on the test split with
+    attention made uniform after training.
     """
     cell = trained.cell
     training = trained.found.training
@@ -209,8 +211,10 @@ def _measure_accuracies(trained: Trained) -> pd.DataFrame:
     model = trained.classifier[0]
     everything = trained.batches(of_test["n"] * len(trained.corpus.labels))
     labels = np.array(everything.encoded.labels)
-    every_layer = tuple(range(1, cell.layers + 1))
-    kinds = {TEST: (), AFTERWARDS: every_layer} if cell.arm != "uniform" else {TEST: ()}
+    # The layers whose attention is made uniform; where it was uniform in training, that would change nothing.
+    kinds: dict[str, tuple[int, ...]] = {TEST: ()}
+    if cell.arm != "uniform":
+        kinds[AFTERWARDS] = tuple(range(1, cell.layers + 1))
     for component, replaced in kinds.items():
         right = average_outcome(model, everything, "uniform", replaced)[0] == labels
         if component != TEST:
@@ -243,10 +247,12 @@ def _measure_geometry(trained: Trained) -> pd.DataFrame:
     records = run_pass(model, batches, MEASURED).records()
     alike = (records["metric"] == "intra_sequence") & records["site"].isin(SITES)
     norms = records["metric"].isin(["norms.mean", "norms.variation"]) & (records["site"] == KEYS)
-    found = records[(alike | norms) & records["head"].isna() & records["component"].isna()]
-    heads = records[(alike | norms) & records["head"].notna() & records["component"].isna()]
+    found = records[(alike | norms) & records["component"].isna()]
+    of_head = found["head"].notna()
     columns = ["layer", "site", "token_policy", "metric", "value"]
-    parts = [found[columns], heads[columns]]  # one head each
+    # These models have one head, so that the number of the head can be dropped.
+    parts = [found.loc[~of_head, columns], found.loc[of_head, columns]]
+    # Uniform rows have the largest entropy by construction: nothing is measured there.
     if trained.cell.arm != "uniform":
         for layer in range(1, trained.cell.layers + 1):
             entropy = measure_entropy(model, batches, layer)

@@ -45,13 +45,19 @@ def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]
     of_columns = rows * float(np.var(by_column, ddof=1))
     rest = table - by_row[:, None] - by_column[None] + mean
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
+    # The mean square of rows holds that of the rest too, and so does that of columns: it is subtracted once.
     squares = np.array([of_rows, of_columns, -float((rest**2).sum()) / freedom[2]])
     total = float(squares.sum())
-    if total <= max(of_rows, of_columns):  # the rest was larger than the smaller of the two: nothing is taken off
-        total = max(of_rows, of_columns)
-        degrees = freedom[0] if of_rows >= of_columns else freedom[1]
-    else:
+    larger = max(of_rows, of_columns)
+    if total > larger:
         degrees = total**2 / float((squares**2 / freedom).sum())
+    else:
+        # The rest is larger than the smaller of the two. The variance of one factor alone is the least there can be.
+        total = larger
+        degrees = freedom[0]
+        if of_columns > of_rows:
+            degrees = freedom[1]
+    # Satterthwaite's formula may go below 1, where t has no useful quantile.
     degrees = max(float(degrees), 1.0)
     half = float(stats.t.ppf(0.975, degrees) * np.sqrt(total / table.size))
     return mean, mean - half, mean + half, degrees
@@ -72,11 +78,11 @@ def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple
     return float(table.mean()), float(low), float(high)
 
 
-def read_right(records: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row for each model, read from the records of which test utterances it has right.
+def read_correctness(records: pd.DataFrame) -> pd.DataFrame:
+    """Decode, from the records, which test utterances each model classifies correctly; return a row per model.
 
-    Columns: corpus, seed, split, recipe, arm (how attention was trained), `what` (the attention it was tested with) and
-    `right` (bits [utterance]).
+    Columns: corpus, seed, split, recipe (kind of position codes), arm (how attention was trained), `what` (the
+    attention it was tested with: its own, or uniform) and `right` (True or False by [utterance]).
     """
     counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
     rows = name_recipes(select(records, metric=RIGHT))
@@ -89,19 +95,21 @@ def read_right(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["corpus", "seed", "split", "recipe", "arm", "what", "right"])
 
 
-def subtract_uniform(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
-    """Return by how much uniform attention changes what is right: {(corpus, recipe, claim): {split: [seed,
-    utterance]}}.
+def compute_uniform_effects(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
+    """Compare each utterance's classification with uniform and with learned attention.
 
-    Entries are 1, 0 or −1. Attention was uniform in training, or made uniform afterwards, as the claim says.
+    Returns {(corpus, recipe, claim): {split: table [seed, utterance]}}. An entry is 1 if the utterance is classified
+    correctly only with uniform attention, −1 if only with learned attention, else 0. Attention was uniform from the
+    start of training, or made uniform after it, as the claim says.
     """
-    models = read_right(records)
+    models = read_correctness(records)
     found: dict[tuple[str, str, str], dict[int, Table]] = {}
     for names, group in models.groupby(["corpus", "recipe", "split"], sort=False):
         corpus = str(names[0])
         recipe = str(names[1])
         split = int(str(names[2]))
         own = group[group["what"] == "test"]
+        # Models of one seed begin with the same weights, so that differences are paired by seed.
         learned = own[own["arm"] == LEARNED].set_index("seed")["right"]
         others = {
             NOT_NEEDED: own[own["arm"] == "uniform"].set_index("seed")["right"],
@@ -132,7 +140,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     attention, the other about models whose attention is made uniform after training. The interval counts both seeds
     (or splits) and test utterances as random draws. `whole`: the records of all corpora and seeds.
     """
-    found = subtract_uniform(whole.records)
+    found = compute_uniform_effects(whole.records)
     for here in whole.corpora:
         for (corpus, recipe, name), by_split in found.items():
             if corpus != here.corpus:
@@ -141,7 +149,10 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             table = stack_splits(by_split)
             value, low, high, freedom = estimate_crossed_interval(table)
             margin = claim.within or 0.0
-            drawn = f"{len(table)} {'splits' if len(by_split) >= FEWEST else 'seeds'} × {table.shape[1]} utterances"
+            of_rows = "seeds"
+            if len(by_split) >= FEWEST:
+                of_rows = "splits"
+            drawn = f"{len(table)} {of_rows} × {table.shape[1]} utterances"
             statistic = f"{claim.statistic} (claim: {-margin:.3g} to {margin:.3g}):"
             note = "; ".join(filter(None, (drawn, here.note)))
             test = Test(claim, statistic, value, n=len(table), subject=f"{here.title}, {recipe}", note=note)
@@ -159,12 +170,14 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = []
-    for (corpus, recipe, name), by_split in subtract_uniform(whole.records).items():
+    for (corpus, recipe, name), by_split in compute_uniform_effects(whole.records).items():
         table = stack_splits(by_split)
+        # Two equal columns have no variance between utterances: only that of rows is left.
+        rows_alone = np.repeat(table.mean(1)[:, None], 2, 1)
         ways = {
             "crossed": estimate_crossed_interval(table)[:3],
             "bootstrap of both": bootstrap_interval(table),
-            "seeds or splits alone": estimate_crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1))[:3],
+            "seeds or splits alone": estimate_crossed_interval(rows_alone)[:3],
         }
         for way, (value, low, high) in ways.items():
             what = f"{TITLES.get(corpus, corpus)}, {recipe}, {name}: {way}"

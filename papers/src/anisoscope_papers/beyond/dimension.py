@@ -48,7 +48,9 @@ def find_saturation(accuracy: Seeds) -> Array:
     if not widths:
         return accuracy.nothing
     table = np.stack([accuracy[width] for width in widths])  # [width, seed]
-    enough = np.flip(np.minimum.accumulate(np.flip(table >= table[-1] - NEAR, 0), 0), 0)
+    near = table >= table[-1] - NEAR
+    # A width is enough if it and all wider ones are near: the minimum is taken from the widest down.
+    enough = np.flip(np.minimum.accumulate(np.flip(near, 0), 0), 0)
     found = np.array(widths)[enough.argmax(0)]
     return np.where(np.isnan(table).any(0), np.nan, found)
 
@@ -65,10 +67,12 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         accuracy = group_by_width(here, "accuracy", component="test")
         if here.corpus != TREEBANK:
             needed[count] = pd.Series(find_saturation(accuracy), here.seeds)
+            # In a simplex of k corners, any two directions have the cosine −1 / (k − 1).
             most = group_by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
         if narrow := [width for width in accuracy if width < count]:
             yield here.test("fewer dimensions than classes", accuracy[max(narrow)] - accuracy[max(accuracy)])
+        # Two class means differ along one line, whatever the training does.
         if count > 2:
             taken = group_by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
             yield here.test("classes take every dimension they can", taken)
@@ -82,8 +86,14 @@ def fit_growth(needed: dict[int, pd.Series]) -> Array:
     NaN if a seed has fewer.
     """
     table = pd.DataFrame(needed).T  # [classes, seed]
-    known = [table[seed].dropna() for seed in table]
-    slopes = [np.polyfit(np.log2(x.index), np.log2(x), 1)[0] if len(x) > 2 else np.nan for x in known]
+    slopes = []
+    for seed in table:
+        known = table[seed].dropna()
+        # A line through two points would fit anything.
+        if len(known) > 2:
+            slopes.append(np.polyfit(np.log2(known.index), np.log2(known), 1)[0])
+        else:
+            slopes.append(np.nan)
     return np.array(slopes or [np.nan], dtype=float)
 
 
@@ -97,7 +107,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
     for metric, title in titles.items():
         frame: pd.DataFrame = average_seeds(select(rows, metric=metric), "corpus", "dim")
-        frame = frame.assign(corpus=frame["corpus"].map(lambda c: f"{count_classes(c)}{' tags' * (c == TREEBANK)}"))
+        names = {corpus: str(count_classes(corpus)) for corpus in frame["corpus"].unique()}
+        if TREEBANK in names:
+            names[TREEBANK] += " tags"
+        frame = frame.assign(corpus=frame["corpus"].map(names))
         name = f"dimension_{metric.rpartition('.')[2]}"
         settings: dict[str, Any] = {"x": "dim", "series": "corpus", "scale": "log", "size": (640, 260)}
         drawn |= whole.chart(charts.trajectory, frame, name, titles=("width", title), **settings)

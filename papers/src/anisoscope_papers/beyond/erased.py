@@ -95,8 +95,10 @@ class Maps:
             for number, one in iter_seen(model, batches):
                 words = batches.encoded.words[number]
                 count = len(examples[number].all_words)
+                # A score depends on the class that it is asked for; here every class is asked for in turn.
                 of_class = [compute_attributions(replace(one, found=c), directions) for c in range(classes)]
                 tokens = {ATTENTION: of_class[0][ATTENTION, 1], FOUND: of_class[one.found][VALUES, 1]}
+                # The largest over classes does not say which class was predicted, as `FOUND` does.
                 tokens[DIRECTIONS] = np.max([found[VALUES, 1] for found in of_class], axis=0)
                 scores = {name: average_over_words(x, words, count) for name, x in tokens.items()}
                 ones[number] = one.found, {**scores, RANDOM: draw.random(count)}
@@ -120,7 +122,10 @@ class Maps:
 def keep_words(example: Example, keep: Marks) -> Example:
     """Return an example with only the words that `keep` [word] marks."""
     first = len(example.words)
-    second = None if example.second is None else tuple(compress(example.second, keep[first:]))
+    second = None
+    if example.second is not None:
+        second = tuple(compress(example.second, keep[first:]))
+    # Rationales mark the words of the whole text, which are not there any more.
     return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
 
 
@@ -172,21 +177,23 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     progress.
     """
     cells = []
-    for s in range(plan.seeds):
-        for c in plan.names():
-            cells.append(Cell(c, seed=s))
+    for seed in range(plan.seeds):
+        for corpus in plan.names():
+            cells.append(Cell(corpus, seed=seed))
     return gather(cells, plan, context, read_accuracies, measure_retrained)
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on which map (scores of words) finds the words that a classifier needs.
 
-    The accuracy of classifiers trained again without the highest-scored words is compared: directions of values with
-    attention, and each of them with random words. A control: erasing by the predicted class gives the class away.
-    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    Classifiers are trained again without the words that a map scores highest: the better the map, the lower their
+    accuracy. Scores by directions of values are compared with scores by attention, and both with random scores. A
+    control tests that erasing by the predicted class tells the class: which words are missing depends on it. `whole`:
+    the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
+        accuracy = here.table("component", metric="retrained.accuracy")
+        agreement = here.table("component", metric="retrained.agreement")
         for share in choose_shares(here.corpus):
             which = f"{share:.0%} erased"
             by: Mapping[str, Array] = {name: accuracy[name_arm(name, share)] for name in MAPS}
@@ -194,9 +201,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             yield here.test(better, by[ATTENTION] - by[DIRECTIONS], which)
             yield here.test("attention is faithful", by[RANDOM] - by[ATTENTION], which)
             yield here.test("directions are faithful", by[RANDOM] - by[DIRECTIONS], which)
-        yield here.test(
-            "the class found leaks", named[name_arm(FOUND, HALF)] - named[name_arm(DIRECTIONS, HALF)], "50% erased"
-        )
+        leak = agreement[name_arm(FOUND, HALF)] - agreement[name_arm(DIRECTIONS, HALF)]
+        yield here.test("the class found leaks", leak, "50% erased")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

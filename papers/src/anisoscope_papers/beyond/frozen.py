@@ -31,9 +31,17 @@ def group_by_steps(here: Evidence) -> dict[str, Seeds]:
     """
     rows = name_recipes(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]
-    after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
-    rows = rows.assign(after=after)
+    rows = rows.assign(after=count_attention_steps(rows))
     return {str(recipe): here.by(found, "after") for recipe, found in rows.groupby("recipe", sort=False)}
+
+
+def count_attention_steps(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Return, for each record, in how many steps of training its model's attention was trained.
+
+    All of them for learned attention, −1 for uniform attention, which has nothing to train.
+    """
+    steps = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"])
+    return steps.where(rows["arm"] != "uniform", -1.0)
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -45,19 +53,23 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         for recipe, accuracy in group_by_steps(here).items():
+            # Keys are steps, of 480; among those at which attention was frozen, 38 is the nearest to a tenth.
             throughout = accuracy[max(accuracy)]
             yield here.test("a tenth of training is enough", accuracy[38.0] - throughout, recipe)
             yield here.test("as it was drawn is enough", accuracy[0.0] - throughout, recipe)
             yield here.test("half of training is enough", accuracy[240.0] - throughout, recipe)
-            yield here.test("more steps of attention, more accuracy", rank_trend(accuracy), recipe, of_several=True)
+            yield here.test(
+                "more steps of attention, more accuracy", correlate_with_steps(accuracy), recipe, of_several=True
+            )
             yield here.test("uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe)
 
 
-def rank_trend(accuracy: Seeds) -> Array:
+def correlate_with_steps(accuracy: Seeds) -> Array:
     """Return the rank correlation of accuracy with the number of steps in which attention was trained, [seed].
 
     `accuracy`: its values [seed] by that number.
     """
+    # Uniform attention, −1, has no place on the scale of steps.
     steps = sorted(step for step in accuracy if step >= 0)
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
     return np.array([compute_spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
@@ -69,8 +81,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = name_recipes(select(whole.records, **TESTED))
-    after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
-    frame = average_seeds(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")
+    rows = rows.assign(steps_of_attention=count_attention_steps(rows))
+    frame = average_seeds(rows, "corpus", "recipe", "steps_of_attention")
     frame = pd.DataFrame(frame).rename(columns={"recipe": "positions"})
     return whole.chart(
         charts.trajectory,

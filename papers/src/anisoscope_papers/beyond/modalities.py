@@ -21,8 +21,8 @@ from anisoscope.data.opening import open_plan
 from anisoscope.errors import CorpusError
 from anisoscope.provenance import make_run_id
 from anisoscope_papers.beyond import arms
-from anisoscope_papers.beyond.causes import ARMS, draw, judge, select_kept
-from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
+from anisoscope_papers.beyond.causes import ARMS, draw, judge, measure_arms
+from anisoscope_papers.beyond.trained import VERSION, Experiment, train_and_measure
 from anisoscope_papers.study import declare
 from anisoscope_papers.training import kinds
 from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, find_kind, prepare_material
@@ -79,7 +79,7 @@ class KindRecipe:
         with torch.random.fork_rng([]):
             known = compute_guess_loss(kind, made)
         named = {"model": arm, "seed": seed, "corpus": kind.corpus}
-        follow(made, how, plan, self.seen, known, folder, named)
+        train_and_measure(made, how, plan, self.seen, known, folder, named)
         shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
@@ -143,7 +143,7 @@ STUDIES = tuple(
         "beyond",
         name,
         settings=SETTINGS[name],
-        measure=partial(select_kept, name),
+        measure=partial(measure_arms, name),
         judge=partial(judge, name, over=over),
         draw=partial(draw, name, loss=loss),
     )

@@ -39,24 +39,25 @@ OUTCOMES: dict[str, dict[str, Any]] = {
 }
 
 
-def _rows(here: Evidence, name: str) -> pd.DataFrame:
+def _select_outcome(here: Evidence, name: str) -> pd.DataFrame:
     """Return the records of an outcome (a key of `OUTCOMES`), in the last layer if it is measured by layer.
 
-    Models that learnt nothing count as well. `here`: the evidence.
+    `here`: the evidence.
     """
+    # Models that learnt nothing count as well: that is what their kind of attention led to.
     rows = select(here.records, family=[OWN, OTHER_ARM], weight=0.0, **OUTCOMES[name])
     return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
-    """Yield the tests on what models lose that are trained without learnt attention (uniform, random, or frozen), by
-    depth.
+    """Yield the tests on what is lost by training a model with uniform, random or frozen attention, for each depth.
 
-    Tested are accuracy, how well directions separate the classes, the similarity of values, and whether similar values
-    predict a small loss. `whole`: the records of all corpora; a test has one number per seed.
+    Tested are differences from models with learnt attention: in accuracy, in how well directions separate the classes,
+    and in the similarity of values. A last test: where values are similar, little accuracy is lost. `whole`: the
+    records of all corpora; a test has one number per seed.
     """
     for here in whole.corpora:
-        accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
+        accuracy, values, auc = (here.by(_select_outcome(here, name), "layers", "arm") for name in OUTCOMES)
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
             which = f"L = {layers:g}"
             own = (layers, LEARNED)
@@ -64,19 +65,21 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
             yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)
             yield here.test("values make up for it", values[layers, "uniform"] - values[own], which)
-    yield whole.test("alike values, dispensable attention", rank_prediction(whole))
+    yield whole.test("alike values, dispensable attention", correlate_values_with_loss(whole))
 
 
-def rank_prediction(whole: Evidence) -> np.ndarray:
-    """Return the rank correlation, over corpora and depths, of the values' similarity with the accuracy lost under
-    uniform attention, [seed].
+def correlate_values_with_loss(whole: Evidence) -> np.ndarray:
+    """Correlate the similarity of values with the accuracy that uniform attention loses; return a number per seed.
 
-    The similarity is that of models with learnt attention. `whole`: the records of all corpora.
+    It is a rank correlation over all pairs of corpus and depth. The similarity is that of models with learnt attention.
+    `whole`: the records of all corpora. Returns [seed]; NaN for fewer than `FEWEST` pairs.
     """
-    accuracy, values = (whole.by(_rows(whole, name), "corpus", "layers", "arm") for name in list(OUTCOMES)[:2])
-    cells = sorted({key[:2] for key in accuracy})
-    lost = {c: accuracy[*c, LEARNED] - accuracy[*c, "uniform"] for c in cells}
-    alike = {c: values[*c, LEARNED] for c in cells}
+    first, second, _ = OUTCOMES
+    accuracy = whole.by(_select_outcome(whole, first), "corpus", "layers", "arm")
+    values = whole.by(_select_outcome(whole, second), "corpus", "layers", "arm")
+    cells = sorted({(corpus, layers) for corpus, layers, _ in accuracy})
+    lost = {cell: accuracy[*cell, LEARNED] - accuracy[*cell, "uniform"] for cell in cells}
+    alike = {cell: values[*cell, LEARNED] for cell in cells}
     return compute_correlation(Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST)
 
 
@@ -91,7 +94,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
-        frame = average_seeds(_rows(whole, name), "corpus", "layers", "arm")
+        frame = average_seeds(_select_outcome(whole, name), "corpus", "layers", "arm")
         frame["what"] = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
         frame["what"] += ", " + frame["arm"]
         settings: dict[str, Any] = {"category": "what", "titles": (name, ""), "size": (560, 17)}

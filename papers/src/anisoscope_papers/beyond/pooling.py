@@ -21,11 +21,11 @@ AUC: dict[str, Any] = {"metric": "class_direction.auc", "component": None}
 TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of each word"}
 
 
-def select_last(here: Evidence, **where: Any) -> Seeds:
-    """Return values [seed] in the last layer of sound (not collapsed) models, by (what the head reads, whether at step
-    0).
+def group_last_layer(here: Evidence, **where: Any) -> Seeds:
+    """Return a metric in the last layer, {(what the head reads, whether untrained): values [seed]}.
 
-    `here`: the evidence on one corpus; `where`: which records.
+    What the head reads is `first` ([CLS]), `mean` (of the words) or `each` (every word). `here`: the evidence on one
+    corpus; `where`: conditions on records, such as metric and site. Models that learnt nothing are left out.
     """
     rows = here.find(**where)
     return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
@@ -39,7 +39,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     separate the tags. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        words, values, auc = (select_last(here, **where) for where in (WORDS, VALUES, AUC))
+        words, values, auc = (group_last_layer(here, **where) for where in (WORDS, VALUES, AUC))
         yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
         yield here.test("a class of the sentence makes words alike", words[FIRST, False] - words[FIRST, True])
         yield here.test("a tag of each word does not", words[EACH, False] - words[EACH, True])

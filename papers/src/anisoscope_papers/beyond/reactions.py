@@ -106,6 +106,7 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
             alike.append(torch.stack([average_cosine_of_pairs(x, real) for x in layers], 1))
             cls.append(torch.stack([x[:, 0].double() for x in layers], 1))
             rows.append(batch.unit)
+    # Batches are sorted by length: back to the order of the labels.
     order = torch.cat(rows).argsort()
     seen = Seen(torch.cat(alike)[order].numpy(), normalise(torch.cat(cls)[order].numpy()))
     return seen, np.array(batches.encoded.labels)
@@ -119,11 +120,14 @@ def measure_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -
     """
     cosine = cls @ cls.T
     same = labels[:, None] == labels[None]
+    # A representative without another reaction of its class has no AUC.
     alone = same.sum(1) < 2
     np.fill_diagonal(cosine, -np.inf)  # itself ranks first, and is taken off again
     np.fill_diagonal(same, False)
     own = same.sum(1)
     other = (~same).sum(1) - 1
+    # The statistic of Mann and Whitney: the sum of the ranks of one's own class, less the smallest possible sum. Every
+    # rank is one too high, since the representative itself, at −∞, has rank 1.
     ranks = rankdata(cosine, axis=1)
     above = (ranks * same).sum(1) - own * (own + 1) / 2 - own
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -218,10 +222,10 @@ def make_tests(records: pd.DataFrame) -> Iterator[Test]:
     """Yield a test of every claim on BERT for reactions, from its number in the records."""
     found = select(records, metric="claim").set_index("component")
     for name, claim in read_claims("beyond", "reactions").items():
-        yield test_of(claim, found.loc[[name]])
+        yield make_claim_test(claim, found.loc[[name]])
 
 
-def test_of(claim: Claim, row: pd.DataFrame) -> Test:
+def make_claim_test(claim: Claim, row: pd.DataFrame) -> Test:
     """Test one claim by its number in `row` (a table of one record), whose interval is over groups of reactions."""
     value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
     n = int(row["n_units"].iloc[0])
@@ -234,9 +238,11 @@ def test_of(claim: Claim, row: pd.DataFrame) -> Test:
         words = f"{claim.statistic} (claim: {inside[0]:g} to {inside[1]:g}):"
         return Test(claim, words, inside=inside, up=up, down=down, **common)
     limit = float(claim.limit)
+    # To hold, the number must pass limit and floor; to be contrary, it must lie below the limit itself.
     above, below = (float(p[0]) for p in compute_p_of_units(row, claim.threshold(limit)))
     against = float(compute_p_of_units(row, limit)[1][0])
-    words = f"{claim.statistic} (claim: > {limit:g}" + (f" by {claim.floor:g}" if claim.floor else "") + "):"
+    floor = f" by {claim.floor:g}" if claim.floor else ""
+    words = f"{claim.statistic} (claim: > {limit:g}{floor}):"
     return Test(claim, words, up=above, down=below, against=against, **common)
 
 

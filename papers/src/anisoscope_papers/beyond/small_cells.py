@@ -57,8 +57,10 @@ VERSION = 1
 
 @torch.no_grad()
 def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
-    """Measure a small model on the test split of `made`: accuracy, similarity of words by layer, and how far apart
-    the directions of classes lie.
+    """Measure a small model on the test split of the sentences `made`; return the records.
+
+    Accuracy, majority rate and whether the model learnt nothing (`collapsed`); the similarity of the words of a
+    sentence by layer; cosines between the directions of classes; and how well these directions separate the classes.
     """
     vectors, truth, units = _read(model, made)
     with evaluation_mode(model):
@@ -68,6 +70,7 @@ def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFra
     alike = alike[(alike["metric"] == "intra_sequence") & alike["component"].isna() & alike["site"].isin(SITES)]
     majority = float(truth.bincount().max()) / len(truth)
     right = float((found == truth).double().mean())
+    # What the majority class alone exceeds by chance in one of twenty test splits (one-sided, normal).
     chance = majority + 1.645 * math.sqrt(majority * (1 - majority) / len(truth))
     shares = {"accuracy": right, "majority": majority, "collapsed": float(right <= chance)}
     rows = [{"metric": name, "component": TEST, "value": value} for name, value in shares.items()]
@@ -75,6 +78,7 @@ def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFra
     labels = truth.numpy()
     for name, x in compare_classes(states, labels).items():
         rows.append({"metric": f"class_cosine.{name}", "value": x})
+    # Separation compares all pairs: its cost grows with the square of the number of words.
     few = slice(0, MOST)
     names = made.labels(cell.read)
     apart = make_separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
@@ -90,7 +94,9 @@ def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, t
     with evaluation_mode(model):
         for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
             inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
-            unit = chosen[:, None].expand(labels.shape) if model.read == EACH else chosen
+            unit = chosen
+            if model.read == EACH:
+                unit = chosen[:, None].expand(labels.shape)
             known = labels != UNTAGGED
             kept.append((model.states(**inputs)[known], labels[known], unit[known]))
     vectors, truth, units = (torch.cat(parts) for parts in zip(*kept, strict=True))
@@ -165,12 +171,11 @@ UNTRAINED = " untrained"
 _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim>\d+)(?P<untrained> untrained)?"
 
 
-def add_axes(records: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns of each model's settings to the records, and whether it is at step 0; drop `collapsed` at step
-    0.
-    """
+def add_setting_columns(records: pd.DataFrame) -> pd.DataFrame:
+    """Add columns to the records, read from the name of each model: `read`, `blocks`, `layers`, `dim`, `untrained`."""
     found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
     found = records.join(found.assign(untrained=found["untrained"].notna()))
+    # At step 0 no model has learnt anything: `collapsed` is a finding on trained ones only.
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
 
 
@@ -197,6 +202,6 @@ small_study = partial(
     measure=measure,
     needs=(),
     paper="beyond",
-    read=lambda name, records: OfSmall(name, add_axes(records)),
+    read=lambda name, records: OfSmall(name, add_setting_columns(records)),
 )
 """A study whose records are those of a grid of small models."""

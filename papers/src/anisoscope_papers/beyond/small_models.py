@@ -194,6 +194,7 @@ def _open_generated(task: str, seed: int) -> Tagged:
     for examples in corpus.splits.values():
         for example in examples:
             marks = example.rationale or [0] * len(example.all_words)
+            # Tag 0 is `none`, tag c + 1 the class c: a marked word indicates the class of its sentence.
             tags[id(example)] = [example.label + 1 if mark > 0 else 0 for mark in marks]
     return corpus, tags, ("none", *corpus.labels)
 
@@ -232,6 +233,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
             base.blocks = nn.ModuleList(FeedForwardBlock(config, i, width) for i in range(cell.layers))
             for module in base.blocks.modules():
                 self._init_weights(module)
+        # Only the row of [CLS] is read: the others need not be computed in training.
         base.row_only = "training" if cell.read == FIRST else "never"
 
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "sequence *token dim"]:
@@ -245,6 +247,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
             return x
         if self.read == FIRST:
             return x[:, 0]
+        # [CLS] is no word, and padding is none.
         words = attention_mask[:, 1:, None].to(x)
         return (x[:, 1:] * words).sum(1) / words.sum(1)
 
@@ -257,6 +260,7 @@ def build_untrained(cell: SmallCell, made: Sentences) -> Reader:
 
 def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
     """Train a small model in place on the sentences `made`, for the fixed number of steps of `plan`."""
+    # Wide models need smaller steps; `SmallGrid` says how this factor was found.
     rate = plan.rate * math.sqrt(WIDTH / cell.dim)
     optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))

@@ -60,7 +60,7 @@ class Cells(Protocol):
         """Return the folder of the model of an arm (set of changes) and a seed; it depends on every setting."""
 
     def read(self) -> dict[str, str]:
-        """Return {name: hash} of what a model is trained and measured with."""
+        """Hash the data that models are trained and measured on: {name: hash}; {} if `folder` depends on them."""
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train the model of an arm (set of changes) and a seed in `folder`, or resume, and write its records."""
@@ -177,15 +177,16 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 
     Records that `folder` holds already are not written again.
     """
-    size, (named, probed) = recipe.size, list_corpora()
+    size = recipe.size
+    named, probed = list_corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
     training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
     model = arms.build_untrained(arm, size, tokenizer, seed)
     changes = arms.list_changes(arm)
-    shares = count_unigrams(tokens, windows)
+    shares = compute_unigram_shares(tokens, windows)
     if any(change.balanced for change in changes):
-        model.token_weights.copy_(torch.from_numpy(compute_balancing(shares)))
+        model.token_weights.copy_(torch.from_numpy(compute_balanced_weights(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
     sizes = (recipe.probe, outcomes.WINDOWS)
     plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
@@ -194,7 +195,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     settings = build_settings(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
     cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
     guess = compute_unigram_loss(shares, validation)
-    follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
+    train_and_measure(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
     given = cell | {"step": recipe.steps}
     make_records_once(
         folder / ASKED, lambda: as_records(outcomes.measure_outcomes(model, tokenizer, plan, texts).assign(**given))
@@ -202,7 +203,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
-def follow(
+def train_and_measure(
     made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
 ) -> None:
     """Train a model and measure it along the way; write the records into `folder`, which also serves to resume.
@@ -218,7 +219,9 @@ def follow(
     def on_step(step: int, _last: int, model: Any) -> None:
         """Measure the model if this step is one of `seen`."""
         if step in seen:
-            make_records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
+            make_records_once(
+                folder / f"step-{step}.parquet", partial(_measure_step, model, plan, last=step == seen[-1])
+            )
 
     def found() -> pd.DataFrame:
         """Return the measurements of all steps, with validation loss and skill (1 − loss / loss of a guess)."""
@@ -232,30 +235,31 @@ def follow(
     make_records_once(folder / SEEN, found)
 
 
-def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
+def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     """Measure a model as it is at one training step, on the batches `plan`; return one record per metric and layer or
     head.
 
     Records of single dimensions are left out. At the `last` step more metrics are measured.
     """
-    settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
-    batches = [plan[i] for i in range(len(plan))]
+    settings = Settings(metrics=ALONG, tokens=("all",), groups=8, sample=0)
     if last:
+        # `centred_attention` needs the means of heads first, from a pass of its own.
         with evaluation_mode(model):
-            measurement = run_pass(model.base_model, plan, settings)
+            measurement = run_pass(model.base_model, plan, replace(settings, metrics=AT_THE_END))
     else:
-        measurement = measure_probe(model.base_model, batches, settings)
+        measurement = measure_probe(model.base_model, [plan[i] for i in range(len(plan))], settings)
     form = arms.find_form(getattr(model.config, "arm", arms.BASE))
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
 
-def count_unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of each token in the training windows, [token], with one added to every count.
+def compute_unigram_shares(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share that each token of the vocabulary has in the training windows, [token].
 
     `tokens`: the tokenised corpus; `windows`: indices of the windows for training.
     """
+    # One is added to every count: a token that training lacks may occur in validation, and its logarithm is taken.
     counts = np.ones(tokens.vocabulary)
     first = len(tokens.affixes.prefix)
     for part in np.array_split(windows, max(1, len(windows) // 4096)):
@@ -264,9 +268,11 @@ def count_unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.flo
     return np.asarray(counts / counts.sum(), dtype=np.float64)
 
 
-def compute_balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return weights proportional to share^−½, [token]; their mean over tokens as they occur is 1. `shares`: of
-    tokens, [token].
+def compute_balanced_weights(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the weight that each token's error has in the loss of the arm `balanced`: proportional to share^−½.
+
+    `shares`: of tokens in the training text, [token]. Returns [token]; the mean weight over the tokens of the text is
+    1.
     """
     weights = shares**-0.5
     return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)

@@ -20,9 +20,10 @@ STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forwa
 
 
 def measure_convergence(here: Evidence, blocks: str) -> Array:
-    """Return how much more similar words are in the last layer than at step 0, [seed], averaged over depths above one.
+    """Return how much training raises the similarity of a sentence's words in the last layer, [seed].
 
-    `here`: the evidence on one corpus; `blocks`: what the model's blocks consist of (a key of `BLOCKS`).
+    It is the value after training less that at step 0, averaged over models of two or more layers. `here`: the evidence
+    on one corpus; `blocks`: what the models' blocks consist of (a key of `BLOCKS`).
     """
     rows = here.find(blocks=blocks, **WORDS)
     table = here.by(rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)], "layers", "untrained")

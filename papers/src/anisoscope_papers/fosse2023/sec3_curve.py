@@ -17,7 +17,7 @@ from anisoscope_papers.study import Compared
 LATE = 1 / 3
 
 
-def _rows(here: Evidence, family: str) -> pd.DataFrame:
+def _select_similarities(here: Evidence, family: str) -> pd.DataFrame:
     """Return the records of the mean cosine of tokens inside utterances, for hidden states of one family of models.
 
     `here`: the evidence on one corpus.
@@ -30,7 +30,7 @@ def _select_curve(here: Evidence, family: str) -> Array:
 
     `here`: the evidence on one corpus.
     """
-    table = here.by(_rows(here, family), "layer")
+    table = here.by(_select_similarities(here, family), "layer")
     return np.stack(list(table.values()) or [table.nothing] * 2, 1)
 
 
@@ -67,8 +67,8 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
     `here`: the evidence on one corpus. Before fine-tuning there are no seeds, hence one number.
     """
-    before = _rows(here, BEFORE).drop_duplicates("layer")
-    for when, rows in (("before", before), ("after", _rows(here, TUNED))):
+    before = _select_similarities(here, BEFORE).drop_duplicates("layer")
+    for when, rows in (("before", before), ("after", _select_similarities(here, TUNED))):
         curve = here.numbers[when]
         for end, layer, published in (("input", 0, curve[0]), ("last layer", rows["layer"].max(), curve[-1])):
             yield here.compared(f"{end} {when} fine-tuning", published, select(rows, layer=layer))
@@ -82,7 +82,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
-        found = {name: average_seeds(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
+        found = {name: average_seeds(_select_similarities(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
             layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))

@@ -17,7 +17,7 @@ from anisoscope_papers.study import Compared
 MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
-def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
+def _select_shares(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
     """Return the records of a metric on one split for a family of classifiers, including collapsed ones.
 
     `here`: the evidence on one corpus; `metric`: `accuracy` or `majority`.
@@ -33,12 +33,12 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        fine, one = (here.by(_rows(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
-        rate = here.by(_rows(here, TUNED, "majority"), "metric")["majority"]
+        fine, one = (here.by(_select_shares(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
+        rate = here.by(_select_shares(here, TUNED, "majority"), "metric")["majority"]
         yield here.test("fine-tuned above majority", _drop_missing(fine - rate))
         yield here.test("fine-tuned above one layer", _drop_missing(fine - one))
         if here.numbers:
-            like = here.by(_rows(here, OWN, split=_choose_split(here)), "metric")["accuracy"]
+            like = here.by(_select_shares(here, OWN, split=_choose_split(here)), "metric")["accuracy"]
             test = here.test("one layer as published", like, around=here.numbers[1])
             yield replace(test, apart=here.apart)
             if PUBLISHED[here.corpus] == PAIRED:
@@ -83,11 +83,11 @@ def compare(here: Evidence) -> Iterator[Compared]:
     rate = _read_majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
     fine, one = (remark + _describe_collapsed(here, family) for family in (TUNED, OWN))
-    yield here.compared("fine-tuned encoder", here.numbers[0], _rows(here, TUNED), fine)
+    yield here.compared("fine-tuned encoder", here.numbers[0], _select_shares(here, TUNED), fine)
     split = _choose_split(here)
     if split == SHORT:
         one += ", on reviews of 50 words"
-    yield here.compared("one attention layer", here.numbers[1], _rows(here, OWN, split=split), one)
+    yield here.compared("one attention layer", here.numbers[1], _select_shares(here, OWN, split=split), one)
 
 
 def _describe_collapsed(here: Evidence, family: str) -> str:
@@ -106,7 +106,7 @@ def _choose_split(here: Evidence) -> str:
 
     `here`: the evidence on one corpus.
     """
-    if len(_rows(here, OWN, split=SHORT)):
+    if len(_select_shares(here, OWN, split=SHORT)):
         return SHORT
     return "test"
 
@@ -121,7 +121,7 @@ def _list_bars(here: Evidence, place: int, family: str) -> list[pd.DataFrame]:
 
     `place`: the position of the family in the rows of the paper's table.
     """
-    ours = average_seeds(_rows(here, family).assign(what=f"{here.title}, ours"), "what")
+    ours = average_seeds(_select_shares(here, family).assign(what=f"{here.title}, ours"), "what")
     others = []
     if here.numbers:
         others.append((f"{here.title}, published", here.numbers[place]))

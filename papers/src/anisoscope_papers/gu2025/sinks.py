@@ -171,7 +171,7 @@ def find_unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
     return {int(seed) for seed in skill.loc[skill["value"] < LEARNT, "seed"]}
 
 
-def explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+def explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
     """Return why a claim on what removes sinks cannot be tested: `base` has none. "" if it can."""
     if claim.premise is None:
         return ""
@@ -182,7 +182,7 @@ def explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
     return f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
 
 
-def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
+def make_claim_test(claim: Claim, records: pd.DataFrame) -> Test | None:
     """Return the test of a claim; None if no model that it is about was measured."""
     (arm,) = claim.systems
     values = compute_values(claim, records, arm).dropna(how="all")
@@ -192,7 +192,7 @@ def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
     known = values.astype(float)
     if claim.against != "start":
         known = known.where(~known.index.isin(find_unlearnt(records, (arm, *others))))
-    nothing = explain_nothing_to_lose(claim, records)
+    nothing = explain_untestable(claim, records)
     test = make_test_of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
     if nothing:
         return replace(test, up=np.nan, down=np.nan, against=np.nan)
@@ -205,7 +205,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     missing = []
     for claim in read_claims(PAPER, "sinks").values():
         measured = len(select(records, metric=claim.metric, model=claim.systems)) > 0
-        test = test_of(claim, records) if measured else None
+        test = make_claim_test(claim, records) if measured else None
         if test is None:
             why = f"no {claim.metric} of {', '.join(claim.systems)} in these settings"
             missing.append(make_verdict_without_test(claim, None, "not measured", reason=why))

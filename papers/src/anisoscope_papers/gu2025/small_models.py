@@ -46,7 +46,14 @@ from anisoscope.models.modes import evaluation_mode
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once, select
 from anisoscope_papers.beyond import forms
-from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, compute_unigram_loss, count_unigrams, list_corpora
+from anisoscope_papers.beyond.trained import (
+    LOSS,
+    SEEN,
+    SKILL,
+    compute_unigram_loss,
+    compute_unigram_shares,
+    list_corpora,
+)
 from anisoscope_papers.training.contents import hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
 from anisoscope_papers.training.language_model import build_settings
@@ -104,7 +111,7 @@ class SmallModels:
         model = build_untrained(arm, size, len(tokenizer), seed)
         validation = Examples(tokens, held, len(held), 0, shuffled=False)
         examples = Examples(tokens, windows, self.steps * size.batch, seed)
-        guess = compute_unigram_loss(count_unigrams(tokens, windows), validation)
+        guess = compute_unigram_loss(compute_unigram_shares(tokens, windows), validation)
         plan = open_plan(probed, model, tokenizer, modality="text", sequences=self.probe)[0]
 
         def on_step(step: int, _last: int, model: Any) -> None:

@@ -115,7 +115,7 @@ def find_places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Seri
             )
 
 
-def test_of(claim: Claim, name: str, row: pd.Series) -> Test:
+def make_claim_test(claim: Claim, name: str, row: pd.Series) -> Test:
     """Return the test of a claim on A in one place (row) of a network, against q95, over units of its corpus."""
     bound = float(row["q95"])
     frame = row.to_frame().T
@@ -152,7 +152,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     tests = []
     for claim in every:
         for name, last, largest in found:
-            tests.append(test_of(claim, name, last if claim.below is not None else largest))
+            tests.append(make_claim_test(claim, name, last if claim.below is not None else largest))
     return judge_tests(tests)
 
 
