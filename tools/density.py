@@ -32,28 +32,28 @@ NOT_CODE = {
 }
 VERBS = frozenset(
     """
-    abbreviate accept accumulate adapt add align allocate allow announce answer append apply are arrange as ask
-    assert assign attach attend average back balance batch begin begins bin bind blame block bootstrap bound build
-    cache calibrate call can cancel capture carry cast centre change check choose classify clean clear close
-    collapse collect combine compare complete compress compute concatenate configure connect construct consume
-    contain contradict continue convert copy correct correlate count counts cover create cross cut decide declare decode
-    decompose deduplicate default define delay delete describe detect determine digest disable discard discount discover display
+    abbreviate accept accumulate adapt add align allocate allow announce answer append apply are arrange as ask assert
+    assign attach attend average back balance batch begin begins bin bind blame block bootstrap bound build cache
+    calibrate call can cancel capture carry cast centre change check choose classify clean clear close collapse collect
+    combine compare complete compress compute concatenate configure connect construct consume contain contradict
+    continue convert copy correct correlate count counts cover create cross cut decide declare decode decompose
+    deduplicate default define delay delete describe detect determine digest disable discard discount discover display
     divide does download draw drop echo embed emit enable encode end ensure enter erase escape estimate evaluate exclude
-    execute expand expect explain export extend extract fail fetch fill filter find finish fit fix flatten fold
-    follow follows force forget format freeze gather generate get give go group guard guess hand handle has hash
-    hide hold holds identify ignore import indent infer inform initialise insert inspect install intercept
-    interpolate invert is iter iterate join judge keep knows label launch lay leave let limit link list load locate
-    log look lookup lose lower main make map mark mask match may measure merge mix move must name needs normalise
-    note notice number observe offer omit open order pack pad parse partition pass patch peek perturb pick place
-    plan plot point pool predict prefer prefetch prefix prepare print probe project propagate prove provide prune
-    pull push put quote raise rank read reads rebuild recall receive recognise record redraw reduce refer refuse
-    register regress reject release remember remove rename render repeat replace report require resample resize
-    resolve rest restore restrict resume retry return reuse reverse roll rotate round rows run sample save say scale
-    scan search see seed select send separate serve set settle shift shorten should show shuffle sign silence
-    simulate skip slice solve sort split stack standardise start state step stop store strip subtract suggest sum
-    summarise supports suspend swap switch synchronise take tally tell test tie tile to toggle tokenise tokenize
-    trace track train transform transpose trim truncate try turn uncentre undo unembed unite unpack unwrap update
-    use validate verify visit wait walk warn watch weigh weight whiten widen wrap write yield
+    execute expand expect explain export extend extract fail fetch fill filter find finish fit fix flatten fold follow
+    follows force forget format freeze gather generate get give go group guard guess hand handle has hash hide hold
+    holds identify ignore import indent infer inform initialise insert inspect install intercept interpolate invert is
+    iter iterate join judge keep knows label launch lay leave let limit link list load locate log look lookup lose lower
+    main make map mark mask match may measure merge mix move must name needs normalise note notice number observe offer
+    omit open order pack pad parse partition pass patch peek perturb pick place plan plot point pool predict prefer
+    prefetch prefix prepare print probe project propagate prove provide prune pull push put quote raise rank read reads
+    rebuild recall receive recognise record redraw reduce refer refuse register regress reject release remember remove
+    rename render repeat replace report require resample resize resolve rest restore restrict resume retry return reuse
+    reverse roll rotate round rows run sample save say scale scan search see seed select send separate serve set settle
+    shift shorten should show shuffle sign silence simulate skip slice solve sort split stack standardise start state
+    step stop store strip subtract suggest sum summarise supports suspend swap switch synchronise take tally tell test
+    tie tile to toggle tokenise tokenize trace track train transform transpose trim truncate try turn uncentre undo
+    unembed unite unpack unwrap update use validate verify visit wait walk warn watch weigh weight whiten widen wrap
+    write yield
     """.split()  # noqa: SIM905
 )
 """First words that make a name of a function a verb: imperatives, and `is`, `has`, `can` of what answers yes or no."""
