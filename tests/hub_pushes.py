@@ -41,7 +41,8 @@ class _PushHandler(_Handler):
 
     def create(self, name, given):
         if name in self.server.repositories:
-            return self.answer(409, {"error": "You already created this dataset repo"})
+            url = f"{self.server.address}/{name}"
+            return self.answer(409, {"error": "You already created this dataset repo", "url": url})
         folder = self.server.root / name.replace("/", "--")
         folder.mkdir()
         self.server.add(name, {"0" * 40: folder}, private=given.get("visibility") == "private")

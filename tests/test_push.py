@@ -56,6 +56,20 @@ def test_what_arrives_is_the_run(run, tmp_path):
     assert not list(arrived.glob("reservoir*"))
 
 
+def test_a_private_run_is_for_its_owner_alone(run, tmp_path):
+    """What is public already is not pushed to: nobody would have noticed."""
+    with PushHub(tmp_path) as hub:
+        (tmp_path / "public").mkdir()
+        hub.add("datasets/jane/public", {"0" * 40: tmp_path / "public"})
+        done = pushed([run, "jane/secret", "--create", "--private"], hub, tmp_path / "home")
+        assert done.returncode == 0, done.stderr
+        assert hub.repositories["datasets/jane/secret"].private
+        for more in ([], ["--create"]):
+            refused = pushed([run, "jane/public", "--private", *more], hub, tmp_path / "home")
+            assert refused.returncode == 6 and "a public one" in refused.stderr, refused.stderr
+        assert len(hub.messages) == 1 and not list((tmp_path / "public").iterdir())
+
+
 def test_the_card_is_read_by_a_hub(run, tmp_path):
     done = invoke(["push", run, "jane/geometry", "--dry-run", "-o", tmp_path / "out", "--format", "json"])
     assert done.exit_code == 0, done.output

@@ -315,6 +315,8 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     losses = [loss for _, loss in run.training["validation_loss"]]
     assert len(losses) < 30 and losses[-1] > losses[-2] == min(losses)
     assert run.training["best_epoch"] == len(losses) - 1
+    a_epoch = run.training["steps"] // len(losses)
+    assert run.training["kept_step"] == run.training["best_epoch"] * a_epoch
 
 
 def test_frozen_vectors_stay_and_trained_ones_do_not(tmp_path):

@@ -122,7 +122,8 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
 
     create, private  create the data set if it does not exist, visible to its owner only
 
-    OutputError without a token, if the data set does not exist or may not be written, and if the hub fails.
+    OutputError without a token, if the data set does not exist or may not be written, if it is to be private and is
+    public already, and if the hub fails.
     """
     require_extra("models", "to push to the hub")
     from huggingface_hub import HfApi, get_token
@@ -141,6 +142,10 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
 
     if create:
         _call_hub(create_data_set, repository)
+    # One that exists keeps its visibility, whatever was asked for.
+    if private and not _call_hub(lambda: hub.dataset_info(repository), repository).private:
+        cure = "make it private in its settings on the hub, name another one, or leave --private out"
+        raise OutputError(f"the data set {repository} to be private", "a public one", cure)
     _, manifest = read_run(publication.folder)
     title = f"Geometry of {name_model(manifest)}, measured with Anisoscope"
 
@@ -152,10 +157,10 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
     return f"{hub.endpoint}/datasets/{repository}"
 
 
-def _call_hub(call: Callable[[], Any], repository: str) -> None:
-    """Call the hub; turn any exception into an OutputError with advice."""
+def _call_hub(call: Callable[[], Any], repository: str) -> Any:
+    """Call the hub and return its answer; turn any exception into an OutputError with advice."""
     try:
-        call()
+        return call()
     # The hub's library lets errors of every kind through.
     except Exception as error:
         fault = classify_fault(error)
