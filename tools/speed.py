@@ -36,6 +36,7 @@ def page() -> str:
         **_spectrum_intervals(held["spectrum_intervals"]),
         **_tabulate_shares(held["spectrum_share"]),
         **_dtypes(held["dtypes"]),
+        dtypes_machine=held["dtypes"][0]["machine"],
     )
 
 
@@ -229,12 +230,20 @@ def _moved(apart: float) -> str:
 
 
 def _others(held: dict[str, Rows]) -> list[str]:
-    """Tables of what else was measured."""
+    """Return the tables of what else was measured; one from another machine than the others' says from which."""
+    usual = held["limit"][0]["machine"]
     parts = []
     for name, (title, columns) in OTHERS.items():
-        rows = [[_cell(row.get(column)) for column in columns] for row in held.get(name, [])]
-        if rows:
-            parts.append(f"{title}\n\n{_table(columns, rows)}")
+        rows = held.get(name, [])
+        if not rows:
+            continue
+        machines = sorted({row["machine"] for row in rows} - {usual})
+        if machines:
+            title += f" Machine: {', '.join(machines)}."
+        cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+        parts.append(f"{title}\n\n{_table(columns, cells)}")
+        if name == "sizes":
+            parts.append(SIZES)
     return [*parts, PEERS]
 
 
@@ -278,6 +287,11 @@ OTHERS = {
         ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
     ),
 }
+
+SIZES = """- Vectors are measured before the first layer too, so a model of few layers has a larger ratio than the whole one.
+- This CPU multiplies bfloat16 matrices in hardware (AMX), and the bare pass in bfloat16 takes a third of its time in float32. Measuring stays in float32,
+  since products of bfloat16 come back rounded to 8 bits on a CPU: so here its share is largest.
+- It reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""
 
 PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
   passes it takes more than five times as long. No other tool reaches five times.
@@ -411,7 +425,7 @@ relative. *interval ±* is the median half-width of the 95 % intervals of that m
 - Attention rows come from the exact softmax of the queries and keys that the model computed. `eager` and `sdpa` round the output of attention
   differently, so later layers differ.
 
-Processor time of each dtype, one thread:
+Processor time of each dtype, one thread ({dtypes_machine}):
 
 {costs}
 
