@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import tiny
 import torch
+from papers_goldens import RESULTS
 from scipy import stats
 
 from anisoscope.capture.masking import Masking
@@ -792,22 +793,49 @@ def test_a_head_reads_the_keys_of_its_own_group():
 SHARED = (("query", 4), ("key", 2))
 
 
-def test_all_orders_of_the_layers_are_tried_where_they_are_finite():
+@pytest.mark.parametrize("block", [1, 40, 20_000])
+def test_all_orders_of_the_layers_are_tried_where_they_are_finite(monkeypatch, block):
     """p near .025 turned with the random seed of the drawn orders: 70 of 200 seeds said the other."""
     generator = np.random.default_rng(0)
-    for seeds, layers in ((2, 3), (3, 4), (4, 3)):
+    monkeypatch.setattr(fig13_14_alignment, "BLOCK", block)
+    for seeds, layers in ((2, 3), (3, 4), (4, 3), (5, 3)):
         rows_of = generator.standard_normal((seeds, layers, 5)) + generator.standard_normal((1, layers, 5))
         unit = rows_of / np.sqrt((rows_of**2).sum((1, 2), keepdims=True))
         by_hand = []
         for others in itertools.product(itertools.permutations(range(layers)), repeat=seeds - 1):
             turned = [unit[0], *(unit[i + 1][list(order)] for i, order in enumerate(others))]
             by_hand.append(np.mean([(a * b).sum() for a, b in itertools.combinations(turned, 2)]))
-        found = fig13_14_alignment._correlate_all_orders(unit)
+        found = np.concatenate(list(fig13_14_alignment._correlate_all_orders(unit)))
         assert found[0] == pytest.approx(by_hand[0])
+        assert fig13_14_alignment._correlate_as_they_stand(unit) == pytest.approx(by_hand[0])
         np.testing.assert_allclose(np.sort(found), np.sort(by_hand), atol=1e-12)
         test = fig13_14_alignment._test_by_permutation(Claim("alike", "Alike", "", floor=-1.0, because="any"), rows_of)
         assert test.up == pytest.approx(np.mean(np.array(by_hand) >= by_hand[0] - 1e-12))
         assert f"all {len(by_hand):,} orders" in test.note
+
+
+def test_p_over_eight_million_orders_is_that_of_one_table_of_them():
+    """The p of figure 23 over 24^5 orders took seconds, so that no world could be drawn of it 200 times."""
+    folder = RESULTS / "godey2024/causal/fig23"
+    cosine = fig13_14_alignment.Alignment.of(runner.open_finished(folder).records).cosine
+    profile = cosine[:, -1].mean(-1)
+    rows_of = profile - profile.mean(1, keepdims=True)
+    unit = rows_of / np.linalg.norm(rows_of, axis=1, keepdims=True)
+    orders = np.array(list(itertools.permutations(range(4))))
+    pairs = list(itertools.combinations(range(6), 2))
+    total = np.zeros([1, *[24] * 5])
+    for a, b in pairs:
+        of_a = unit[a][orders[:1] if a == 0 else orders]
+        table = np.einsum("il,jl->ij", of_a, unit[b][orders]) / len(pairs)
+        shape = [1] * 6
+        shape[a], shape[b] = table.shape
+        total = total + table.reshape(shape)
+    test = fig13_14_alignment._test_by_permutation(ANY, rows_of[..., None])
+    assert test.up == np.mean(total >= total.flat[0] - 1e-12)
+    assert test.down == np.mean(total <= total.flat[0] + 1e-12)
+    verdicts = {v["claim"]: v for v in json.loads((folder / "verdicts.json").read_text("utf-8"))}
+    committed = verdicts["same-signs-over-seeds"]
+    assert (test.value, test.up) == (committed["value"], committed["p"]), "to the last digit"
 
 
 def test_where_orders_are_too_many_they_are_drawn(monkeypatch):

@@ -4,10 +4,10 @@ Heads of two trainings are not the same heads, so a claim about heads becomes a 
 share or a median over its heads. What figures 11, 12 and 15 share with these stands first: `read_table`, `Alignment`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import factorial
 
 import numpy as np
@@ -38,6 +38,8 @@ AXES = ("seed", "step", "layer", "head")
 ALL_ORDERS = 10_000_000
 """So many orders of the layers are all tried; where there are more, DRAWN_ORDERS of them are drawn."""
 DRAWN_ORDERS = 100_000
+BLOCK = 20_000
+"""Orders that are tried at once, at most: their correlations stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -272,39 +274,68 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
         return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
+    blocks: Iterable[Array]
     if every <= ALL_ORDERS:
-        r = _correlate_all_orders(unit)
+        blocks = _correlate_all_orders(unit)
         which = f"all {every:,}"
     else:
-        r = _correlate_drawn_orders(unit)
+        blocks = [_correlate_drawn_orders(unit)]
         which = f"{DRAWN_ORDERS:,} drawn"
-    # The order of the layers themselves, r[0], is one of those counted: no p is 0.
-    up = float((r >= r[0] - SAME).mean())
-    down = float((r <= r[0] + SAME).mean())
+    r = _correlate_as_they_stand(unit)
+    tried = at_least = at_most = 0
+    for block in blocks:
+        tried += block.size
+        at_least += int(np.count_nonzero(block >= r - SAME))
+        at_most += int(np.count_nonzero(block <= r + SAME))
+    # The order of the layers themselves is one of those counted: no p is 0.
+    up, down = at_least / tried, at_most / tried
     note = f"{layers} layers; one-sided p of {which} orders of the layers"
-    if r[0] < claim.floor:
+    if r < claim.floor:
         up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
-    return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, against=down, note=note)
+    return Test(claim, claim.statistic, r, n=seeds, up=up, down=down, against=down, note=note)
 
 
-def _correlate_all_orders(unit: Array) -> Array:
-    """Return the mean correlation of two seeds for every order of the layers of every seed but the first, [order].
+def _correlate_as_they_stand(unit: Array) -> float:
+    """Return the mean correlation of two seeds, from rows [seed, layer, step], each seed of length 1."""
+    pairs = list(combinations(unit, 2))
+    r = 0.0
+    for a, b in pairs:
+        r += float(np.diagonal(a @ b.T).sum()) / len(pairs)
+    return r
 
-    `unit`: rows [seed, layer, step], each seed of length 1. The correlation of a pair depends only on its own two
-    orders. So there is a table of orders × orders for each pair, and the tables are summed over all combinations.
+
+def _correlate_all_orders(unit: Array) -> Iterator[Array]:
+    """Yield the mean correlation of two seeds for every order of the layers of every seed but the first, in blocks.
+
+    `unit`: rows [seed, layer, step], each seed of length 1. The first value is that of the layers as they stand. The
+    correlation of a pair depends only on its own two orders, so there is a table of orders × orders for each pair. A
+    block tries all orders of the last seeds, and those of the first seeds are the same in all of it: what depends on
+    these alone is read from the tables once a block.
     """
     seeds, layers = unit.shape[:2]
     orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
     pairs = list(combinations(range(seeds), 2))
-    total = np.zeros((1, *[len(orders)] * (seeds - 1)))
+    tables = {}
     for a, b in pairs:
         products = unit[a] @ unit[b].T
         of_a = orders[:1] if a == 0 else orders
-        table = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(pairs)
-        shape = [1] * seeds
-        shape[a], shape[b] = table.shape
-        total = total + table.reshape(shape)
-    return np.asarray(total.ravel(), dtype=np.float64)
+        tables[a, b] = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(pairs)
+    varied = seeds - 1
+    while varied > 1 and len(orders) ** varied > BLOCK:
+        varied -= 1
+    first, last = range(seeds - varied), range(seeds - varied, seeds)
+    among_last = np.zeros([len(orders)] * varied)
+    for a, b in combinations(last, 2):
+        shape = [1] * varied
+        shape[a - last[0]] = shape[b - last[0]] = len(orders)
+        among_last = among_last + tables[a, b].reshape(shape)
+    for chosen in product(range(len(orders)), repeat=len(first) - 1):
+        order = (0, *chosen)
+        total = np.array(sum(tables[a, b][order[a], order[b]] for a, b in combinations(first, 2)), dtype=np.float64)
+        for b in last:
+            with_first = np.sum([tables[a, b][order[a]] for a in first], axis=0)
+            total = np.add.outer(total, with_first)
+        yield (total + among_last).ravel()
 
 
 def _correlate_drawn_orders(unit: Array) -> Array:
