@@ -18,7 +18,7 @@ import anisoscope
 from anisoscope.classes import sentence
 from anisoscope.data.encoding import Padding, build_tokenizer
 from anisoscope.data.opening import open_labelled
-from anisoscope.errors import ModelError, UsageError
+from anisoscope.errors import MeasureError, ModelError, UsageError
 
 NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}
 
@@ -298,6 +298,19 @@ def test_decoders_and_encoder_decoders_are_explained(kind, shown, tmp_path):
     with torch.no_grad():
         whole = opened.model(**opened.tokenizer(" ".join(text), return_tensors="pt")).logits.softmax(-1)[0]
     assert found.probability == pytest.approx(float(whole.max()), abs=1e-5)
+
+
+def test_a_tokenizer_that_sets_no_mark_of_the_end_is_named(tmp_path):
+    """T5 reads the last mark of the end, and raises a bare error if a text has none."""
+    from anisoscope.runs.explaining import open_classifier
+    from anisoscope.runs.job import ClassesOptions
+
+    folder = classifier_of_kind("t5", tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(MeasureError, match="texts that T5ForSequenceClassification can read.*Cure: give it the token"):
+        open_classifier(ClassesOptions(str(folder), corpus="planted"))
 
 
 def test_a_folder_of_an_adapter_is_explained_with_its_base(tmp_path):

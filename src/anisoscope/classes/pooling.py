@@ -16,6 +16,7 @@ from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
 from anisoscope.classes.readout import find_real_tokens, get_logits
 from anisoscope.data.encoding import Encoded, Padding, pad_batch, to_padding
+from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluation_mode
@@ -67,6 +68,8 @@ def predict_logits(
     rows    what the model reads of each text (`input_ids`, …)
     pad     the padding token, on the right; or a `Padding`
     batch   number of texts in a batch
+
+    MeasureError if the model refuses a batch, as T5 does for texts without the mark of their end.
     """
     padding = to_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
@@ -77,7 +80,13 @@ def predict_logits(
             inputs = pad_batch([rows[i] for i in part], padding)
             del inputs["labels"]
             on_device = {name: value.to(device) for name, value in inputs.items()}
-            logits.append(get_logits(model(**on_device)).cpu())
+            try:
+                output = model(**on_device)
+            except ValueError as error:
+                expected = f"texts that {type(model).__name__} can read"
+                cure = "give it the tokenizer that it was trained with"
+                raise MeasureError(expected, " ".join(str(error).split())[:120], cure) from error
+            logits.append(get_logits(output).cpu())
     return torch.cat(logits)[torch.tensor(order).argsort()]
 
 
