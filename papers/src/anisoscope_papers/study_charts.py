@@ -5,7 +5,19 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.style import INK, MUTED, Scale, appearance, between, colour, facet, level, ribbon, shape, whisker
+from anisoscope.charts.style import (
+    INK,
+    MUTED,
+    Scale,
+    between,
+    colour,
+    facet,
+    level,
+    list_distinct,
+    ribbon,
+    shape,
+    whisker,
+)
 
 WIDTH, HEIGHT = 640, 200
 PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
@@ -125,13 +137,13 @@ def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     title = "cosine; A of layers"
     axis = alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=PLAIN)
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    names = alt.Scale(domain=appearance(laws["law"]), range=[[1, 0], [4, 3]])
+    names = alt.Scale(domain=list_distinct(laws["law"]), range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("law:N", scale=names, legend=alt.Legend(title=None))
     line = alt.Chart(laws).mark_line(color=MUTED, strokeWidth=1.6).encode(x=x, y=y, strokeDash=dash)
     data = rows[["d", "value", "low", "high", "model", "layer"]].astype({"model": str})
     highest = data.groupby("model")["value"].transform("max")
     data["name"] = data["model"].where(data["value"] == highest, "")
-    hue = alt.Color("model:N", scale=alt.Scale(domain=appearance(data["model"])), legend=None)
+    hue = alt.Color("model:N", scale=alt.Scale(domain=list_distinct(data["model"])), legend=None)
     known = alt.Chart(data).encode(x=x, color=hue)
     rule = whisker(known, title, opacity=0.5)
     point = known.mark_point(size=46).encode(y=y)
@@ -148,11 +160,11 @@ def draw_ranges(
     title, domain             of the horizontal axis, and its two ends
     width                     of a panel, in pixels
     """
-    order = appearance(frame[category])
-    panels = appearance(frame[panel])
+    order = list_distinct(frame[category])
+    panels = list_distinct(frame[panel])
     base = alt.Chart().encode(
         y=alt.Y(f"{category}:N", sort=order, title=None, axis=alt.Axis(ticks=False)),
-        yOffset=alt.YOffset(f"{series}:N", sort=appearance(frame[series])),
+        yOffset=alt.YOffset(f"{series}:N", sort=list_distinct(frame[series])),
         color=colour(frame[series], series, width + 80),
     )
     across = alt.X("least:Q", title=title, scale=alt.Scale(domain=list(domain), nice=False))
@@ -173,7 +185,7 @@ def draw_texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], m
 
     `muted`: the column in pale ink; `width`: in pixels.
     """
-    order = appearance(frame[category])
+    order = list_distinct(frame[category])
     axis = alt.Axis(ticks=False, labelLimit=220)
     base = alt.Chart(frame).encode(y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis))
     inks = {name: MUTED if name == muted else INK for name in columns}

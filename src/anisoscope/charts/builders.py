@@ -37,12 +37,21 @@ def trajectory(
     size: Size = (640, 300),
     columns: int = 2,
 ) -> ChartType:
-    """Draw lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high` (`band`).
+    """Draw a line chart of the column `value` against the column of numbers `x`, with a line for each series.
 
-    `gradient` colours the series, which are numbers then, from orange to violet. `isotropic` marks the cosine that 95 %
-    of isotropic pairs stay below: one height, or one per series. `independent` gives each panel its own vertical axis;
-    `coincide` keeps overlapping lines visible. Rows with a false `joined` are drawn as single open
-    diamonds. `pale`: {series: another, of whose colour it gets a pale shade}.
+    frame              a row for each point; rows whose `joined` is false are drawn as single open diamonds
+    x, series, panel   columns: of the horizontal axis, of the lines, of small multiples (None: a single chart)
+    titles             of the horizontal and the vertical axis
+    scale              of the horizontal axis
+    band               shade the interval from the column `low` to `high` around each line
+    gradient           colour the lines from orange to violet, by their series, which must be numbers
+    isotropic          the cosine that 95 % of isotropic pairs stay below, marked at this height; or one per series
+    zero               begin the vertical axis at 0
+    independent        give each panel its own vertical axis
+    coincide           dash the lines, so that those of equal values stay visible
+    pale               {series: another series, of whose colour it gets a pale shade}
+    size               width of the whole chart, height of one panel, in pixels
+    columns            number of panels in a row
     """
     data = _prepare_lines(frame, x, series, panel)
     across_title, up_title = titles
@@ -93,9 +102,12 @@ def _mark_isotropic(series: str, title: str, hue: alt.Color) -> alt.Chart:
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
-    """Draw a quantity per layer, one line per series, with `final` as a diamond after the last layer.
+    """Draw the column `value` against the layer, with a line for each series.
 
-    `options` are those of `trajectory`.
+    The output after the final norm (`site` is `final`) is a diamond after the last layer.
+
+    title     of the vertical axis
+    options   further arguments of `trajectory`
     """
     is_final = pd.Series(False, index=frame.index)
     if "site" in frame:
@@ -119,10 +131,12 @@ def heatmap(
     """Draw a heat map of the column `value` over two discrete axes, first row on top.
 
     x, y, panel   columns of the axes, and of small multiples
+    title         of the scale of colours
     names         titles of the axes, if not the columns'
     diverging     centre the colours at 0, and put a value whose interval holds 0 in brackets; if numbers do not fit,
                   such a cell gets a dot
-    size          the whole width, and the height of one row
+    size          the whole width, and the height of one row, in pixels
+    columns       number of panels in a row
     """
     width, row_height = size
     across = _sort_levels(frame[x])
@@ -172,9 +186,15 @@ def scatter(
     size: Size = (640, 320),
     columns: int = 2,
 ) -> ChartType:
-    """Draw points of `value` against `x` with intervals.
+    """Draw points of the column `value` against the column of numbers `x`, with their intervals.
 
-    With `label`, points are named and joined in order, except those whose `joined` is false.
+    titles    of the horizontal and the vertical axis
+    series    column that gives points their colour and shape
+    panel     column of small multiples; None: a single chart
+    label     column with names of points, which are then joined by a line in row order, except those whose `joined` is
+              false; None: no names and no line
+    size      the whole width, and the height of one panel, in pixels
+    columns   number of panels in a row
     """
     tips = style.make_tooltips(frame, series, label)
     data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
@@ -211,10 +231,13 @@ def bars(
     """Draw horizontal bars of the column `value` in row order, with their intervals.
 
     category   the column that names the bars
-    size       the whole width, and the height of one bar
+    titles     of the axis of values, and of the axis of bars
+    panel      column of small multiples; None: a single chart
+    size       the whole width, and the height of one bar, in pixels
+    columns    number of panels in a row
     """
     data = frame.astype({category: str})
-    order = style.appearance(data[category])
+    order = style.list_distinct(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
     data["tooltip"] = style.make_tooltips(data, panel, category)
     lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
@@ -226,12 +249,17 @@ def bars(
 
 
 def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
-    """Return the named columns, as far as they exist."""
+    """Return a table with only these columns of `frame`; names that it lacks, and None, are ignored."""
     return frame[[name for name in dict.fromkeys(names) if name in frame]]
 
 
 def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
-    """Return the columns of a line chart, sorted along `x`, with missing intervals and `joined` filled in."""
+    """Return the table that a line chart is drawn from, sorted along `x`.
+
+    `low` and `high` become NaN, and `joined` true, if the table has no such column; ranks and tooltips are added.
+
+    x, series, panel   columns: of the horizontal axis, of the lines, of small multiples
+    """
     data = _keep_columns(frame, x, series, panel, "value").copy()
     for end in ("low", "high"):
         data[end] = frame[end].astype(float) if end in frame else float("nan")
@@ -262,7 +290,7 @@ def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _sort_levels(values: pd.Series) -> list[str]:
     """Return the labels of a discrete axis: numbers ascending, names in order of appearance."""
-    levels = style.appearance(values)
+    levels = style.list_distinct(values)
     if pd.api.types.is_numeric_dtype(values):
         levels = sorted(levels)
     return [str(level) for level in levels]

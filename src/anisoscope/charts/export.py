@@ -18,15 +18,15 @@ from anisoscope.errors import UsageError
 
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
-    """Return the chart as SVG, always the same for the same chart.
+    """Return the chart as SVG text, always the same for the same chart.
 
-    Its ids are numbered after `name`, so that one page can hold many charts.
+    name   prefix of the ids in the SVG: with different names, one page can hold many charts
     """
     return to_svgs({name: lambda: chart})[name]
 
 
 def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
-    """Render charts to SVG, by name; each is rendered in a thread while the next is built.
+    """Build charts and return them as SVG text, by name; each is rendered in a thread while the next is built.
 
     charts   functions that build a chart, by name
     """
@@ -63,10 +63,10 @@ _RISE = 3
 
 
 def shorten_tiles(svg: str, *, merge: bool = False) -> str:
-    """Return a drawing with the tiles and dots of large heat maps written in a quarter of the bytes; other drawings as
-    they are.
+    """Shorten the SVG of a large heat map to a quarter of its bytes; return any other drawing unchanged.
 
-    merge   tiles of one colour become one mark, in a tenth of the bytes: without tooltips, for screens without a mouse
+    merge   draw all tiles of one colour as one mark, in a tenth of the bytes; tooltips are lost, so this is for screens
+            without a mouse
     """
     if len(_TILE.findall(svg)) < MANY_TILES:
         return svg
@@ -75,7 +75,10 @@ def shorten_tiles(svg: str, *, merge: bool = False) -> str:
 
 
 def _join_dots(labels: str) -> str:
-    """Write the dots among neighbouring labels as one mark for each colour; empty labels are dropped."""
+    """Return the dots among the labels of a heat map as one SVG mark for each colour; empty labels are dropped.
+
+    labels   SVG text of labels that follow each other
+    """
     by_colour: dict[str, list[str]] = {}
     for x, y, colour, dot in _LABEL.findall(labels):
         if dot:
@@ -85,8 +88,10 @@ def _join_dots(labels: str) -> str:
 
 
 def _write_tiles(tiles: str, merge: bool) -> str:
-    """Write neighbouring tiles as short, thick lines in one group: single ones with a gap between them, or merged, one
-    mark for each colour.
+    """Return the tiles of a heat map as one SVG group of short, thick lines.
+
+    tiles   SVG text of tiles that follow each other
+    merge   draw the tiles of each colour as one mark, without gaps and tooltips
     """
     gap = 0.0 if merge else _GAP
     by_colour: dict[str, list[str]] = {}

@@ -69,8 +69,8 @@ def escape_control_in(value: Any) -> Any:
     return value
 
 
-def appearance(values: pd.Series) -> list[Any]:
-    """Return distinct values in order of appearance."""
+def list_distinct(values: pd.Series) -> list[Any]:
+    """Return the distinct values of a column, in order of appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -88,7 +88,7 @@ def colour(
     if gradient:
         legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
         return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
-    order = appearance(values)
+    order = list_distinct(values)
     scale = alt.Scale(domain=order)
     if pale:
         scale = alt.Scale(domain=order, range=_choose_colours(order, pale))
@@ -112,14 +112,23 @@ def _lighten(colour: str) -> str:
 
 
 def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
-    """Return the encoding of one point shape per series, so that colour is never the only cue."""
-    order = appearance(values)
+    """Return the encoding that gives each series a point shape of its own, so that colour is never the only cue.
+
+    values   the column that names the series
+    name     its name
+    width    of the chart in pixels, for the legend
+    """
+    order = list_distinct(values)
     scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
     return alt.Shape(f"{name}:N", scale=scale, legend=_make_legend(order, width))
 
 
 def _make_legend(order: list[Any], width: int) -> alt.Legend | None:
-    """Return a legend: in one row if the names fit the width, else in columns; None for a single series."""
+    """Return the legend of a chart: in one row if the names fit its width, else in columns; None for a single series.
+
+    order   names of the series
+    width   of the chart in pixels
+    """
     if len(order) < 2:
         return None
     # Estimates in pixels, with the symbol and the space around the name.
@@ -149,7 +158,7 @@ def facet(
     width, height = size
     if panel is None:
         return _stack_layers(layers, width, height, data)
-    order = appearance(data[panel])
+    order = list_distinct(data[panel])
     columns = max(1, min(columns, len(order)))
     # An axis of its own takes room between panels.
     gap = 64 if independent else 24
@@ -169,7 +178,10 @@ def _stack_layers(layers: Sequence[alt.Chart], width: int, height: int, data: An
 
 
 def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
-    """Return the text shown at a mark: its names, its value, and its interval if there is one."""
+    """Return the tooltip of each row's mark: entries of some columns, the value, and its interval if there is one.
+
+    names   columns that say what the mark is; None is skipped
+    """
     columns = [_word_entries(frame[name], name) for name in dict.fromkeys(names) if name]
     labels = [" · ".join(row) for row in zip(*columns, strict=True)]
     intervals = [""] * len(frame)
@@ -181,7 +193,7 @@ def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
 
 
 def _word_entries(values: pd.Series, name: str) -> list[str]:
-    """Return the entries of a column as words: texts as they are, numbers after the column's name, `layer 3`."""
+    """Return the entries of a column as words: texts unchanged, numbers after the column's `name`, as in `layer 3`."""
     words = []
     for value in values:
         words.append(value if isinstance(value, str) else f"{name} {value:g}")
@@ -189,7 +201,7 @@ def _word_entries(values: pd.Series, name: str) -> list[str]:
 
 
 def _format_interval(low: float, high: float) -> str:
-    """Return an interval as it follows a value, with a space before it; empty if an end is undefined."""
+    """Format the ends of an interval as ` [0.1, 0.3]`, to follow a value; empty if an end is undefined."""
     if isnan(low) or isnan(high):
         return ""
     return f" [{low:.3g}, {high:.3g}]"
@@ -239,8 +251,10 @@ def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> 
 
 
 def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
-    """Return a dashed horizontal line at `value`, with `name` at its right end; `title` is that of the vertical
-    axis.
+    """Return chart layers with a dashed horizontal line at `value`.
+
+    title   of the vertical axis
+    name    text at the right end of the line; empty: none
     """
     at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
     at = at.encode(y=alt.Y("at:Q", title=title))
@@ -306,7 +320,7 @@ def _make_linear_axis(field: str, title: str, values: pd.Series) -> alt.X:
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
-def luminance(colour: str) -> float:
+def compute_luminance(colour: str) -> float:
     """Return the relative luminance [0, 1] of a colour written as #rrggbb (WCAG 2.2)."""
     total = 0.0
     for byte, weight in zip(bytes.fromhex(colour[1:]), (0.2126, 0.7152, 0.0722), strict=True):
@@ -323,7 +337,10 @@ def _to_linear(channel: float) -> float:
 
 
 def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
-    """Return the ends of the scale of colours of a heat map; with `diverging`, 0 is its middle."""
+    """Return the lowest and the highest value on the scale of colours of a heat map.
+
+    diverging   put 0 in the middle of the scale
+    """
     if not diverging:
         return float(values.min()), float(values.max())
     largest = float(values.abs().max()) or 1.0
@@ -347,6 +364,6 @@ def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:
     shades   the colours of the scale, evenly spaced, interpolated in CIE Lab
     """
     # Lab's lightness is linear in the cube root of the luminance.
-    roots = np.cbrt([luminance(shade) for shade in shades])
+    roots = np.cbrt([compute_luminance(shade) for shade in shades])
     found = np.interp(share.astype("float64"), np.linspace(0, 1, len(shades)), roots) ** 3
     return pd.Series(found < WHITE_BELOW, index=share.index)

@@ -382,7 +382,7 @@ def write_shades() -> str:
     rules = []
     for letter, colours in (("s", style.SEQUENTIAL), ("d", style.DIVERGING)):
         for number, colour in enumerate(style.mix_evenly(colours, len(DIGITS))):
-            ink = "#fff" if style.luminance(colour) < style.WHITE_BELOW else "#000"
+            ink = "#fff" if style.compute_luminance(colour) < style.WHITE_BELOW else "#000"
             rules.append(f".{letter}{number}{{background:{colour};color:{ink}}}")
         rules.append(f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}")
     return "\n".join(rules)
