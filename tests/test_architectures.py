@@ -17,7 +17,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import Layout, _convert_samples, _take_every, find_blocks, find_stages, has_attention
+from anisoscope.models.blocks import TokenPositions, _convert_samples, _take_every, find_blocks, find_stages, has_attention
 from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -262,10 +262,10 @@ def stream(lengths, special=False):
 def measured(name, batches, **settings):
     """Sums of hidden states over batches of (lengths, units); `samples` and `frames` for speech."""
     net = model(name)
-    layout, measurement = Layout(net), Measurement(Settings(panel=("hidden",), sample=64, **settings))
+    positions, measurement = TokenPositions(net), Measurement(Settings(panel=("hidden",), sample=64, **settings))
     with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive) as tap:
         for inputs, units, streams in batches:
-            tap.real = measurement.begin(Batch(inputs, torch.tensor(units), streams), torch.device("cpu"), layout)
+            tap.real = measurement.begin(Batch(inputs, torch.tensor(units), streams), torch.device("cpu"), positions)
             net(**inputs)
             measurement.end()
     return measurement
@@ -311,10 +311,10 @@ def test_frames_of_speech():
     """The model's own frame mask, and half of Whisper's mel frames, rounded up."""
     net = model("wav2vec2-stable")
     samples = stream((240, 140, 60))
-    frames = Layout(net).streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"].mask
+    frames = TokenPositions(net).streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"].mask
     own = net._get_feature_vector_attention_mask(frames.shape[1], samples.mask.long())
     assert torch.equal(frames, own.bool()) and frames.sum(1).tolist() == [10, 5, 1]
-    halves = Layout(model("whisper")).streams(Batch({}, torch.arange(2), {"frames": stream((48, 7))}))["encoder"].mask
+    halves = TokenPositions(model("whisper")).streams(Batch({}, torch.arange(2), {"frames": stream((48, 7))}))["encoder"].mask
     assert halves.shape == (2, 24) and halves.sum(1).tolist() == [24, 4]
 
 
@@ -326,7 +326,7 @@ def test_padded_frames_of_whisper_do_not_count():
 
 
 def test_molecules_are_real_where_their_characters_are():
-    streams = Layout(model("canine")).streams(Batch({}, torch.arange(2), {"encoder": stream((40, 21), special=True)}))
+    streams = TokenPositions(model("canine")).streams(Batch({}, torch.arange(2), {"encoder": stream((40, 21), special=True)}))
     assert list(streams) == ["characters", "molecules", "characters-out"]
     assert streams["molecules"].mask.sum(1).tolist() == [10, 6]
     assert streams["molecules"].special.sum(1).tolist() == [1, 1]
@@ -343,9 +343,9 @@ def test_special_tokens_of_images(name, specials):
 
 
 def test_the_class_token_of_cvt_is_in_its_last_stage_only():
-    layout = Layout(model("cvt"))
-    assert [layout.specials(Site("encoder", i, "hidden")) for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]
-    assert layout.specials(Site("encoder", 3, "stage")) == 0
+    positions = TokenPositions(model("cvt"))
+    assert [positions.specials(Site("encoder", i, "hidden")) for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]
+    assert positions.specials(Site("encoder", 3, "stage")) == 0
 
 
 def test_whole_images_have_no_policies_and_no_spectrum():
@@ -353,7 +353,7 @@ def test_whole_images_have_no_policies_and_no_spectrum():
     net, inputs = model("resnet"), tiny.inputs("resnet", (1,) * 30)
     measurement = Measurement(Settings(panel=("hidden", "spectrum"), flatten="image"))
     with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive, flatten="image") as tap:
-        measurement.begin(Batch(inputs, torch.arange(30)), torch.device("cpu"), Layout(net))
+        measurement.begin(Batch(inputs, torch.arange(30)), torch.device("cpu"), TokenPositions(net))
         net(**inputs)
         measurement.end()
         records = measurement.records()

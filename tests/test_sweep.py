@@ -9,7 +9,7 @@ from torch import nn
 from transformers import CLIPConfig, CLIPModel, LlavaConfig, LlavaModel
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.models.blocks import Layout, find_blocks, find_stack
+from anisoscope.models.blocks import TokenPositions, find_blocks, find_stack
 from anisoscope.models.families import FAMILIES
 
 RUN_ELSEWHERE = {tiny.family or name for name, tiny in ARCHITECTURES.items()} | SEEN.keys()
@@ -134,9 +134,9 @@ def test_a_tower_that_reads_videos_is_one_of_images(reads):
 def test_the_class_token_of_a_tower_is_special_and_no_token_of_the_text():
     from anisoscope.axes import Site
 
-    layout = Layout(clip())
-    assert layout.specials(Site("vision", 1, "hidden")) == 1
-    assert layout.specials(Site("encoder", 1, "hidden")) == 0
+    positions = TokenPositions(clip())
+    assert positions.specials(Site("vision", 1, "hidden")) == 1
+    assert positions.specials(Site("encoder", 1, "hidden")) == 0
 
 
 def test_the_text_of_a_model_with_a_tower_is_read_by_its_language_model():
@@ -167,7 +167,7 @@ def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():
 
     mask = torch.arange(32) < torch.tensor([[32], [9]])
     frames = Stream(mask, torch.zeros_like(mask), torch.tensor([0, 64]))
-    made = Layout(Whole()).streams(Batch({}, torch.arange(2), {"frames": frames}))["encoder"]
+    made = TokenPositions(Whole()).streams(Batch({}, torch.arange(2), {"frames": frames}))["encoder"]
     assert made.mask.shape == (2, 8) and made.mask.sum(1).tolist() == [8, 3] and made.start.tolist() == [0, 16]
 
 

@@ -16,7 +16,7 @@ from anisoscope.capture import capture
 from anisoscope.data.images import ImagePlan, digits, open_images
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import adapters
-from anisoscope.models.blocks import Layout, find_blocks
+from anisoscope.models.blocks import TokenPositions, find_blocks
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import _choose_tower, load
 
@@ -219,7 +219,7 @@ def test_blocks_and_special_tokens_of_timm(name, blocks, specials):
     with torch.device("meta"):
         model = transformers.AutoModel.from_config(transformers.TimmWrapperConfig(architecture=name))
     assert timm and [len(found) for found in find_blocks(model).values()] == [blocks]
-    assert Layout(model).specials(Site("encoder", 3, "hidden")) == specials
+    assert TokenPositions(model).specials(Site("encoder", 3, "hidden")) == specials
 
 
 def test_a_name_that_timm_does_not_know_is_refused():

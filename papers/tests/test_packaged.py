@@ -19,7 +19,7 @@ from anisoscope.capture import capture
 from anisoscope.data.opening import open_plan
 from anisoscope.errors import ModelError
 from anisoscope.models import packaged
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.models.load import load
 from anisoscope_papers.networks import cifar_resnet, distillmos
 from anisoscope_papers.networks.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
@@ -168,7 +168,7 @@ def test_windows_of_speech_are_padded_and_padding_never_counts(package):
     subject = load("builtin:distillmos")
     plan, _ = open_plan(data("speech/fsdd_test"), subject.model, subject.processor, modality="speech", limit=1)
     batch = plan[0]
-    real = Layout(subject.model).streams(batch)["encoder"].mask
+    real = TokenPositions(subject.model).streams(batch)["encoder"].mask
     samples = batch.inputs["attention_mask"].sum(1)
     assert real.shape[1] == 384 and torch.equal(real.sum(1), samples // 320) and int(samples.max()) < 122_880
 

@@ -26,7 +26,7 @@ from anisoscope.classes.readout import HeadReading, find_real_tokens, get_logits
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
@@ -241,7 +241,7 @@ def measure_outcomes(
     if readings is None:
         readings = read_batches(model, batches)
     ablation = Ablation(kind, layers)
-    layout = Layout(model)
+    positions = TokenPositions(model)
     found: list[Tensor] = []
     final: list[Array] = []
     units: list[Tensor] = []
@@ -255,7 +255,7 @@ def measure_outcomes(
     try:
         with evaluation_mode(model), intercept_attention(model, ablation.attend):
             for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
-                mask = find_real_tokens(layout.streams(batch), reading.stack)
+                mask = find_real_tokens(positions.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)
                 logits = get_logits(model(**batch.inputs))
                 found.append(logits.argmax(-1).cpu())

@@ -32,7 +32,7 @@ from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.models.modes import evaluation_mode
 
 Array = NDArray[np.float64]
@@ -103,7 +103,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
     `notes` receives sentences on what is left out, once. MeasureError if it cannot be found which tokens the head
     reads, or if its stack has other tokens than the words.
     """
-    layout = Layout(model)
+    positions = TokenPositions(model)
     sites = tuple(SITES.values())
     is_first = True
     for batch in batches:
@@ -115,7 +115,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
         # Only the hidden states must be there: keys and values of some models cannot be captured.
         with capture(model, sites, receive=watched.receive, optional=sites[1:]) as tap, evaluation_mode(model):
             tap.on_call = watched.look
-            tap.real = {stack: stream.mask for stack, stream in layout.streams(batch).items()}
+            tap.real = {stack: stream.mask for stack, stream in positions.streams(batch).items()}
             logits = get_logits(model(**batch.inputs))
         if is_first and notes is not None:
             notes += _explain_left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)

@@ -18,7 +18,7 @@ from anisoscope.classes.readout import find_real_tokens, get_logits
 from anisoscope.data.encoding import Encoded, Padding, pad_batch, to_padding
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import GROUPS, separability
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records
 from anisoscope.sums.classes import pool_sequences
@@ -41,7 +41,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
     units: list[Tensor] = []
     states: dict[int, Tensor] = {}
     mask = torch.zeros(0, 0, dtype=torch.bool)
-    layout = Layout(model)
+    positions = TokenPositions(model)
 
     def receive(site: Site, x: Tensor) -> None:
         """Pool the captured hidden states of a layer to one vector per sequence, and keep them."""
@@ -50,7 +50,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
 
     with evaluation_mode(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
-            streams = layout.streams(batch)
+            streams = positions.streams(batch)
             mask = find_real_tokens(streams, stack or next(iter(streams)))
             states.clear()
             model(**batch.inputs)

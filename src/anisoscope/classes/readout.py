@@ -19,7 +19,7 @@ from anisoscope.axes import At
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture.vectors import find_output, is_same_memory
 from anisoscope.errors import AnisoscopeError, MeasureError
-from anisoscope.models.blocks import Layout, find_blocks, has_tokens_first
+from anisoscope.models.blocks import TokenPositions, find_blocks, has_tokens_first
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.sums.classes import pool_sequences
@@ -184,7 +184,7 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
             raise
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise MeasureError(f"a head of {name} that can be differentiated", got, "load it in float32") from error
-    masks = Layout(model).streams(batch)
+    masks = TokenPositions(model).streams(batch)
     # The stack that ran last comes first: of an encoder–decoder the decoder.
     for stack, of_stack in reversed(gradients.items()):
         total = sum(gradient.detach().double().abs() for gradient in of_stack)

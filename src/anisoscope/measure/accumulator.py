@@ -22,7 +22,7 @@ from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.masks import CPU, Masks, Near, require_labels, to_accumulation_device
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import Replicates, build_long_table
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
 from anisoscope.sums.device import choose_sum_device
@@ -77,15 +77,15 @@ class Measurement:
         settings = self.settings
         self.moments = Moments(sums, settings.spectrum_groups, widest, settings.spectrum_share)
 
-    def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
+    def begin(self, batch: Batch, device: torch.device, positions: TokenPositions | None = None) -> dict[str, Tensor]:
         """Prepare for a batch: groups of units, labels and token masks are set up. Call it before the model's forward.
 
-        device   where the model runs
-        layout   tells which positions of each stack belong to which inputs; None: those of the batch's streams
+        device      where the model runs
+        positions   finds which positions of each stack of the model are real tokens; None: the batch's own streams say it
 
         Returns the masks of real tokens [sequence, token] by stack, for the capture.
         """
-        self._layout = layout
+        self._positions = positions
         self._unit = batch.unit.to(CPU)
         self.group = self._unit % self.settings.groups
         self.label = None
@@ -98,7 +98,7 @@ class Measurement:
         self._masks: dict[str | tuple[int, int], Masks] = {}
         self._copies: dict[tuple[int, torch.device], Any] = {}
         self.sums.units.update(self._unit.tolist())
-        streams = batch.streams if layout is None else layout.streams(batch)
+        streams = batch.streams if positions is None else positions.streams(batch)
         for stack, given in streams.items():
             stream = given.to(CPU)
             self._masks[stack] = self._make_masks(stream, _find_ids(batch, stack))
@@ -296,11 +296,11 @@ class Measurement:
         length = x.shape[1]
         parts = 1
         specials = 0
-        if self._layout is not None:
-            parts = self._layout.parts.get(stack, 1)
+        if self._positions is not None:
+            parts = self._positions.parts.get(stack, 1)
             # A single vector for each sequence is what was made of all its tokens.
             if length > 1:
-                specials = self._layout.specials(site)
+                specials = self._positions.specials(site)
         if (length, specials) not in self._masks:
             position_in_part = torch.arange(length) % max(1, length // parts)
             real = torch.ones(x.shape[:2], dtype=torch.bool)

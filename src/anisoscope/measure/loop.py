@@ -33,7 +33,7 @@ from anisoscope.measure.distributed import (
 from anisoscope.measure.random_state import fork_random_state
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.trial import MovedError, Trial
-from anisoscope.models.blocks import Layout
+from anisoscope.models.blocks import TokenPositions
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import is_packed
 from anisoscope.models.modes import evaluation_mode, full_precision
@@ -370,7 +370,7 @@ def capture_into(
     if isinstance(model, Arrays):
         yield partial(_add_arrays, measurement)
         return
-    settings, layout = measurement.settings, Layout(model)
+    settings, positions = measurement.settings, TokenPositions(model)
     device = find_device(model)
     with (
         evaluation_mode(model),
@@ -390,7 +390,7 @@ def capture_into(
         ) as tap,
     ):
         tap.means = seen.means
-        tap.parts = layout.parts
+        tap.parts = positions.parts
         skipped = "the model is spread over processes, which wait for each other" if together else ""
         trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
 
@@ -400,7 +400,7 @@ def capture_into(
             index   the batch's number in the plan
             """
             for part in batch.split(measurement.pieces):
-                tap.real = measurement.begin(part, device, layout)
+                tap.real = measurement.begin(part, device, positions)
                 tap.sequences = len(part.unit)
                 run, inputs = part.call or model, move_batch(part.inputs, device)
                 with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Find the layout of a model: its blocks and stages by stack (encoder, decoder), and which positions are real or
+"""Find the parts of a model: its blocks and stages by stack (encoder, decoder), and which positions are real or
 special.
 """
 
@@ -382,13 +382,13 @@ def _find_stack_in_path(path: str, by_part: Mapping[str, str]) -> str:
     return ""
 
 
-class Layout:
-    """How the positions of one model's stacks (encoder, decoder) relate to its inputs.
+class TokenPositions:
+    """Finds which positions of each stack (encoder, decoder) of one model are real tokens, and which are special.
 
-    streams   which positions of each stack are real, from those of the inputs: wav2vec 2.0 and the like turn `samples`
-              into frames, Whisper mel `frames`, CANINE characters into molecules; blocks of MANTa-LM and the patches of
-              an image are all real
-    specials  how many positions at the beginning of a site are tokens that the model adds itself
+    The positions of a stack may be others than those of the inputs: wav2vec 2.0 turns sound samples into frames,
+    Whisper merges mel frames, CANINE merges characters into molecules.
+
+    parts   {stack: number of positions that the model makes of each image or clip}, if it is not one row of tokens
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -407,7 +407,7 @@ class Layout:
     def streams(self, batch: Batch) -> Streams:
         """Return {stack: stream}: for each stack of the model, which positions of a batch are real tokens.
 
-        In a stack that is missing there, every position is real.
+        Every position is real in a stack that is not in the result, such as the patches of an image.
         """
         given = dict(batch.streams)
         if "samples" in given:
