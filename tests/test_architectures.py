@@ -17,7 +17,14 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import TokenPositions, _convert_samples, _take_every, find_blocks, find_stages, has_attention
+from anisoscope.models.blocks import (
+    TokenPositions,
+    _convert_samples,
+    _take_every,
+    find_blocks,
+    find_stages,
+    has_attention,
+)
 from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -314,7 +321,11 @@ def test_frames_of_speech():
     frames = TokenPositions(net).streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"].mask
     own = net._get_feature_vector_attention_mask(frames.shape[1], samples.mask.long())
     assert torch.equal(frames, own.bool()) and frames.sum(1).tolist() == [10, 5, 1]
-    halves = TokenPositions(model("whisper")).streams(Batch({}, torch.arange(2), {"frames": stream((48, 7))}))["encoder"].mask
+    halves = (
+        TokenPositions(model("whisper"))
+        .streams(Batch({}, torch.arange(2), {"frames": stream((48, 7))}))["encoder"]
+        .mask
+    )
     assert halves.shape == (2, 24) and halves.sum(1).tolist() == [24, 4]
 
 
@@ -326,7 +337,9 @@ def test_padded_frames_of_whisper_do_not_count():
 
 
 def test_molecules_are_real_where_their_characters_are():
-    streams = TokenPositions(model("canine")).streams(Batch({}, torch.arange(2), {"encoder": stream((40, 21), special=True)}))
+    streams = TokenPositions(model("canine")).streams(
+        Batch({}, torch.arange(2), {"encoder": stream((40, 21), special=True)})
+    )
     assert list(streams) == ["characters", "molecules", "characters-out"]
     assert streams["molecules"].mask.sum(1).tolist() == [10, 6]
     assert streams["molecules"].special.sum(1).tolist() == [1, 1]

@@ -15,7 +15,7 @@ from torch import nn
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.classes.ablation import find_seen_pairs, measure_outcomes, replace_weights
-from anisoscope.classes.attributions import compute_attributions, iter_seen, measure_class_directions
+from anisoscope.classes.attributions import compute_attributions, iter_captured, measure_class_directions
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.pooling import find_neutral_padding, predict_logits
 from anisoscope.classes.readout import _decide_reading, read_tokens
@@ -178,7 +178,7 @@ def test_maps_are_those_of_each_text_alone_in_float64(family):
     assert padding.side == ("left" if family == "xlnet" else "right")
     plan, notes = plan_of(rows, padding, family, batch_tokens=30), []
     assert len(plan) > 1
-    ones = dict(iter_seen(model, plan, notes))
+    ones = dict(iter_captured(model, plan, notes))
     assert bool(notes) == (family in CROSSED)
     expected = [by_hand(model, row, family) for row in rows]
     found = [int(logits.argmax()) for logits, *_ in expected]
@@ -306,7 +306,7 @@ def test_a_head_that_takes_the_end_for_padding_reads_the_token_before_it():
     model, rows = build("llama", pad_token_id=2), texts("bart")
     assert all(row["input_ids"][-1] == 2 for row in rows)
     plan = plan_of(rows, Padding(2))
-    for i, one in iter_seen(model, plan):
+    for i, one in iter_captured(model, plan):
         assert one.read.argmax() == len(rows[i]["input_ids"]) - 2 and one.read.max() == 1
     assert read_tokens(model, plan[0]).at is None
 
@@ -334,7 +334,7 @@ def test_texts_of_one_length_are_put_together_if_padding_changes_what_is_said():
     plan = plan_of(rows, padding)
     assert sorted(len({len(rows[i]["input_ids"]) for i in batch.unit.tolist()}) for batch in plan) == [1] * 4
     notes = []
-    (_, one), *_ = iter_seen(model, plan, notes)
+    (_, one), *_ = iter_captured(model, plan, notes)
     assert any("maps of attention left out" in note for note in notes) and set(one.vectors) == {"hidden"}
 
 
@@ -343,7 +343,7 @@ def test_a_head_of_every_token_is_told_apart():
     model = transformers.BertForTokenClassification(config).eval()
     rows = texts()
     with pytest.raises(MeasureError, match="names a class for each sequence; got logits of shape"):
-        next(iter(iter_seen(model, plan_of(rows, 0))))
+        next(iter(iter_captured(model, plan_of(rows, 0))))
 
 
 # ---- attention replaced in decoders ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from anisoscope.classes.attributions import (
     average_over_words,
     compute_attributions,
-    iter_seen,
+    iter_captured,
     measure_class_directions,
 )
 from anisoscope.classes.faithfulness import erase_words, predict_probabilities
@@ -101,7 +101,7 @@ def test_maps_of_a_tiny_llama_point_where_erasure_does(llama, tokenizer, corpus)
     plan = LabelledPlan(encoded, Padding(0), stack="decoder")
     held = LabelledPlan(encode(corpus.splits["validation"][:100], tokenizer, 256), Padding(0), stack="decoder")
     directions = measure_class_directions(model, held, 2)
-    ones = dict(iter_seen(model, plan))
+    ones = dict(iter_captured(model, plan))
     assert np.mean([one.found == example.label for one, example in zip(_in_order(ones), examples, strict=True)]) > 0.85
     whole = predict_probabilities(model, encoded.rows, 0)
     agree = {name: [] for name in ("value, contrast", "value norm", "attention", "first")}

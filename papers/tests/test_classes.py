@@ -136,7 +136,7 @@ def test_where_values_coincide_attention_does_not_matter(classifier):
 
 def test_rollout_and_attention_are_their_definitions(classifier):
     model, plan = classifier
-    number, one = next(attributions.iter_seen(model, plan))
+    number, one = next(attributions.iter_captured(model, plan))
     alone = list(one_by_one(model, plan))[number]
     np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
     np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
@@ -537,7 +537,7 @@ def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_train
         raise Stop
 
     monkeypatch.setattr(explained, "measure_class_directions", class_directions)
-    monkeypatch.setattr(explained, "iter_seen", lambda *_: ())
+    monkeypatch.setattr(explained, "iter_captured", lambda *_: ())
     monkeypatch.setattr(explained, "compute_baselines", baselines)
     model, tokenizer = torch.nn.Linear(1, 1), SimpleNamespace(pad_token_id=0)
     with pytest.raises(Stop):

@@ -29,7 +29,7 @@ def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatc
 def test_5_predictions_and_attributions_leave_modes_alone(classifier):
     """They left the classifier in evaluation mode, or ran with its dropout on."""
     from anisoscope.classes.ablation import average_outcome
-    from anisoscope.classes.attributions import iter_seen
+    from anisoscope.classes.attributions import iter_captured
     from anisoscope.classes.faithfulness import predict_probabilities
     from anisoscope.classes.pooling import predict_classes
 
@@ -42,7 +42,7 @@ def test_5_predictions_and_attributions_leave_modes_alone(classifier):
             lambda: predict_classes(model, plan.encoded, pad),
             lambda: predict_probabilities(model, plan.encoded.rows, pad),
             lambda: average_outcome(model, plan, "uniform", (1,)),
-            lambda: list(iter_seen(model, plan)),
+            lambda: list(iter_captured(model, plan)),
         ):
             look()
             assert [module.training for module in model.modules()] == before

@@ -46,7 +46,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "compute_attributions",
         "measure_class_directions",
         "average_over_words",
-        "iter_seen",
+        "iter_captured",
     ),
     "anisoscope.classes.cls_entropy": (
         "Layers",

@@ -46,21 +46,24 @@ CHANGE: Bounds = (-1.0, 1.0)
 class Ablation:
     """Replaces the attention weights of some layers (numbered from 1), and records how far the layers' outputs turn.
 
-    cosine  layer → [utterance, 2]: cosine between the outputs before and after, for the token that the head reads, and
-    its         mean over all tokens; outputs before the output projection, both from the same values
+    cosine  layer → [utterance, 2]: cosine between the layer's output with the model's own weights and with the replaced
+            ones: for the token that the classifier's head reads, and its mean over all tokens. Outputs are taken before
+            the output projection, both from the same values
     """
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
-        """Prepare to replace the attention weights of `layers` by those of `kind` (one of `KINDS`)."""
+        """Prepare to replace the attention weights of `layers` by `uniform`, `permuted` or `another` (`kind`)."""
         self.kind = kind
         self.layers = layers
         self.cosine: dict[int, list[Array]] = {}
         self.others: dict[int, WeightsOfSentence] = {}
 
     def begin(self, mask: Tensor, seed: int, read: Tensor | None = None) -> None:
-        """Prepare for the forward call of a batch with these real tokens [sequence, token].
+        """Prepare for the forward call of a batch.
 
-        `read` is the share of each token in what the classifier's head reads (None: it reads the first token).
+        mask   which tokens are real [sequence, token]
+        seed   of the permutations
+        read   share of each token in what the classifier's head reads [sequence, token]; None: it reads the first token
         """
         self.mask = mask
         self.seed = seed
@@ -74,7 +77,8 @@ class Ablation:
         """Return the output of an attention call [sequence, query, head, dim], with replaced weights in the chosen
         layers.
 
-        There the cosine of the outputs before and after is kept. Calls are counted as layers from 1.
+        For these layers, the cosine between the outputs without and with replacement is added to `cosine`. Calls are
+        counted as layers from 1.
         """
         self.layer += 1
         self._check(call)
@@ -90,7 +94,7 @@ class Ablation:
         return output.transpose(1, 2).contiguous()
 
     def _replace(self, call: Call, weights: Tensor) -> Tensor:
-        """Return the weights [sequence, head, query, key] that replace those of a call."""
+        """Return what replaces the model's own attention weights [sequence, head, query, key] in an attention call."""
         other = None
         if len(weights) == 1:
             other = self.others.get(self.layer)
@@ -103,7 +107,10 @@ class Ablation:
         return replaced
 
     def _keep_cosine(self, before: Tensor, after: Tensor) -> None:
-        """Keep the cosine of a layer's outputs [sequence, head, token, dim] before and after, mean over heads."""
+        """Add to `cosine` how far replaced weights turned a layer's output; heads are averaged.
+
+        before, after   the output without and with replaced weights [sequence, head, token, dim]
+        """
         cosine = nn.functional.cosine_similarity(before.double(), after.double(), dim=-1).mean(1)
         of_read = (cosine * self.read).sum(1)
         of_all = (cosine * self.mask).sum(1) / self.mask.sum(1)
@@ -120,7 +127,11 @@ class Ablation:
 
 
 def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
-    """Return which real tokens each token may attend to [sequence, 1 or head, query, key]."""
+    """Return which real tokens each token may attend to [sequence, 1 or head, query, key].
+
+    masking   what an attention call hides: its causal mask, and keys that it names
+    mask      which tokens are real [sequence, token]
+    """
     tokens = mask.shape[1]
     allowed = mask[:, None, None, :].expand(-1, 1, tokens, -1)
     if masking.keys is not None:
@@ -139,12 +150,14 @@ def replace_weights(
     other: WeightsOfSentence | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """Return other attention weights [sequence, head, query, key] that add up to 1 over the keys that a query may see.
+    """Return attention weights of another kind, which add up to 1 over the keys that a query may see.
 
-    mask     [sequence, key]: the real tokens
-    kind     one of `KINDS`: uniform, permuted, or those of another sentence
+    weights  the model's own [sequence, head, query, key]; the result has the same shape
+    mask     which keys are real tokens [sequence, key]
+    kind     `uniform`; `permuted` (each row in random order); or `another` (those of another sentence of the batch)
+    seed     of the random order
     other    the weights that `another` uses for a sentence alone in its batch
-    allowed  [sequence, 1 or head, query, key]: what each query may see; None: every real token
+    allowed  what each query may see [sequence, 1 or head, query, key]; None: every real token
     """
     seen = mask[:, None, None, :] if allowed is None else allowed
     if kind == "uniform":
@@ -155,9 +168,9 @@ def replace_weights(
 
 
 def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
-    """Return the weights of each row in a random order; those of keys that are not seen become 0.
+    """Return attention weights [sequence, head, query, key] with the weights of each row in a random order.
 
-    seen   what each query may see [sequence, 1 or head, query, key]
+    seen   what each query may see [sequence, 1 or head, query, key]; weights of other keys become 0
     """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(weights.shape, generator=generator).to(weights.device)
@@ -168,10 +181,11 @@ def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
 
 
 def _take_from_another(weights: Tensor, mask: Tensor, other: WeightsOfSentence, allowed: Tensor | None) -> Tensor:
-    """Return for each sentence the weights of the next one (of the last: the first's), brought to its own length.
+    """Give each sentence the attention weights of the next one, stretched to its own length; the last gets the first's.
 
-    mask      the real tokens [sequence, key]
-    other     the sentences whose weights are used, and their real tokens
+    weights   the model's own [sequence, head, query, key]; the result has the same shape
+    mask      which keys are real tokens [sequence, key]
+    other     the weights of the sentences to take from, and which of their tokens are real
     allowed   what each query may see [sequence, 1 or head, query, key]; None: every real token
     """
     given, given_mask = other
@@ -190,15 +204,22 @@ def _take_from_another(weights: Tensor, mask: Tensor, other: WeightsOfSentence, 
 
 
 def _stretch(tokens: Tensor, length: int) -> Tensor:
-    """Return `length` of the tokens [token] at even distances, from the first to the last; some may come twice."""
+    """Choose `length` tokens at even distances, from the first to the last; some may be chosen twice.
+
+    tokens   their positions [token]; the result [length] holds some of them
+    """
     position = torch.arange(length, device=tokens.device)
     step = (len(tokens) - 1) / max(length - 1, 1)
     return tokens[(position * step).round().long()]
 
 
 def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
-    """Set weights [head, query, key] to 0 at keys that may not be seen; a row without any weight left gets equal
-    weights.
+    """Return attention weights [head, query, key] with 0 at keys that may not be seen.
+
+    A row without any weight left gets equal weights at the keys that may be seen.
+
+    taken     weights of another sentence
+    allowed   what each query may see [1 or head, query, key]
     """
     kept = taken * allowed
     return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))
@@ -206,12 +227,12 @@ def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model decides if some of its attention is replaced, for each text.
+    """What a classifier decides if some of its attention is replaced, for each text.
 
     found   the predicted class [utterance]
     final   unit vector [utterance, dim] of the last hidden state that the head reads
-    turned  layer → [utterance, 2]: cosine of the layer's output before and after, of the token that is read, and the
-    mean         over all tokens
+    turned  layer → [utterance, 2]: cosine between the layer's output without and with replacement, of the token that
+            the head reads, and the mean over all tokens
     """
 
     found: NDArray[np.int64]
@@ -231,12 +252,13 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
 def measure_outcomes(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
 ) -> Outcome:
-    """Run the model with the attention of `layers` replaced, and return what it decides.
+    """Run a classifier with the attention weights of `layers` replaced, and return what it decides.
 
-    `readings` is the result of `read_batches`, if known. MeasureError if the model has no base model, or a layer's
-    attention cannot be replaced.
+    kind       the weights that replace the model's own: `uniform`, `permuted` or `another`
+    layers     numbers of the layers, from 1; empty: the model runs unchanged
+    readings   which tokens the head reads in each batch, if known from `read_batches`; None: found out here
 
-    kind   the weights that replace the model's own (one of `KINDS`)
+    MeasureError if the model has no base model, or a layer's attention cannot be replaced.
     """
     if readings is None:
         readings = read_batches(model, batches)
@@ -287,12 +309,13 @@ def _get_base(model: Any) -> nn.Module:
 def average_outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
 ) -> tuple[NDArray[np.int64], Array, dict[int, tuple[float, float]]]:
-    """Run the model with the attention of `layers` replaced, and return averages over texts.
+    """Run a classifier with the attention weights of `layers` replaced; return predictions and how far outputs turn.
 
-    kind   the weights that replace the model's own (one of `KINDS`)
+    kind     the weights that replace the model's own: `uniform`, `permuted` or `another`
+    layers   numbers of the layers, from 1; empty: the model runs unchanged
 
-    Returns (predicted class [text], unit vector of the final state that the head reads [text, dim], {layer: mean cosine
-    of outputs before and after, of the token that is read and of all tokens}).
+    Returns (predicted class [text], unit vector of the final state that the head reads [text, dim], {layer: cosine
+    between its output without and with replacement, mean over texts: of the token that the head reads, of all tokens}).
     """
     outcome = measure_outcomes(model, batches, kind, layers)
     means: dict[int, tuple[float, float]] = {}
@@ -313,13 +336,15 @@ def count_layers(model: Any) -> int:
 def measure_ablations(
     model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None
 ) -> pd.DataFrame:
-    """Replace the attention of all layers and of each layer by every kind of weights, and return records of what
-    changes.
+    """Replace the attention weights of all layers, then of each layer, by every kind of weights; return what changes.
 
-    `component` is the kind, `layer` the layer replaced (null: all), with 95 % intervals over utterances:
-    `replaced.accuracy` (change of the accuracy), `replaced.agreement` (share of equal predictions), `replaced.cls`
-    (cosine of the final state that the head reads, before and after), `replaced.output` and `replaced.rows` (cosine of
-    the layer's output before and after, of the token that is read, and of all tokens).
+    The result is a table of records: `component` is the kind of weights, `layer` the layer replaced (null: all), with
+    95 % intervals over utterances. Metrics are `replaced.accuracy` (change of the accuracy), `replaced.agreement`
+    (share of equal predictions), `replaced.cls` (cosine between the final states that the head reads without and with
+    replacement), `replaced.output` and `replaced.rows` (the same cosine of the layer's output: of the token that the
+    head reads, and of all tokens).
+
+    progress   called with the number of runs done, and of all
     """
     labels = np.array(batches.encoded.labels)
     readings = read_batches(model, batches)
@@ -335,19 +360,22 @@ def measure_ablations(
         progress(done, len(KINDS) * len(choices))
         changes = _compare_outcomes(before, after, labels)
         if layers == every:
-            rows += _make_rows(kind, None, changes)
+            rows += _make_records(kind, None, changes)
         if len(layers) == 1:
             layer = layers[0]
             of_read, of_all = after.turned[layer].T
             changes |= {"output": (of_read, COSINE), "rows": (of_all, COSINE)}
-            rows += _make_rows(kind, layer, changes)
+            rows += _make_records(kind, layer, changes)
     return as_records(pd.DataFrame(rows), n_units=len(labels))
 
 
 def _compare_outcomes(before: Outcome, after: Outcome, labels: NDArray[np.int64]) -> dict[str, tuple[Array, Bounds]]:
-    """Return {measure: (its value for each text, its bounds)} of what a replacement changes.
+    """Return {measure: (its value for each text, its bounds)} of what replaced attention changes.
 
-    labels   true class of each text
+    The measures are `accuracy`, `agreement` of the predictions, and `cls`, the cosine between the final states.
+
+    before, after   what the classifier decides without and with replacement
+    labels          true class of each text
     """
     right_before = (before.found == labels).astype(float)
     right_after = (after.found == labels).astype(float)
@@ -358,7 +386,7 @@ def _compare_outcomes(before: Outcome, after: Outcome, labels: NDArray[np.int64]
     }
 
 
-def _make_rows(kind: str, layer: int | None, changes: dict[str, tuple[Array, Bounds]]) -> list[dict[str, Any]]:
+def _make_records(kind: str, layer: int | None, changes: dict[str, tuple[Array, Bounds]]) -> list[dict[str, Any]]:
     """Return a record for each measure of `changes`: its mean over texts, with a 95 % interval.
 
     kind    the weights that replaced the model's own

@@ -43,7 +43,7 @@ OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contras
 
 
 @dataclass
-class SeenText:
+class CapturedText:
     """Hidden states, attention and values captured for one text, by layer from 1.
 
     attention  [query, key], mean over heads; None: a layer whose attention cannot be captured
@@ -67,10 +67,10 @@ class SeenText:
 
 
 class _Capture:
-    """Collects what one forward call shows of the stack that the classifier's head reads."""
+    """Collects hidden states, keys, values and attention of one forward call, in the stack that the head reads."""
 
     def __init__(self, stack: str, kind: Kind) -> None:
-        """Prepare to keep what is captured of one stack, with self- or cross-attention (`kind`)."""
+        """Prepare to collect from one stack (`encoder`, `decoder`) and one kind of attention (`self`, `cross`)."""
         self.stack, self.kind = stack, kind
         self.states: dict[int, Tensor] = {}
         self.of_heads: dict[str, dict[int, Tensor]] = {"key": {}, "value": {}}
@@ -97,11 +97,14 @@ class _Capture:
 
 
 @torch.no_grad()
-def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> Iterator[tuple[int, SeenText]]:
-    """Yield (number of the text, what is captured of it) for every text.
+def iter_captured(
+    model: Any, batches: LabelledPlan, notes: list[str] | None = None
+) -> Iterator[tuple[int, CapturedText]]:
+    """Run a classifier and yield (number of a text, hidden states, attention and values captured for it), text by text.
 
-    `notes` receives sentences on what is left out, once. MeasureError if it cannot be found which tokens the head
-    reads, or if its stack has other tokens than the words.
+    notes   receives sentences that say which attributions are left out, once; None: not wanted
+
+    MeasureError if it cannot be found which tokens the head reads, or if its stack has other tokens than the words.
     """
     positions = TokenPositions(model)
     sites = tuple(SITES.values())
@@ -120,7 +123,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
         if is_first and notes is not None:
             notes += _explain_left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
         is_first = False
-        yield from _iter_seen_of_batch(batch, watched, reading, words, logits, crossed=crossed)
+        yield from _iter_captured_of_batch(batch, watched, reading, words, logits, crossed=crossed)
 
 
 def _check_tokens(reading: HeadReading, words: Tensor, *, crossed: bool) -> None:
@@ -164,9 +167,9 @@ def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *
     return notes
 
 
-def _iter_seen_of_batch(
+def _iter_captured_of_batch(
     batch: Batch, watched: _Capture, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
-) -> Iterator[tuple[int, SeenText]]:
+) -> Iterator[tuple[int, CapturedText]]:
     """Yield (number of the text, what is captured of it) for every text of a batch.
 
     watched   what one forward call showed
@@ -187,7 +190,7 @@ def _iter_seen_of_batch(
             vectors[space] = [x[row, keys].double().cpu().numpy() for x in of_layers]
             directions[space] = [normalise(x) for x in vectors[space]]
         read = reading.weights[row, queries]
-        seen = SeenText(
+        seen = CapturedText(
             attention=[_cut_attention(watched.attention.get(layer), row, queries, keys) for layer in layers],
             vectors=directions,
             norms=[np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
@@ -230,10 +233,12 @@ def _list_spaces(watched: _Capture, layers: list[int], *, crossed: bool) -> dict
 def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
     """Return the direction of each class: {space (hidden, key, value): [unit vectors [class, dim] of layer 1, 2, …]}.
 
-    A class that is never predicted gets zeros.
+    It is the mean of the texts that the model predicts to be of the class. A class that is never predicted gets zeros.
+
+    classes   number of classes
     """
     total: dict[str, list[Array]] = {}
-    for _, one in iter_seen(model, batches):
+    for _, one in iter_captured(model, batches):
         for space, layers in one.vectors.items():
             sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
             for i, x in enumerate(layers):
@@ -243,10 +248,10 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
     return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
-def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
-    """Return {(name of attribution, layer): a number for every token of a text, special ones included}.
+def compute_attributions(one: CapturedText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
+    """Compute attributions of a text: {(name of attribution, layer): a number for every token, special ones included}.
 
-    one          what was captured of the text
+    one          what was captured for the text
     directions   unit vectors of the classes [class, dim], by space (hidden, key, value) and layer
     """
     attributions: dict[tuple[str, int], Array] = {}
@@ -274,6 +279,7 @@ def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> d
 def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
     """Return attributions [word] that ignore the model: `random` numbers, and how `rare` each word is.
 
+    example     the text, or pair of texts, with its words
     frequency   how often each word occurs in the corpus
     draw        random generator
     """
@@ -285,8 +291,11 @@ def compute_baselines(example: Example, frequency: Counter[str], draw: np.random
 
 
 def average_over_words(values: Array, words: list[int], count: int) -> Array:
-    """Average token values over the tokens of each word (−1: of no word); a word that was cut off gets the smallest
-    value.
+    """Average an attribution over the tokens of each word: [word]. A word that was cut off gets the smallest value.
+
+    values   the attribution of each token [token]
+    words    index of each token's word; −1: a special token, which belongs to none
+    count    number of words
     """
     index = np.array(words)
     real = index >= 0

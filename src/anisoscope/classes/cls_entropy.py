@@ -32,10 +32,13 @@ class Watch:
     """
 
     def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
-        """Prepare for a forward call with these real tokens; no `layers` means all, `columns` also keeps column
-        sums.
+        """Prepare for a forward call.
 
-        MeasureError for padding on the left, where the first row is not that of the first token.
+        mask      which tokens are real
+        layers    numbers of the layers to read, from 1; empty: all
+        columns   also keep column sums of the attention
+
+        MeasureError if padding is on the left: then the first row is not that of the first token.
         """
         if bool((mask[:, 1:].bool() & ~mask[:, :1].bool()).any()):
             raise MeasureError("padding behind the tokens", "padding before them", "set the tokenizer's padding side")
@@ -78,8 +81,9 @@ class Watch:
         return self.mask.sum(1).double()
 
     def rows(self, fewer: int = 0) -> dict[int, Float[Tensor, " sequence"]]:
-        """Return by layer the entropy of the first token's attention row divided by ln(n − `fewer`), mean over
-        heads.
+        """Return {layer: entropy of the first token's attention row, divided by ln(n − `fewer`), mean over heads}.
+
+        n is the number of real tokens, [CLS] included.
         """
         rows = {}
         for layer, nats in self._require_layers(self.nats).items():
@@ -90,25 +94,31 @@ class Watch:
     def row_entropy(self, fewer: int = 0) -> Float[Tensor, " sequence"]:
         """Return the normalised entropy of the first token's attention row, averaged over heads and layers.
 
-        `fewer` is subtracted from the number of tokens in the normaliser; the tables of Fosse et al. use 1.
+        fewer   subtracted from the number of tokens n in the divisor ln n; the tables of Fosse et al. use 1
         """
         return torch.stack([*self.rows(fewer).values()]).mean(0)
 
     def column_entropy(self) -> Float[Tensor, " sequence"]:
-        """Return the entropy of a second softmax over column sums without [CLS], divided by ln(n − 1); mean over
-        heads.
+        """Return the entropy of a softmax over the column sums of attention, without the column of [CLS].
+
+        A column sum is the weight that a token gets from all real tokens, in all chosen layers. The entropy is divided
+        by ln(n − 1), for n real tokens, and averaged over heads.
         """
         sums = self._require_layers(self.sums)
         return self._compute_second_entropy(torch.stack([*sums.values()]).sum(0))
 
     def again(self) -> dict[int, Float[Tensor, " sequence"]]:
-        """Return by layer the entropy of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
+        """Return {layer: entropy of a second softmax over the attention row of [CLS], without [CLS] itself}.
+
+        It is divided by ln(n − 1), for n real tokens, and averaged over heads.
+        """
         firsts = self._require_layers(self.firsts)
         return {layer: self._compute_second_entropy(x) for layer, x in firsts.items()}
 
     def _compute_second_entropy(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
-        """Return the entropy of a softmax over weights without [CLS] and padding, divided by ln(n − 1); mean over
-        heads.
+        """Return the entropy of a softmax over attention weights, without [CLS] and padding.
+
+        It is divided by ln(n − 1), for n real tokens, and averaged over heads.
         """
         left_out = ~self.mask
         left_out[:, 0] = True
@@ -116,9 +126,7 @@ class Watch:
         return _divide_by_largest(_compute_entropy(weights).mean(1), self.tokens - 1)
 
     def _require_layers(self, captured: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Return what was captured by layer; MeasureError if a layer that was asked for is missing, or nothing was
-        captured.
-        """
+        """Return `captured` (values by layer) unchanged; MeasureError if it is empty or a chosen layer is missing."""
         missing = [layer for layer in self.layers if layer not in captured]
         if missing or not captured:
             got = f"{self._called} calls of the attention interface"
@@ -128,16 +136,16 @@ class Watch:
 
 
 def _compute_entropy(scores: Tensor) -> Tensor:
-    """Return the entropy of softmax rows over the last axis, in nats: ln Σ eˢ − Σ p s.
+    """Return the entropy in nats of the softmax of attention scores over the last axis: ln Σ eˢ − Σ p s.
 
-    Hidden scores have p = 0 and no gradient.
+    Scores of keys that are not seen (`HIDDEN`, −1e30) have p = 0 and no gradient.
     """
     nats: Tensor = scores.logsumexp(-1) - (scores.softmax(-1) * scores).sum(-1)
     return nats
 
 
 def _divide_by_largest(nats: Tensor, count: Tensor) -> Tensor:
-    """Return an entropy divided by the largest that `count` outcomes can have, ln(count); 0 for one outcome or none."""
+    """Divide an entropy in nats by the largest one that `count` outcomes can have, ln(count); 0 if count is below 2."""
     usable = count > 1
     return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
 
@@ -160,7 +168,7 @@ def measure_entropies(
         watch = Watch(mask, layers, columns=True)
         with evaluation_mode(model), intercept_attention(model, watch.look):
             model(**batch.inputs)
-        for name, value in _list_forms(watch).items():
+        for name, value in _compute_forms(watch).items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)
     # Batches hold texts of equal length: back to the order of the units.
@@ -168,8 +176,13 @@ def measure_entropies(
     return {name: torch.cat(values)[order] for name, values in kept.items()}
 
 
-def _list_forms(watch: Watch) -> dict[str, Tensor]:
-    """Return every form of the attention entropy of one batch {form: [text]}, means over layers first."""
+def _compute_forms(watch: Watch) -> dict[str, Tensor]:
+    """Return the attention entropies of one batch by every formula: {name of the form: [text]}.
+
+    Forms `row`, `reported`, `again` and `columns` are means over layers; `row.3` and the like are of one layer.
+
+    watch   attention rows and column sums of the batch
+    """
     by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
     forms: dict[str, Tensor] = {}
     for name, layers in by_layer.items():

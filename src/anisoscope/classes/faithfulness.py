@@ -23,7 +23,7 @@ from anisoscope.classes.attributions import (
     average_over_words,
     compute_attributions,
     compute_baselines,
-    iter_seen,
+    iter_captured,
     measure_class_directions,
 )
 from anisoscope.classes.pooling import predict_logits
@@ -71,14 +71,19 @@ def measure_explanations(
     notes: list[str] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Measure how plausible and how faithful attributions are, and return records `explains.<measure>`.
+    """Measure how well attributions explain a classifier's decisions, and return records `explains.<measure>`.
 
-    There is one record by attribution and layer (null: a baseline), with a 95 % interval over utterances. Without human
-    rationales plausibility is not measured.
+    Plausible attributions point to the words that people marked; faithful ones to the words whose erasure changes the
+    decision. There is one record by attribution and layer (null: a baseline), with a 95 % interval over utterances.
+    Without human rationales plausibility is not measured.
 
-    padding  how utterances are padded to equal length; None: the tokenizer's token on the right
-    stack    the stack that reads them; both, for an encoder–decoder
-    notes    receives sentences on what is left out
+    split       the split whose utterances are explained
+    limit       number of utterances at most
+    max_length  tokens of an utterance at most; what is longer is cut
+    padding     how utterances are padded to equal length; None: the tokenizer's token on the right
+    stack       the stack that reads them; both, for an encoder–decoder
+    notes       receives sentences on what is left out
+    progress    called with the number of attributions done, and of all
     """
     has_rationales = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
@@ -91,12 +96,12 @@ def measure_explanations(
         pad = Padding(int(tokenizer.pad_token_id or 0))
     device = next(model.parameters()).device
     encoded = encode(examples, tokenizer, max_length)
-    others = _take_others(corpus, split, examples)
+    others = _choose_for_directions(corpus, split, examples)
     encoded_others = encode(others, tokenizer, max_length)
     plan_of_others = LabelledPlan(encoded_others, pad, device=device, stack=stack)
     directions = measure_class_directions(model, plan_of_others, classes)
     scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in iter_seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
+    for number, one in iter_captured(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
         words = encoded.words[number]
         count = len(examples[number].all_words)
         for key, of_tokens in compute_attributions(one, directions).items():
@@ -112,10 +117,13 @@ def measure_explanations(
     return _average_over_texts(results, len(examples))
 
 
-def _take_others(corpus: LabelledCorpus, split: str, examples: Examples) -> Examples:
-    """Return examples for the directions of classes, none of which is among `examples`, those of `split` explained.
+def _choose_for_directions(corpus: LabelledCorpus, split: str, examples: Examples) -> Examples:
+    """Choose the examples that class directions are computed from: none of those that are explained.
 
-    MeasureError if there are none.
+    split      the split that is explained
+    examples   the examples of it that are explained
+
+    MeasureError if the corpus has no others.
     """
     # Directions are made of another split, if there is one, so that no text is explained by itself.
     other_split = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
@@ -128,7 +136,11 @@ def _take_others(corpus: LabelledCorpus, split: str, examples: Examples) -> Exam
 
 
 def _add_baselines(scores: list[dict[Key, Array]], examples: Examples, corpus: LabelledCorpus) -> None:
-    """Add attributions that ignore the model to the scores of each example; rarity counts the words of training."""
+    """Add to each example's attributions two that ignore the model: random numbers, and how rare each word is.
+
+    scores   for each example, a number for every word by (attribution, layer); `layer` is None for those added here
+    corpus   the corpus in whose training split words are counted
+    """
     frequency: Counter[str] = Counter()
     for example in corpus.splits[TRAIN]:
         frequency.update(word.lower() for word in example.all_words)
@@ -140,7 +152,10 @@ def _add_baselines(scores: list[dict[Key, Array]], examples: Examples, corpus: L
 
 @contextmanager
 def _compute_first_row_alone(model: Any) -> Iterator[None]:
-    """Let the last layer of a model that can do so compute the row of [CLS] alone, which is faster."""
+    """Within a `with` block, let the last layer compute the attention row of [CLS] alone, if the model can do so.
+
+    It is faster, and enough for a head that reads [CLS] only.
+    """
     part = family_of(model).cls_row_only
     base = getattr(model, part, None) if part else None
     if base is None:
@@ -188,14 +203,14 @@ def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
 
 
 def _find_marked(example: Example) -> Marks:
-    """Return which words of a text at least half of the people marked."""
+    """Return which words of a text at least half of the annotators marked [word]."""
     return np.array(example.rationale or (), float) >= MARKED
 
 
 def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
     """Return {((attribution, layer), measure): agreement of the attribution with the human rationale, for every text}.
 
-    The measures are `auprc`, `auroc` and `iou`.
+    The measures are `auprc` (area under the precision–recall curve), `auroc` and `iou` (intersection over union).
 
     scores   for each text, a number for every word by (attribution, layer)
     """
@@ -242,8 +257,12 @@ def _compute_faithfulness(
 ) -> dict[tuple[Key, str], Any]:
     """Return {((attribution, layer), measure): fall of the predicted class's probability [share of words, text]}.
 
-    scores   for each text, a number for every word by (attribution, layer)
-    keys     the attributions to measure
+    The measures are `comprehensiveness` (the highest words are erased) and `sufficiency` (only they are kept).
+
+    pad       how texts are padded to equal length
+    encoded   the texts as token ids
+    scores    for each text, a number for every word by (attribution, layer)
+    keys      the attributions to measure
     """
     whole = predict_probabilities(model, encoded.rows, pad)
     predicted = whole.argmax(1)
@@ -265,7 +284,12 @@ def _compute_faithfulness(
 
 
 def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
-    """Return the model's input for a text of which only the words of `keep` are left; special tokens always stay."""
+    """Return a text's input for the model with only some of its words left; special tokens always stay.
+
+    row     `input_ids` and so on, of the whole text
+    words   index of each token's word; −1: a special token
+    keep    which words stay [word]
+    """
     tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
     erased: dict[str, Any] = {}
     for name, value in row.items():
@@ -279,6 +303,7 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
     """Return a text's input for the model unchanged, or one padding token if no token of the text is left.
 
     row   `input_ids` and so on, of one text
+    pad   the padding token
     """
     if row["input_ids"]:
         return row

@@ -32,10 +32,12 @@ TRIED = 4
 
 @torch.no_grad()
 def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = "") -> NDArray[np.float64]:
-    """Return one vector per text and layer [unit, layer, dim]: layer 0 is the input of the first block, i the output of
-    block i.
+    """Run a model and return one vector per text and layer [unit, layer, dim].
 
-    The model runs in evaluation mode. `stack` names the stack to read, if there are several.
+    Layer 0 is the input of the first block, layer i the output of block i. The model runs in evaluation mode.
+
+    at      how the tokens of a text become one vector: the `first`, the `last`, their `mean` or `max`
+    stack   the stack to read, if the model has several; empty: the first
     """
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
@@ -91,10 +93,11 @@ def predict_logits(
 
 
 def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
-    """Yield the indices in `order` in batches; if padding is not allowed, texts of one batch have the same length.
+    """Yield batches of texts, as lists of their numbers; if padding is not allowed, texts of a batch are equally long.
 
     rows    what the model reads of each text
-    batch   number of texts in a batch
+    order   numbers of the texts, sorted by length
+    batch   number of texts in a batch at most
     """
     parts = [order]
     if padding.side == "none":
@@ -105,12 +108,16 @@ def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padd
 
 
 def predict_classes(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
-    """Return the predicted class of every example, in order."""
+    """Return the number of the predicted class of every example, in order.
+
+    encoded   the examples as token ids
+    pad       the padding token, on the right; or a `Padding`
+    """
     return predict_logits(model, encoded.rows, pad).argmax(-1).tolist()
 
 
 def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
-    """Return the padding with which a classifier gives texts in a batch the same logits as each text alone.
+    """Find the padding with which a classifier gives texts in a batch the same logits as each text alone.
 
     Right padding is preferred, since other runs use it; left, if only that works (XLNet reads its last position); none,
     if padding changes the logits on either side.
@@ -144,10 +151,16 @@ def make_separability_records(
     units: Labels | None = None,
     groups: int = GROUPS,
 ) -> pd.DataFrame:
-    """Return records on how well classes are separated in vectors [utterance, layer, dim], by layer.
+    """Measure how well classes are separated in each layer, and return a table of records.
 
     Metrics are `class_direction.auc` (of each class, or null: of all), `.nearest` and `.dimensions`, with 95 %
-    jackknife intervals over `units` [utterance] (None: each utterance is its own).
+    jackknife intervals over units.
+
+    states   vectors [utterance, layer, dim]
+    labels   class of each utterance
+    names    names of the classes
+    units    number of the unit (independent piece of data) of each utterance; None: each is its own
+    groups   number of groups of units, each of which the jackknife leaves out in turn
     """
     rows = []
     for layer in range(states.shape[1]):
@@ -162,14 +175,14 @@ def make_separability_records(
     return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=n_units, n_vectors=len(labels))
 
 
-def make_accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
-    """Return records of the accuracy of all and of each class, with 95 % Wilson intervals.
+def make_accuracy_records(predicted: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
+    """Return records of the accuracy over all texts and over those of each class, with 95 % Wilson intervals.
 
-    `majority` is the accuracy of always naming the commonest class.
+    The record `majority` is the accuracy of always naming the commonest class.
 
-    found    predicted class of each text
-    labels   true class of each text
-    names    names of the classes
+    predicted   predicted class of each text
+    labels      true class of each text
+    names       names of the classes
     """
     subsets: list[tuple[str | None, NDArray[np.bool_]]] = [(None, labels >= 0)]
     for number, name in enumerate(names):
@@ -178,7 +191,7 @@ def make_accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...])
     for component, subset in subsets:
         if not subset.any():
             continue
-        right = (found == labels)[subset]
+        right = (predicted == labels)[subset]
         accuracy = float(right.mean())
         low, high = map(float, wilson_interval(accuracy, len(right)))
         rows.append({"metric": "accuracy", "component": component, "value": accuracy, "low": low, "high": high})

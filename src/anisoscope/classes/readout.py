@@ -59,7 +59,7 @@ class HeadReading:
 
 
 class _LastStates:
-    """Makes the last hidden states of every stack variables that can be differentiated with respect to.
+    """Makes the last hidden states of every stack variables, so that logits can be differentiated with respect to them.
 
     These are the outputs of the last block, and what norms after it make of them.
     """
@@ -122,7 +122,10 @@ class _LastStates:
 
 
 def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
-    """Return the output of a block with its vectors `old` replaced by `new`; what else it holds stays."""
+    """Return the output of a block with its vectors `old` replaced by `new`; the rest of the output stays.
+
+    output   a tensor, or a tuple, list or mapping that holds one
+    """
     if output is old:
         return new
     if isinstance(output, Mapping):
@@ -223,7 +226,9 @@ def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor
 
 
 def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
-    """Return which tokens of a stack are real: by its own stream, or by the only stream there is.
+    """Return which tokens of a stack (encoder, decoder) are real [sequence, token].
+
+    streams   {stack: which of its positions are real}; a single entry counts for every stack
 
     MeasureError if there are several streams, and none is of this stack.
     """
@@ -241,6 +246,7 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
     stack      the stack that the head reads
     gradient   absolute gradients with respect to the last hidden states [sequence, token, dim]
     mask       real tokens [sequence, token]
+    logits     of the same call [sequence, class]
     name       of the model, for errors
 
     MeasureError if the gradients do not have the shape of the tokens.
@@ -263,7 +269,9 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
 
 
 def _find_way(gradient: Tensor, mask: Tensor) -> At | None:
-    """Return the first way of reading (first, last, mean, max) that fits the gradients of all sequences, or None.
+    """Find how a classifier's head reads sequences: by the `first` or `last` token, or the `mean` or `max` of all.
+
+    It is the first of these that fits the gradients of all sequences; None if none does.
 
     gradient   absolute gradients [sequence, token, dim]
     mask       real tokens [sequence, token]
@@ -275,7 +283,7 @@ def _find_way(gradient: Tensor, mask: Tensor) -> At | None:
 
 
 def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
-    """Return whether the gradients of one sequence fit a way of reading it (first, last, mean, max).
+    """Return whether the gradients of one sequence fit a way of reading it (`first`, `last`, `mean`, `max`).
 
     gradient   absolute gradients [token, dim]
     mask       real tokens [token]
@@ -298,9 +306,9 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
 
 
 def _guess_shares(at: At | None, mask: Tensor) -> Tensor:
-    """Return the share of each token [sequence, token] in a way of reading, for sequences whose gradients vanish.
+    """Guess how much of each token the head reads [sequence, token], for sequences whose gradients vanish.
 
-    at     the way (first, last, mean, max) that other sequences show; None: unknown
+    at     how it reads other sequences (`first`, `last`, `mean`, `max`); None: unknown, which counts as mean
     mask   real tokens [sequence, token]
     """
     if at == "first":

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.batch import Batch
-from anisoscope.classes.attributions import SeenText, average_over_words, compute_attributions, iter_seen
+from anisoscope.classes.attributions import CapturedText, average_over_words, compute_attributions, iter_captured
 from anisoscope.classes.faithfulness import (
     SHARES,
     Marks,
@@ -106,7 +106,7 @@ class Explanation:
 
 
 def scale_for_colours(values: Array) -> Array:
-    """Scale numbers of words to [−1, 1] for their colours: the strongest gets size 1, and 0 stays 0."""
+    """Scale the attribution of each word [word] to [−1, 1] for its colour: the largest becomes ±1, and 0 stays 0."""
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0:
         return values
@@ -172,7 +172,11 @@ def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any)
 
 
 def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> list[tuple[str, ...]]:
-    """Cut words into as few consecutive windows as fit the model's length."""
+    """Cut the words of a text into as few consecutive windows as possible, each no longer than the model can read.
+
+    max_length   tokens of a window at most, special ones included
+    """
+    # Without a limit on the length, so that no word is cut off.
     whole = encode([Example(tuple(words), 0)], tokenizer, 1 << 30).words[0]
     special = sum(word < 0 for word in whole)
     pieces = np.bincount([word for word in whole if word >= 0], minlength=len(words))
@@ -190,17 +194,18 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
 def _attribute_by_layer(
     classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
 ) -> tuple[int | None, dict[str, Array]]:
-    """Return (last layer in which attention or values can be captured, {attribution: a number for every word} there).
+    """Compute attributions by attention and values, in the last layer in which either can be captured.
 
-    counts   number of words in each window of the text
-    found    number of the predicted class
-    notes    receives sentences on what is left out
+    encoded   the windows of the text as token ids
+    counts    number of words in each window
+    found     number of the predicted class
+    notes     receives sentences on what is left out
 
-    Without such a layer, None and no attributions.
+    Returns (number of the layer, {attribution: a number for every word}); (None, {}) if there is no such layer.
     """
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
-    seen: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))
+    seen: dict[int, CapturedText] = dict(iter_captured(classifier.model, plan, notes))
     if classifier.directions is None:
         notes.append(f"{VALUE} left out: it needs the directions of classes, from a labelled corpus")
     directions = classifier.directions or {}
@@ -230,11 +235,12 @@ def _compute_gradient_times_input(
 ) -> Array | None:
     """Return the attribution gradient × input of each word [word], summed over its tokens.
 
-    counts   number of words in each window of the text
-    found    number of the predicted class
-
     The gradient is that of the class's logit less the mean of the others. None if the model does not read its words
     through its input embeddings.
+
+    encoded   the windows of the text as token ids
+    counts    number of words in each window
+    found     number of the predicted class
     """
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
@@ -294,7 +300,12 @@ class _ErasedTexts:
     """Reads a text without some of its words; each selection of words is run through the model only once."""
 
     def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
-        """Compute the probability of the class `found` for the whole text; `counts` are the words of each window."""
+        """Compute the probability of the predicted class for the whole text.
+
+        encoded   the windows of the text as token ids
+        counts    number of words in each window
+        found     number of the predicted class
+        """
         self.classifier = classifier
         self.encoded = encoded
         self.found = found
@@ -305,10 +316,11 @@ class _ErasedTexts:
         self.whole = self.predict([np.ones(self.count, bool)])[0]
 
     def predict(self, selections: Sequence[Marks]) -> Array:
-        """Return the probability of the predicted class [selection] if only the words of each selection [word] are
-        kept.
+        """Return the probability of the predicted class [selection] if only some words of the text are kept.
 
         It is the mean over windows.
+
+        selections   which words are kept [word], for each selection
         """
         self._run(selections)
         means = []
@@ -318,7 +330,10 @@ class _ErasedTexts:
         return np.array(means)
 
     def _run(self, selections: Sequence[Marks]) -> None:
-        """Run the model on all windows of these selections that it has not been run on, in one call."""
+        """Compute and remember the probability for the windows of these selections that are not known yet, in one call.
+
+        selections   which words are kept [word], for each selection
+        """
         padding = self.classifier.padding
         new: dict[tuple[int, bytes], dict[str, Any]] = {}
         for selection in selections:

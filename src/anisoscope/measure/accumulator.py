@@ -81,7 +81,7 @@ class Measurement:
         """Prepare for a batch: groups of units, labels and token masks are set up. Call it before the model's forward.
 
         device      where the model runs
-        positions   finds which positions of each stack of the model are real tokens; None: the batch's own streams say it
+        positions   finds which positions of each stack are real tokens; None: the batch's own streams say it
 
         Returns the masks of real tokens [sequence, token] by stack, for the capture.
         """

@@ -388,7 +388,7 @@ class TokenPositions:
     The positions of a stack may be others than those of the inputs: wav2vec 2.0 turns sound samples into frames,
     Whisper merges mel frames, CANINE merges characters into molecules.
 
-    parts   {stack: number of positions that the model makes of each image or clip}, if it is not one row of tokens
+    parts   {stack: number of parts (images, crops, frames) that a sequence consists of}, as the capture counts them
     """
 
     def __init__(self, model: nn.Module) -> None:

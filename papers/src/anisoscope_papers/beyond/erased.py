@@ -29,7 +29,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.classes.attributions import (
     average_over_words,
     compute_attributions,
-    iter_seen,
+    iter_captured,
     measure_class_directions,
 )
 from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, select_highest
@@ -92,7 +92,7 @@ class Maps:
             examples = trained.corpus.splits[split]
             batches = trained.batches(len(examples) * classes, split)
             ones = {}
-            for number, one in iter_seen(model, batches):
+            for number, one in iter_captured(model, batches):
                 words = batches.encoded.words[number]
                 count = len(examples[number].all_words)
                 # A score depends on the class that it is asked for; here every class is asked for in turn.
