@@ -214,8 +214,9 @@ def _tabulate_packages(diagnosis: "Diagnosis") -> Table:
 
 
 def _tabulate_cures(trials: "Trials") -> Table:
-    """Return a table with a row for each cure: A after it, what is kept, what changes; the first row is without a
-    cure.
+    """Return a table with a row for each cure, after one for the unchanged vectors.
+
+    Its columns are the anisotropy A, the share of nearest neighbours that stay, and the scores of tasks.
     """
     first = trials.trials[0].scores
     tasks = [name for name in first if name not in ("A", "isoscore", "effective rank")]

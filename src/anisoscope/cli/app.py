@@ -1,6 +1,6 @@
 """The program: its commands, and how a command line is read.
 
-Results go to stdout, talk to stderr; errors are told by `__main__.py`. Every command is imported when it is called.
+Results go to stdout, remarks to stderr; errors are printed by `__main__.py`. Every command is imported when it is called.
 """
 
 from collections.abc import Iterator, Sequence
@@ -142,7 +142,7 @@ for _place, (_name, _command) in enumerate(COMMANDS.items()):
 
 
 def command_names() -> Iterator[str]:
-    """Return the words of every command, a group before its own: `train`, `train classifier`."""
+    """Yield the name of every command as it is typed, a group before its own commands: `train`, `train classifier`."""
     for name, command in COMMANDS.items():
         yield name
         if isinstance(command, Group):
@@ -150,7 +150,10 @@ def command_names() -> Iterator[str]:
 
 
 def run_command_line(words: Sequence[str]) -> int:
-    """Run a command line and return its exit code; errors are raised. What goes wrong is raised."""
+    """Run a command line and return its exit code; errors are raised.
+
+    words   what was typed after the name of the program
+    """
     if not words:
         app.help_print()
         return 2

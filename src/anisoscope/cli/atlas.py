@@ -76,7 +76,10 @@ def _print_files(atlas: "Atlas", quiet: bool) -> None:
 
 
 def tabulate_atlas(table: pd.DataFrame) -> Table:
-    """Return the table for a terminal: a row for each network and stack, with the interval of the strongest layer."""
+    """Return the table for a terminal: a row for each network and stack, with A of its most anisotropic layer.
+
+    table   rows of the atlas, as `runs.atlas` builds them
+    """
     from anisoscope.wording import format_interval, format_short, iter_rows
 
     # A network of two stacks (encoder, decoder) has two rows.

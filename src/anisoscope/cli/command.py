@@ -10,7 +10,7 @@ class Command:
 
     run      `module:function`, imported when the command is called. The function's parameters are settings
              (`options.declare_settings`) or single options (`options.option`); it returns the exit code (None: 0)
-    help     what `--help` says; its first paragraph stands in the list of commands
+    help     what `--help` says; its first paragraph is shown in the list of commands
     example  the command as it is typed
     """
 

@@ -95,7 +95,7 @@ def compare(
 
 
 def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, with a measured series replaced by the run folders of its checkpoints.
+    """Return names of runs and models, with each measured series replaced by the run folders of its checkpoints.
 
     UsageError if fewer than two runs are left to compare.
     """
@@ -124,9 +124,11 @@ def _has_star(table: Table) -> bool:
 
 
 def _print_notes_and_page(compared: "ComparedRuns", view: Format, output: Path | None, quiet: bool) -> None:
-    """Print on stderr what else differs between the runs, and where the page is, which is drawn if a folder is named.
+    """Draw the page of a comparison, if a folder is named; print where it is, and what else differs between the runs.
 
-    output   folder of the page, or None
+    These lines go to stderr.
+
+    output   folder of the page; None: no page
     """
     # In JSON the notes are in the answer itself.
     if view.format != "json":
@@ -140,9 +142,9 @@ def _print_notes_and_page(compared: "ComparedRuns", view: Format, output: Path |
 
 
 def _refuse_with_across(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if one of the options was given that `--across` does not have.
+    """Raise UsageError if an option was given that cannot be combined with `--across`.
 
-    options   their values by name
+    options   {option that cannot be combined: its value, false if it was not given}
     """
     for name, value in options.items():
         if value:
@@ -154,7 +156,9 @@ def _open_or_measure(
 ) -> "list[KeptRun]":
     """Open the runs of a comparison; measure the models among them that are not measured yet.
 
-    wanted   names of metrics that are compared
+    names       run folders, or names of models
+    measuring   how models are measured
+    wanted      names of metrics that are compared
     """
     with show_spinner("opening runs", quiet=quiet):
         from anisoscope.runs.models_as_runs import open_or_measure
@@ -172,7 +176,10 @@ def _open_or_measure(
 
 
 def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bool) -> None:
-    """Show a metric of two layers of each run with the first, a table for each run."""
+    """Compare the layers of the first run with those of each other run, and show a table for each.
+
+    metric   one that compares two layers, such as `cka`
+    """
     with show_spinner("comparing layers", quiet=quiet):
         from anisoscope.runs.across import compare_layers
 
@@ -186,12 +193,13 @@ def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bo
 
 
 def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
-    """Tabulate a metric of two layers: a row for each layer of the first run, columns for layers of the other.
+    """Tabulate how similar the layers of two runs are: a row for each layer of one, a column for each of the other.
 
-    If both are equally deep, the value at the same layer comes first, with its interval. Of a deep run some layers are
-    shown, evenly spread.
+    If both runs have equally many layers, the value at the same layer comes first, with its interval. If there are too
+    many columns for the terminal, some layers are left out, evenly spread.
 
-    width   columns of the terminal; None: there is none
+    compared   a row for each pair of layers, with the value of a metric that compares two layers (such as CKA)
+    width      columns of the terminal; None: there is none
     """
     several_stacks = compared["stack"].nunique() > 1
     ours = _name_layers(compared, "", several_stacks)
@@ -210,9 +218,11 @@ def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
 
 
 def _tabulate_some_layers(compared: pd.DataFrame, values: Mapping[tuple[str, str], Any], shown: Sequence[str]) -> Table:
-    """Return the table of `tabulate_layers` with these layers of the other run as columns.
+    """Tabulate how similar the layers of two runs are, with only some layers of the second run as columns.
 
-    values   row of the comparison by layer of the first run and layer of the other
+    compared   a row for each pair of layers
+    values     {(layer of the first run, layer of the second): its row}
+    shown      layers of the second run that get a column
     """
     from anisoscope.wording import format_interval, format_short
 
@@ -241,7 +251,8 @@ def _tabulate_some_layers(compared: pd.DataFrame, values: Mapping[tuple[str, str
 def _name_layers(compared: pd.DataFrame, end: str, several_stacks: bool) -> list[str]:
     """Return the name of each row's layer: its number or `final`, after the name of its stack if there are several.
 
-    end   of the columns' names: empty for the first run, `_other` for the other
+    compared   a row for each pair of layers of two runs
+    end        ending of the columns that describe one run: empty for the first, `_other` for the second
     """
     names = []
     for stack, layer, site in compared[[f"stack{end}", f"layer{end}", f"site{end}"]].itertuples(index=False):
@@ -262,11 +273,10 @@ def _write_page(compared: "ComparedRuns", folder: Path, quiet: bool) -> Path:
 
 
 def tabulate_comparison(compared: "ComparedRuns", width: int | None = None) -> list[Table]:
-    """Return a table with a row for each layer or head: the value in the first run, then value and difference of each
-    other run.
+    """Tabulate a comparison: a row for each layer or head, with its value in the first run and the differences from it.
 
-    Of two runs values have their intervals; of more, those of the differences alone. If that does not fit the terminal,
-    the values alone are shown (`_tabulate_values`).
+    Two runs are shown with the intervals of values and differences; more than two with those of differences only. If
+    this does not fit the terminal, differences are left out (`_tabulate_values`).
 
     width   columns of the terminal; None: there is none
     """
@@ -297,9 +307,12 @@ def tabulate_comparison(compared: "ComparedRuns", width: int | None = None) -> l
 
 
 def _group_by_place(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return {place: {run: its row}}; of more than `MOST_ROWS` places those with the largest differences.
+    """Group the rows of a comparison by layer or head: {place: {run: its row}}.
 
-    keys   columns that a place (stack, layer, head …) consists of
+    Of more than `MOST_ROWS` places, only those with the largest differences are returned.
+
+    table   rows of the comparison
+    keys    columns that a place (stack, layer, head …) consists of
     """
     places: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in table.itertuples():
@@ -317,20 +330,29 @@ def _group_by_place(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str,
 
 
 def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str]) -> list[str]:
-    """Return the cells that name a place: of the chosen key columns, with `final` as the layer of the final norm."""
-    at_final = place[keys.index("site")] == "final"
-    return ["final" if key == "layer" and at_final else place[keys.index(key)] for key in shown]
+    """Return the cells that name a place (a layer or head); the output of the final norm is the layer `final`.
+
+    place   values of the columns `keys`
+    shown   those of the columns that get a cell
+    """
+    values = dict(zip(keys, place, strict=True))
+    if values["site"] == "final":
+        values["layer"] = "final"
+    return [values[key] for key in shown]
 
 
 def _tabulate_values(
     compared: "ComparedRuns", shown: Sequence[str], labels: list[list[str]], places: list[dict[str, Any]], width: int
 ) -> Table:
-    """Return a table of values alone, with a star at those whose difference from the first run is clear: a column for
-    each run, or, if they are too many, a row for each run and a column for each place, of which some are shown, evenly
-    spread.
+    """Tabulate the values of all runs without differences; a star marks values that clearly differ from the first run's.
 
-    shown, labels   names of the columns that say where; their cells for each place
-    places          of each place (stack, layer, head …): {run: its row of the comparison}
+    Each run has a column. If there are too many runs for the terminal, each run has a row and each layer or head a
+    column; some of these are then left out, evenly spread.
+
+    shown    names of the columns that name a place (layer, head …)
+    labels   their cells, for each place
+    places   {run: its row of the comparison}, for each place
+    width    columns of the terminal
     """
     values = []
     for of_runs in places:
@@ -350,7 +372,9 @@ def _turn_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return (head, rows) of a table with a row for each run, and as many places as fit into the width.
 
-    values   cells by place and run
+    places   names of layers or heads, which become columns
+    values   cells [place][run]
+    width    columns of the terminal
     """
     # Every place, every second one, … until the table fits; the last place is always among them.
     for step in range(1, len(places) + 1):
@@ -371,7 +395,12 @@ def _count_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _format_starred(row: Any) -> str:
-    """Format the value in another run, with the layer if that differs, and a star if the difference is clear."""
+    """Format the value in another run than the first, with a star if its difference from the first run is clear.
+
+    If it is of a layer with another number, that is added. Empty if the run has no value there.
+
+    row   of the comparison; None: the run has no value there
+    """
     if row is None:
         return ""
     value, _ = _format_other_run(row, with_ends=False)
@@ -380,7 +409,7 @@ def _format_starred(row: Any) -> str:
 
 
 def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
-    """Choose the columns that distinguish rows: the layer, and others if they differ."""
+    """Choose which key columns a table shows: the layer, and those whose values differ between rows."""
     shown = []
     for key in keys:
         several = table[key].nunique(dropna=False) > 1
@@ -394,7 +423,13 @@ def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
 
 
 def _format_other_run(row: Any, *, with_ends: bool) -> list[str]:
-    """Format the value in another run (with its layer, if that differs) and the difference with its interval."""
+    """Return two cells: the value in another run than the first, and its difference from the first with an interval.
+
+    A layer with another number is added to the value. Both are empty if the run has no value there.
+
+    row         of the comparison; None: the run has no value there
+    with_ends   format the value with its interval too
+    """
     from anisoscope.wording import format_signed_interval
 
     if row is None:
@@ -408,7 +443,11 @@ def _format_other_run(row: Any, *, with_ends: bool) -> list[str]:
 
 
 def _format_value(row: Any, side: str, *, with_ends: bool) -> str:
-    """Format the value of one side (`first` or `second`) of a row, with its interval if asked for."""
+    """Format the value of the first or the other run in a row of a comparison.
+
+    side        `first`, or `second` for the other run
+    with_ends   with its interval
+    """
     from anisoscope.wording import format_interval, format_short
 
     value = getattr(row, side)

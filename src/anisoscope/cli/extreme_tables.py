@@ -37,9 +37,14 @@ ON_REQUEST = ("strongest key", "mass on last", "mass on special", "longest query
 def tabulate_extremes(
     records: Any, replicates: Any, words: Mapping[str, str], *, heads: bool = False, wide: bool = False
 ) -> list[Table]:
-    """Tabulate largest activations layer by layer, then sinks and logits by layer, or by head.
+    """Build the tables of largest activations (by layer), and of attention sinks and logits (by layer or head).
 
-    Empty if none were measured.
+    Empty if none of these were measured.
+
+    replicates   of each record its value without each group of units, from which intervals of means over heads follow
+    words        {token id: its text}
+    heads        sinks and logits head by head; else means over the heads of a layer
+    wide         with every column, and intervals
     """
     of_activations = _tabulate_activations(records, words)
     of_sinks = _tabulate_sinks(records, replicates, heads=heads, wide=wide)
@@ -47,7 +52,12 @@ def tabulate_extremes(
 
 
 def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | None:
-    """Tabulate the largest |x| of every layer and where it is, kurtosis and matrix entropy."""
+    """Tabulate for every layer its largest |x| with dimension and token, kurtosis and matrix entropy.
+
+    None if these were not measured.
+
+    words   {token id: its text}
+    """
     from anisoscope.runs.extremes import activations_table, extreme_rows
 
     table = activations_table(records)
@@ -68,9 +78,11 @@ def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | Non
 
 
 def _format_activation(name: str, line: Mapping[Any, Any], words: Mapping[str, str]) -> str:
-    """Format one value of a layer's row of activations: a number of a dimension, a token with its position, a value.
+    """Format one cell of the table of activations: a dimension, a token with its position, or a value.
 
-    words   texts of tokens by their numbers
+    name    what the cell holds, a key of `OF_ACTIVATIONS`
+    line    the layer's values by name
+    words   {token id: its text}
     """
     value = line[name]
     if name == "position":
@@ -82,7 +94,14 @@ def _format_activation(name: str, line: Mapping[Any, Any], words: Mapping[str, s
 
 
 def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -> Table | None:
-    """Tabulate how often heads have sinks, what the first token and punctuation get, values of sinks, and logits."""
+    """Tabulate attention sinks: how often heads have one, how much weight special positions get, and attention logits.
+
+    None if these were not measured.
+
+    replicates   of each record its value without each group of units, from which intervals of means over heads follow
+    heads        head by head; else means over the heads of a layer
+    wide         with every column, and intervals
+    """
     from anisoscope.runs.extremes import sink_rows, sinks_table
 
     table = sinks_table(records, heads=heads, replicates=replicates)
@@ -109,7 +128,7 @@ def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -
 
 
 def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return {values of the keys: {label: record}}, in the order of the records."""
+    """Group records by layer or head: {values of the columns `keys`: {label: record}}, in the order of the records."""
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(records):
         place = tuple(str(getattr(row, key)) for key in keys)

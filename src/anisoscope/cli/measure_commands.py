@@ -102,9 +102,9 @@ def _measure_series(
 
 
 def _ask_for_corpus() -> NoReturn:
-    """Refuse a command line that says nothing of what is measured: its defaults take minutes.
+    """Refuse `anisoscope measure` without options, since its defaults take minutes.
 
-    UsageError, with what would be measured and how to ask for it.
+    It raises UsageError, which says what would be measured and how to ask for it.
     """
     from anisoscope.data.opening import default_corpus
 
@@ -131,8 +131,9 @@ def _show_cost(job: Job, quiet: bool) -> None:
 
 
 def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> None:
-    """Show A by step and layer, findings of the last step, checkpoints that were left out or came twice, and the
-    page.
+    """Show a measured series: A by step and layer, findings, skipped and repeated checkpoints, and where the page is.
+
+    policy   the token policy (which tokens count) whose A is shown
     """
     from anisoscope.cli import printed_tables
     from anisoscope.runs.findings import findings
@@ -171,13 +172,14 @@ def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
 
 
 def _is_first_process() -> bool:
-    """Return whether this process prints: the only one, or of a torchrun job the first, which speaks for all."""
+    """Return whether this process prints: in a torchrun job only the first one does."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def _announce_page(folder: Path, quiet: bool) -> str:
-    """Draw the page of a finished run or series, and return a line that says where it is, or how to get one without
-    charts.
+    """Draw the page of a finished run or series, and return a line that says where it is.
+
+    If packages for drawing are not installed, the line says how to get the page later.
     """
     missing = find_missing_packages("report")
     if missing:
@@ -276,7 +278,10 @@ def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> N
 
 
 def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
-    """Show tables and findings, draw the report, then print notes, its place and what to do next on stderr."""
+    """Show the tables and findings of a run, draw its page, then print notes and what to do next on stderr.
+
+    trackers   names of trackers (tensorboard, wandb, trackio) to log the layers to
+    """
     from anisoscope.cli import printed_tables
     from anisoscope.data.arrays import STACK
     from anisoscope.runs.differences import read_replicates
@@ -308,8 +313,12 @@ def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, 
 
 
 def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Mapping[str, str]) -> "list[Table]":
-    """Build the tables that show a run: hidden states layer by layer, then attention, then extremes; without them the
-    named metrics.
+    """Build the tables that show a run: hidden states layer by layer, then attention, then extremes.
+
+    If there are no hidden states and no extremes, the metrics that were named on the command line get tables.
+
+    replicates   of each record its value without each group of units, from which intervals of means over heads follow
+    words        {token id: its text}
     """
     from anisoscope.cli import printed_tables
     from anisoscope.cli.extreme_tables import tabulate_extremes

@@ -42,7 +42,12 @@ OF_CLASSES = {
 
 
 def _label_rows(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the columns that name a layer (with its stack, if there are several), and the first cells of each row."""
+    """Return the headings of the columns that name a layer, and their cells for each row.
+
+    The columns are `layer`, after `stack` if there are several.
+
+    index   of a table with a row for each layer, as `pivot_by_layer` returns it
+    """
     several_stacks = index.get_level_values("stack").nunique() > 1
     rows = []
     for *_, stack, layer, site in index:
@@ -53,8 +58,11 @@ def _label_rows(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
 
 
 def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
-    """Tabulate the hidden states of a run under its first token policy: A with its verdict; `wide` adds every other
-    column.
+    """Tabulate the hidden states of a run layer by layer: the anisotropy A, its verdict, and a few other metrics.
+
+    Only the first token policy of the run (which tokens count) is shown.
+
+    wide   every metric of `WIDE`, with its interval
     """
     values, behind = pivot_by_layer(records, WIDE if wide else SHORT)
     columns, rows = _label_rows(values.index)
@@ -94,12 +102,13 @@ OF_ATTENTION = {
 def tabulate_attention(
     records: Any, replicates: Any = None, *, heads: bool = False, wide: bool = False
 ) -> Table | None:
-    """Tabulate attention layer by layer (means over heads) or head by head: the entropy (1: uniform) with its
-    interval, then where attention goes, what queries and keys have in common, and the kinds of heads. None if
-    attention was not measured.
+    """Tabulate attention by layer or head: its normalised entropy (1: uniform), where it goes, and the kinds of heads.
 
-    replicates   of each record its value without each group of units: what intervals of means over heads are made of
-    wide         every value with its interval
+    None if attention was not measured.
+
+    replicates   of each record its value without each group of units, from which intervals of means over heads follow
+    heads        head by head; else means over the heads of a layer
+    wide         every value with its interval; else the entropy alone
     """
     from anisoscope.runs.attention import RULES, attention_heads, attention_layers, attention_table
 
@@ -133,7 +142,7 @@ def _read_place(row: Any, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return {values of the keys: {metric: record}}."""
+    """Group records by layer or head: {values of the columns `keys`: {metric: record}}."""
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(records):
         by_place.setdefault(_read_place(row, keys), {})[row.metric] = row
@@ -141,7 +150,12 @@ def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def _choose_attention_columns(measured: set[str], *, heads: bool, wide: bool) -> dict[str, str]:
-    """Return {metric: heading} of the columns of the table of attention, of the metrics that were measured."""
+    """Return {metric: heading} of the columns of the table of attention.
+
+    measured   names of the metrics that were measured; others get no column
+    heads      the table is by head, rather than by layer
+    wide       with every column
+    """
     names = {metric: label for metric, label in OF_ATTENTION.items() if metric in measured}
     if not (wide or heads):
         names.pop("attention.row_similarity", None)
@@ -169,9 +183,11 @@ def _list_head_kinds(line: Any, rules: Any) -> str:
 
 
 def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table | None:
-    """Tabulate metrics of heads that the table of attention does not show, as means over heads, layer by layer.
+    """Tabulate metrics of heads that the table of attention does not show, as means over the heads of each layer.
 
     None if there are none.
+
+    replicates   of each record its value without each group of units, from which intervals of means over heads follow
     """
     from anisoscope.runs.layers_of_heads import average_heads
 
@@ -191,7 +207,10 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
 
 
 def _name_stage(site: Any) -> str:
-    """Return ` (rotated)` for a stage of queries and keys that is not their first; else nothing."""
+    """Return how a metric's name is completed: ` (rotated)` for queries and keys after rotation; empty for raw ones.
+
+    site   the place in the model, such as `query.rotated`
+    """
     stage = str(site).partition(".")[2]
     return "" if stage in ("", "raw") else f" ({stage})"
 
@@ -201,7 +220,7 @@ OPT_IN_METRICS = ("floor", "neighbours", "modality_gap")
 
 
 def tabulate_opt_in_metrics(records: Any) -> list[Table]:
-    """Build a table for each of `OPT_IN_METRICS` that was measured, its columns without the metric's name."""
+    """Build a table for each of the metrics `floor`, `neighbours` and `modality_gap` that was measured."""
     tables = []
     for name in OPT_IN_METRICS:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
@@ -216,8 +235,9 @@ def tabulate_opt_in_metrics(records: Any) -> list[Table]:
 
 
 def tabulate_named_metrics(records: Any) -> list[Table]:
-    """Tabulate metrics that were named: their values layer by layer, with intervals; metrics with components get a
-    table each.
+    """Tabulate metrics that the user named: their values layer by layer, with intervals.
+
+    A metric with components (classes, dimensions) gets a table of its own, with a column for each.
     """
     behind = select_layers(records)
     layer = behind["layer"].astype("string").where(behind["site"].ne("final"), "final")
@@ -241,9 +261,10 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
 
 
 def _shorten_head(head: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
-    """Return the headings of a table without the metric's name if all columns are of one; it goes before the first.
+    """Shorten the headings of a table whose columns are all of one metric: its name goes before the first heading.
 
-    names   of the values in the columns
+    head    the headings, the first that of the layer; returned unchanged if there are several metrics
+    names   of the values in the columns, such as `floor.q95`
     """
     metrics = {name.partition(".")[0] for name in names}
     are_parts = all("." in name for name in names)
@@ -255,8 +276,10 @@ def _shorten_head(head: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
 
 
 def tabulate_classes(records: Any) -> list[Table]:
-    """Tabulate the results of `anisoscope classes` layer by layer: what ablated attention and attributions give,
-    and accuracy.
+    """Build the tables that `anisoscope classes` prints from the records of a classifier.
+
+    They show, layer by layer: how well directions separate the classes; what changes if attention weights are
+    replaced; how well each attribution (a number for every word) explains the decisions. The last one has the accuracy.
     """
     rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
     rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
@@ -276,10 +299,10 @@ def tabulate_classes(records: Any) -> list[Table]:
 
 
 def _pivot(records: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
-    """Return a table with a row for every place and a column for every metric.
+    """Turn records (a row for each value) into a table with a row for every layer and a column for every metric.
 
-    index   columns of the records that name a place, the layer last
-    names   {metric: its heading}
+    index   columns of the records that name a row: the layer, and before it stack or component if there are several
+    names   {metric: its heading}; metrics that were not measured get no column
     label   heading of the columns before the layer
     """
     by_place: dict[tuple[str, ...], dict[str, str]] = {}
@@ -295,7 +318,12 @@ def _pivot(records: Any, index: list[str], names: dict[str, str], label: str = "
 
 
 def tabulate_series(records: Any, policy: str) -> Table:
-    """Tabulate A of every checkpoint layer by layer (without hidden states: the mean entropy of attention)."""
+    """Tabulate the anisotropy A of every checkpoint of a series: a row for each checkpoint, a column for each layer.
+
+    If hidden states were not measured, the mean entropy of attention is shown instead.
+
+    policy   the token policy (which tokens count) whose A is shown
+    """
     rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
     name = "A"
     if not len(rows):

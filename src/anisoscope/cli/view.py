@@ -58,7 +58,11 @@ class Table:
 
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
-    """Write a line to stdout, or to stderr, as it is, however long."""
+    """Write a line to stdout without wrapping it.
+
+    err   to stderr instead
+    end   what is written after it
+    """
     stream = sys.stderr if err else sys.stdout
     stream.write(text + end)
     stream.flush()
@@ -69,7 +73,7 @@ SCHEMA = 1
 
 
 def say_json(answer: Mapping[str, Any]) -> None:
-    """Write an answer to stdout as JSON, with the version of its schema."""
+    """Write the answer of a command to stdout as JSON, with the version of its schema."""
     say(json.dumps({"schema": SCHEMA, **answer}, indent=1, ensure_ascii=False, allow_nan=False))
 
 
@@ -80,9 +84,10 @@ def show(
     notes: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write tables, then findings, to stdout.
+    """Write tables, then findings (sentences on the results), to stdout.
 
-    notes, more   what JSON has besides, since its reader may not read stderr: notes, and fields of the command
+    view          the format: table, JSON, CSV or Markdown
+    notes, more   remarks and further fields, written in JSON only, since other formats have them on stderr
     """
     if view.format == "json":
         _show_json(tables, findings, notes, more or {})
@@ -92,7 +97,10 @@ def show(
         say(pd.concat([table.records for table in tables]).to_csv(index=False), end="")
     elif view.format == "markdown":
         say("\n\n".join(filter(None, map(_to_markdown, tables))))
-        say("".join(f"\n- {finding.text}" for finding in findings), end="\n" if findings else "")
+        for finding in findings:
+            say(f"\n- {finding.text}", end="")
+        if findings:
+            say("")
     else:
         say("\n\n".join(_to_text(table) for table in tables if table.rows))
         if findings:
@@ -105,7 +113,7 @@ def _show_json(
 ) -> None:
     """Write findings, notes and the records of all tables to stdout as JSON.
 
-    more   fields of the command
+    more   further fields of the answer
     """
     records = []
     for table in tables:
@@ -115,7 +123,7 @@ def _show_json(
 
 
 def show_row(row: Mapping[str, Any], view: Format) -> None:
-    """Show one row of named fields, for a command that has no table."""
+    """Show one row of named fields, for a command whose result is no table."""
     import pandas as pd
 
     cells = [str(value) for value in row.values()]
@@ -123,7 +131,7 @@ def show_row(row: Mapping[str, Any], view: Format) -> None:
 
 
 def _to_json_records(table: Table) -> list[dict[Any, Any]]:
-    """Return the records as JSON has them: every digit of a number, null for missing or infinite ones."""
+    """Return the records behind a table as JSON objects, with every digit; null for missing or infinite numbers."""
     known = table.records.replace([math.inf, -math.inf], math.nan)
     return known.astype(object).where(known.notna(), None).to_dict("records")
 
@@ -169,7 +177,7 @@ def _to_text(table: Table) -> str:
 
 
 def _render_table(drawn: Any, width: int) -> str:
-    """Return a table of rich as plain text, without the blanks that rich puts at the ends of lines."""
+    """Return a table of the library rich as plain text, without blanks at the ends of lines."""
     from rich.console import Console
 
     out = StringIO()
@@ -178,12 +186,12 @@ def _render_table(drawn: Any, width: int) -> str:
 
 
 def _put_interval_below(cell: str) -> str:
-    """Return a cell with its interval on a second line, which is empty if it has none."""
+    """Move the interval in a cell (`.1 [.0, .2]`) to a second line, which is empty if there is none."""
     return cell.replace(" [", "\n[") if " [" in cell else f"{cell}\n"
 
 
 def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return how wide each column is at least if no word is folded, and no interval that has a line of its own."""
+    """Return the least width of each column at which no word is folded, and no interval on a line of its own."""
     widths = []
     for column, name in enumerate(head):
         lines = "\n".join([name, *(row[column] for row in rows)]).split("\n")
@@ -198,7 +206,7 @@ def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> li
 def _choose_widths(
     head: Sequence[str], rows: Sequence[Sequence[str]], unfolded: set[int], width: int
 ) -> list[int] | None:
-    """Return a width for each column, so that no word is folded and the table fits; None if that cannot be.
+    """Choose widths of columns at which the table fits the terminal and no word is folded; None if there are none.
 
     unfolded   numbers of columns whose cells are not folded
     width      columns of the terminal
@@ -237,8 +245,11 @@ def _find_interval_columns(table: Table) -> set[int]:
 
 
 def _find_unfolded_columns(table: Table, width: int) -> set[int]:
-    """Return the numbers of columns whose cells are not folded: verdicts, and intervals if no word of others is
-    then cut.
+    """Return the numbers of columns whose cells are not folded: verdicts and intervals.
+
+    Intervals are folded if there would otherwise be no room for the longest words of the other columns.
+
+    width   columns of the terminal
     """
     verdicts = {column for column, name in enumerate(table.head) if name == "verdict"}
     unfolded = verdicts | _find_interval_columns(table)
@@ -260,7 +271,11 @@ GLUE = "\x1f"
 
 
 def echo_wrapped(text: str, *, err: bool = False, indent: str = "") -> None:
-    """Print lines, wrapped between words if they are wider than the terminal; lines after the first are indented."""
+    """Print a text, wrapped between words if a line is wider than the terminal.
+
+    err      to stderr instead of stdout
+    indent   put before the continuation of a wrapped line
+    """
     width = count_columns(sys.stderr if err else sys.stdout)
     how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
@@ -269,8 +284,9 @@ def echo_wrapped(text: str, *, err: bool = False, indent: str = "") -> None:
 
 
 def format_path(path: Path, *, typed: bool = False) -> str:
-    """Format a path for `echo_wrapped`, which never breaks it: relative to the working directory if it lies below;
-    `typed` quotes it for a shell.
+    """Format a path for `echo_wrapped`, which does not wrap at its spaces; relative to the working directory if below.
+
+    typed   quote it for a shell
     """
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())

@@ -29,7 +29,10 @@ def divide_by_norms(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]
 
 
 def _iter_cosines(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield (rows of `x`, their cosines to all of `other`), block by block."""
+    """Yield the cosines of vectors to others, block by block: (rows of `x`, cosines [row, vector of `other`]).
+
+    x, other   vectors [vector, dim]
+    """
     of_x = divide_by_norms(x)
     of_other = divide_by_norms(other)
     for start in range(0, len(x), BLOCK):
@@ -40,9 +43,13 @@ def _iter_cosines(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
 def find_neighbours(
     x: Float[Array, "vector dim"], units: Int[Numbers, " vector"], k: int = NEIGHBOURS
 ) -> Int[Numbers, "vector k"]:
-    """Return the k vectors *of other units* with the highest cosine, nearest first; −1 if there are fewer.
+    """Return for each vector the numbers of the k vectors *of other units* with the highest cosine, nearest first.
 
-    Vectors of one unit (a document, a speaker) are near each other for reasons that no task asks about.
+    Vectors of one unit (a document, a speaker) are near each other for reasons that no task asks about. If there are
+    fewer than k others, −1 fills the row.
+
+    x       vectors
+    units   number of the unit that each vector comes from
     """
     count = min(k, max(len(x) - 1, 0))
     neighbours = np.full((len(x), k), -1, dtype=np.int64)
@@ -68,26 +75,36 @@ def compare_neighbours(before: Int[Numbers, "vector k"], after: Int[Numbers, "ve
     """
     exists = before >= 0
     is_kept = (before[:, :, None] == after[:, None, :]).any(axis=2) & exists
-    return _share_of(is_kept, exists)
+    return _compute_share(is_kept, exists)
 
 
-def _share_of(is_counted: NDArray[np.bool_], exists: NDArray[np.bool_]) -> Array:
-    """Return for each vector the share of its neighbours that are counted, among those that exist; NaN for none."""
+def _compute_share(is_counted: NDArray[np.bool_], exists: NDArray[np.bool_]) -> Array:
+    """Return for each vector which share of its existing neighbours is counted; NaN if it has no neighbours.
+
+    is_counted, exists   whether each neighbour is counted, and whether there is one [vector, k]
+    """
     number = exists.sum(axis=1)
     return np.where(number > 0, is_counted.sum(axis=1) / np.maximum(number, 1), np.nan)
 
 
 def compute_precision(neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]) -> Float[Array, " vector"]:
-    """Return for each vector the share of its nearest neighbours with its own label (precision at k); NaN if it has
-    none.
+    """Return for each vector the share of its nearest neighbours with its own label (precision at k).
+
+    It is NaN for a vector without neighbours.
+
+    neighbours   numbers of the nearest vectors, as `find_neighbours` returns them; −1: none
+    labels       class of each vector
     """
     exists = neighbours >= 0
     has_same_label = (labels[neighbours] == labels[:, None]) & exists
-    return _share_of(has_same_label, exists)
+    return _compute_share(has_same_label, exists)
 
 
 def find_own_pairs(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
-    """Return 1 for each vector whose nearest partner is its own (row i of `partner`), else 0; ties count as misses."""
+    """Return for each vector 1 if the partner with the highest cosine is its own, else 0; ties count as misses.
+
+    partner   row i is the own partner of row i of `x`, such as the answer to a question
+    """
     is_nearest = np.zeros(len(x))
     for rows, cosine in _iter_cosines(x, partner):
         own = np.arange(len(cosine)), np.arange(rows.start, rows.stop)
@@ -104,10 +121,13 @@ def run_probe(
     test_labels: Int[Numbers, " vector"],
     classes: int,
 ) -> Float[Array, " vector"]:
-    """Return 1 for each test vector whose label a linear probe trained on `train` predicts, else 0.
+    """Train a linear probe of the labels, and return for each test vector 1 if it predicts the label, else 0.
 
     The probe is a ridge regression on the classes. Its inputs are directions, as in cosine retrieval, so that a
     transform can help or harm it.
+
+    train, test   vectors that the probe is trained and tested on
+    classes       number of classes
     """
     inputs = divide_by_norms(train)
     held_out = divide_by_norms(test)
@@ -126,9 +146,12 @@ def run_probe(
 def average_by_group(
     scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int
 ) -> Float[Array, " rep"]:
-    """Return the mean score of all groups, then with each group left out, for the jackknife.
+    """Return the mean score of all vectors, then the mean with each group left out, for the jackknife [1 + group].
 
     Groups without a defined score are skipped.
+
+    scores   score of each vector; NaN: undefined, not counted
+    group    the group of units of each vector, a number below `groups`
     """
     defined: Bool[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"] = ~np.isnan(scores)
     count = np.bincount(group[defined], minlength=groups).astype(np.float64)

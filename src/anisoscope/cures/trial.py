@@ -148,9 +148,13 @@ def try_cures(
 
 
 def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
-    """Fit a cure on all vectors that a trial counts, to be used on others: what was held out has done its work.
+    """Fit a cure (a transform that reduces anisotropy) on all vectors, to be used on other ones.
 
-    x, partner   as for `try_cures`: those that are zero or not finite are left out, and both sides of pairs count
+    For a test a cure is fitted on half of the vectors only. Once it is chosen, the other half serves better in the fit.
+
+    name      of the cure, such as `centre` or `remove-top:3`
+    x         vectors [vector, dim]; those that are zero or not finite are left out
+    partner   [vector, dim]: row i is the pair of row i of `x`; the cure is fitted on both sides. None: no pairs
     """
     x = np.asarray(x, dtype=np.float64)
     if partner is not None:
@@ -161,8 +165,9 @@ def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
 def _drop_unusable(
     x: Array, units: Numbers, labels: Numbers | None, partner: Array | None, notes: list[str]
 ) -> tuple[Array, Numbers, Numbers | None, Array | None]:
-    """Return vectors with their units, labels and partners, without those that are zero or not finite; a note says how
-    many were left out.
+    """Leave out vectors that are zero or not finite; return the others with their units, labels and partners.
+
+    notes   receives a sentence with the number of vectors left out, if any
     """
     is_usable = _find_usable(x, partner)
     left_out = int((~is_usable).sum())
@@ -176,7 +181,7 @@ def _drop_unusable(
 
 
 def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:
-    """Return which vectors are finite and not zero, on both sides if they are pairs."""
+    """Return which vectors are finite and not zero [vector]; of a pair both sides must be."""
     sides = [x]
     if partner is not None:
         sides.append(partner)
@@ -187,15 +192,24 @@ def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:
 
 
 def _join_sides(x: Array, partner: Array | None, chosen: NDArray[np.bool_]) -> Array:
-    """Return the chosen vectors, followed by their partners if they have some."""
+    """Return the chosen vectors, followed by their partners if there are pairs.
+
+    chosen   which vectors to take [vector]
+    """
     if partner is None:
         return x[chosen]
     return np.concatenate([x[chosen], partner[chosen]])
 
 
 def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit]:
-    """Yield each cure fitted on vectors. Of several, one that decides itself what to drop is left out if nothing would
-    be left, and a note says so.
+    """Fit several cures on vectors and yield them one by one.
+
+    A cure that chooses itself which dimensions to drop (`drop-dims:auto`) is left out with a note if no dimension would
+    be left; MeasureError if it is the only one.
+
+    names   of the cures
+    x       vectors [vector, dim]
+    notes   receives the note
     """
     for name in names:
         try:
@@ -222,8 +236,12 @@ def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Arr
 
 
 def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.bool_], Numbers]:
-    """Return which vectors are fitted on (half of the units, drawn with `seed`), and the jackknife group of every
-    vector.
+    """Draw half of the units to fit cures on, and put the units of the other half into groups for the jackknife.
+
+    units    number of the unit of each vector
+    groups   number of groups
+
+    Returns (which vectors cures are fitted on [vector], the group of each vector [vector]).
     """
     names, number = np.unique(units, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(names))
@@ -236,7 +254,7 @@ def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.boo
 
 
 def _sample_rows(rows: Numbers, seed: int) -> Numbers:
-    """Return the rows, or a random sample of `MOST_FOR_NEIGHBOURS` of them if there are more."""
+    """Return row numbers unchanged, or a random sample if there are more than `MOST_FOR_NEIGHBOURS`."""
     if len(rows) <= MOST_FOR_NEIGHBOURS:
         return rows
     chosen = np.random.default_rng(seed).choice(rows, MOST_FOR_NEIGHBOURS, replace=False)
@@ -245,7 +263,14 @@ def _sample_rows(rows: Numbers, seed: int) -> Numbers:
 
 @dataclass
 class _Scorer:
-    """Computes the scores of the test vectors as jackknife replicates [1 + group]."""
+    """Computes scores of vectors after a cure: of all test vectors, then with each group left out [1 + group].
+
+    x, units, labels, partner   as for `try_cures`
+    fitting, trying             which vectors cures are fitted on, and which they are tested on [vector]
+    sample                      row numbers of the test vectors whose neighbours are compared
+    group, groups               the group of units of each vector, and the number of groups
+    neighbours                  nearest neighbours of the unchanged vectors, once they were scored
+    """
 
     x: Array
     units: Numbers
@@ -301,6 +326,7 @@ class _Scorer:
 def _compute_mean_cosine(y: Array, group: Numbers) -> Array:
     """Return the anisotropy A (mean cosine over distinct pairs), then A without each group of units [1 + group].
 
+    y       vectors [vector, dim]
     group   the group of units of each vector
     """
     direction = tasks.divide_by_norms(y)
@@ -326,8 +352,9 @@ SPECTRUM_GROUPS = 8
 
 
 def _compute_spectrum(y: Array, group: Numbers) -> dict[str, Array]:
-    """Return `isoscore` and `effective rank` of vectors, over all and without each of a few coarser groups of units.
+    """Return {"isoscore", "effective rank"} of vectors: of all, then without each of a few coarser groups of units.
 
+    y       vectors [vector, dim]
     group   the group of units of each vector
     """
     from anisoscope.sums.groups import Totals
@@ -386,10 +413,11 @@ def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor:
 
 
 def _choose(trials: list[CureTrial]) -> CureTrial | None:
-    """Return the first cure, in the order asked for, that makes vectors isotropic and harms no task; None if there is
-    none.
+    """Choose the cure to recommend: the first that makes vectors isotropic and harms no task; None if there is none.
 
     A later one is preferred if it keeps significantly more neighbours.
+
+    trials   results of the cures, in the order in which the user named them
     """
     good = [trial for trial in trials if trial.isotropic and not trial.harmed]
     if not good:
@@ -413,7 +441,7 @@ def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
 
 
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
-    """Return a sentence on the result: which cure to use, or why none.
+    """Say in one sentence which cure to use, or why none.
 
     chosen   the recommended cure; None: none
     before   replicates of each score of the unchanged vectors, by name
