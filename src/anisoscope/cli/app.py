@@ -1,6 +1,6 @@
 """The program: its commands, and how a command line is read.
 
-Results go to stdout, remarks to stderr; errors are printed by `__main__.py`. Every command is imported when it is called.
+Results go to stdout, remarks to stderr; `__main__.py` prints errors. A command is imported when it is called.
 """
 
 from collections.abc import Iterator, Sequence

@@ -344,7 +344,7 @@ def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str])
 def _tabulate_values(
     compared: "ComparedRuns", shown: Sequence[str], labels: list[list[str]], places: list[dict[str, Any]], width: int
 ) -> Table:
-    """Tabulate the values of all runs without differences; a star marks values that clearly differ from the first run's.
+    """Tabulate the values of all runs without differences; a star marks what clearly differs from the first run.
 
     Each run has a column. If there are too many runs for the terminal, each run has a row and each layer or head a
     column; some of these are then left out, evenly spread.
