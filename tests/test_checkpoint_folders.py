@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
-from anisoscope.models import beside, formats
+from anisoscope.models import formats, other_libraries
 from anisoscope.models.load import load
 from anisoscope.models.series import is_series
 from anisoscope.models.vectors import word_vectors
@@ -116,7 +116,7 @@ def test_configurations_that_are_not_for_transformers_alone(tmp_path, kind):
 @pytest.mark.parametrize(("spec", "cure"), [(None, "pip install timm"), ("there", formats.OWN)])
 def test_a_library_is_to_be_installed_only_if_it_is_not(monkeypatch, spec, cure):
     monkeypatch.setattr(formats, "find_spec", lambda _name: spec)
-    assert formats.of_config(CONFIGS["timm"]) == f"it is a model of timm: {cure}"
+    assert formats.explain_config(CONFIGS["timm"]) == f"it is a model of timm: {cure}"
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "nothing.txt"])
@@ -242,10 +242,10 @@ def test_damaged_gzip_files_of_vectors_are_one_line(tmp_path, damage):
 
 
 def test_a_name_of_timm_is_asked_of_timm_alone_where_it_is_installed(monkeypatch, tmp_path):
-    monkeypatch.setattr(beside, "import_module", lambda name: pytest.fail(f"{name} was imported"))
-    monkeypatch.setattr(beside, "find_spec", lambda _: None)
-    assert beside.timm_config("timm/resnet18") is None
-    monkeypatch.setattr(beside, "find_spec", lambda _: True)
+    monkeypatch.setattr(other_libraries, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    monkeypatch.setattr(other_libraries, "find_spec", lambda _: None)
+    assert other_libraries.load_timm_config("timm/resnet18") is None
+    monkeypatch.setattr(other_libraries, "find_spec", lambda _: True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "timm" / "mine").mkdir(parents=True)
-    assert beside.timm_config("timm/mine") is None is beside.timm_config("one/resnet18")
+    assert other_libraries.load_timm_config("timm/mine") is None is other_libraries.load_timm_config("one/resnet18")

@@ -182,7 +182,8 @@ def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypa
     (tmp_path / "adapter_config.json").write_text("{}")
     assert identify_model_state(str(tmp_path)) is identify_model_state("module:function") is None
     for files, told in (({"config.json": ""}, "commit"), ({"adapter_config.json": ""}, None)):
-        monkeypatch.setattr(run_cache, "place_of", lambda _name, files=files: ModelPlace("some", None, "commit", files))
+        place = ModelPlace("some", None, "commit", files)
+        monkeypatch.setattr(run_cache, "locate_checkpoint", lambda _name, place=place: place)
         assert identify_model_state("some/model") == told
 
 
@@ -234,15 +235,15 @@ def test_a_stamp_of_a_checkpoint_knows_the_files_that_are_read(tmp_path):
     place, stamps = ModelPlace(str(tmp_path), None), set()
     for number, name in enumerate(("config.json", "model.safetensors", "model-2.safetensors", "pytorch_model.bin")):
         (tmp_path / name).write_bytes(b"1")
-        stamps.add(download.stamp(str(tmp_path), place))
+        stamps.add(download.compute_stamp(str(tmp_path), place))
         (tmp_path / name).write_bytes(b"12")
-        stamps.add(download.stamp(str(tmp_path), place))
+        stamps.add(download.compute_stamp(str(tmp_path), place))
         os.utime(tmp_path / name, ns=(number, number))
-        stamps.add(download.stamp(str(tmp_path), place))
+        stamps.add(download.compute_stamp(str(tmp_path), place))
     assert len(stamps) == 12
     (tmp_path / "README.md").write_text("text")
-    assert download.stamp(str(tmp_path), place) in stamps
-    assert download.stamp("some/model", place._replace(commit="c")) == "c"
+    assert download.compute_stamp(str(tmp_path), place) in stamps
+    assert download.compute_stamp("some/model", place._replace(commit="c")) == "c"
 
 
 FORM = {"model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -253,16 +254,16 @@ def test_checkpoints_of_another_form_are_no_series(name, monkeypatch, tmp_path):
     """All sizes are compared, and the words of the vocabulary, before anything is measured."""
     form = FORM | {"vocabulary": "abc"}
     forms = {"one": form, "two": form | {name: "other"}}
-    monkeypatch.setattr(series_module, "place_of", lambda subject: ModelPlace(subject, None, subject))
-    monkeypatch.setattr(series_module, "shape", lambda subject, *_: forms[subject])
+    monkeypatch.setattr(series_module, "locate_checkpoint", lambda subject: ModelPlace(subject, None, subject))
+    monkeypatch.setattr(series_module, "read_shape", lambda subject, *_: forms[subject])
     work = series_module._SeriesInProgress(lambda _: Job(), tmp_path, None, True, "name")
     with pytest.raises(ModelError, match=rf"architecture and vocabulary \({name}.*{name} other in two"):
         work.examine([Checkpoint("one", 1, 0), Checkpoint("two", 2, 0)])
 
 
 def test_the_form_of_a_checkpoint_is_asked_for_with_the_trust_that_was_given(monkeypatch, tmp_path):
-    monkeypatch.setattr(series_module, "place_of", lambda subject: ModelPlace(subject, None, subject))
-    monkeypatch.setattr(series_module, "shape", lambda _subject, _place, trusted: {"trusted": trusted})
+    monkeypatch.setattr(series_module, "locate_checkpoint", lambda subject: ModelPlace(subject, None, subject))
+    monkeypatch.setattr(series_module, "read_shape", lambda _subject, _place, trusted: {"trusted": trusted})
     checkpoint = Checkpoint("one", 1, 0)
     for trusted in (True, False):
         job = Job(trust_remote_code=trusted)

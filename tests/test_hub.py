@@ -162,16 +162,16 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
 
 LEFT = """
 import sys
-from anisoscope.models.download import fetch, left_over
+from anisoscope.models.download import fetch, is_left_over
 from anisoscope.runs.series import _CheckpointStore
 here, *names = sys.argv[1:]
 fetch(here, lent=False)
 fetch(names[0])  # by a series that was cut off
 shelf = _CheckpointStore(names[1:], 1, [here, names[0]])
-print(left_over(here), [left_over(name) for name in names])
+print(is_left_over(here), [is_left_over(name) for name in names])
 for i in range(2):
     shelf.get(i, None)
-    print([left_over(name) for name in names])
+    print([is_left_over(name) for name in names])
 """
 
 

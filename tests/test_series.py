@@ -16,7 +16,7 @@ from anisoscope.data.local import find_path
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
-from anisoscope.models.series import describe, expand, is_series, names_of
+from anisoscope.models.series import describe, expand, expand_pattern, is_series
 from anisoscope.report import build_page
 from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
@@ -31,7 +31,7 @@ from anisoscope.wording import format_number
 
 
 def texts(pattern):
-    return list(names_of(pattern)[0])
+    return list(expand_pattern(pattern)[0])
 
 
 @pytest.mark.parametrize(
@@ -60,17 +60,17 @@ def test_the_paper_s_pattern_names_its_checkpoints():
 
 def test_a_name_is_supposed_if_any_part_of_it_is():
     """A seed that is written out does not make a step exist that an ellipsis stands for."""
-    names, _ = names_of("m-seed_{0..1}@step_{0,20,…,80}k")
+    names, _ = expand_pattern("m-seed_{0..1}@step_{0,20,…,80}k")
     assert {name for name, supposed in names.items() if supposed} == {
         f"m-seed_{seed}@step_{step}k" for seed in (0, 1) for step in (40, 60)
     }
     assert len(names) == 10
-    both, _ = names_of("m-{0,1,…,3}-{0,1,…,3}")
+    both, _ = expand_pattern("m-{0,1,…,3}-{0,1,…,3}")
     assert [name for name, supposed in both.items() if not supposed] == [f"m-{a}-{b}" for a in "013" for b in "013"]
 
 
 def test_only_names_of_an_ellipsis_need_not_exist():
-    names, gaps = names_of("m@step{0,1,2,4,…,143000}")
+    names, gaps = expand_pattern("m@step{0,1,2,4,…,143000}")
     assert [name for name, supposed in names.items() if not supposed] == [f"m@step{n}" for n in (0, 1, 2, 4, 143000)]
     assert list(names)[4] == "m@step8"
     assert names["m@step8"]
@@ -82,7 +82,7 @@ def test_only_names_of_an_ellipsis_need_not_exist():
 )
 def test_patterns_that_cannot_be_read(pattern):
     with pytest.raises(UsageError):
-        names_of(pattern)
+        expand_pattern(pattern)
 
 
 @pytest.fixture
@@ -255,10 +255,10 @@ def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path,
 def test_downloads_are_few_at_a_time_in_whatever_order_they_are_asked_for(monkeypatch):
     """What was fetched ahead, left to another process and removed meanwhile was taken to be there."""
     here, log, lents = set(), [], set()
-    monkeypatch.setattr(series_runner, "is_here", here.__contains__)
+    monkeypatch.setattr(series_runner, "is_on_disk", here.__contains__)
     monkeypatch.setattr(series_runner, "fetch", lambda name, lent: (here.add(name), log.append(name), lents.add(lent)))
-    monkeypatch.setattr(series_runner, "forget", here.discard)
-    monkeypatch.setattr(series_runner, "left_over", {"done"}.__contains__)
+    monkeypatch.setattr(series_runner, "delete_checkpoint", here.discard)
+    monkeypatch.setattr(series_runner, "is_left_over", {"done"}.__contains__)
     here.update(("done", "mine"))
     shelf = series_runner._CheckpointStore([f"m{i}" for i in range(5)], keep=2, done=["done", "mine"])
     assert here == {"mine"}  # what a series that was cut off had fetched goes, and nothing else

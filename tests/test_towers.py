@@ -269,7 +269,7 @@ def test_modules_that_cannot_be_read_are_said(kind, tmp_path, monkeypatch):
     rows = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
     rows += [{"path": "1_Pooling", "type": "their_own.Pooling" if "code" in kind else "sentence_transformers.models.P"}]
     (tmp_path / "modules.json").write_text(json.dumps(rows))
-    monkeypatch.setattr("anisoscope.models.beside.find_spec", lambda _: None)
+    monkeypatch.setattr("anisoscope.models.other_libraries.find_spec", lambda _: None)
     monkeypatch.setattr("anisoscope.models.load.processor_of", lambda *_: None)
     assert any(kind in note for note in load(str(tmp_path)).notes)
 

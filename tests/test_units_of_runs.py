@@ -13,7 +13,7 @@ from anisoscope.axes import Site
 from anisoscope.batch import Stream
 from anisoscope.charts import builders, export, style
 from anisoscope.errors import MeasureError, ModelError, UsageError
-from anisoscope.models import beside, blocks, devices, families, formats, hub, hub_faults, hub_memory, identity
+from anisoscope.models import blocks, devices, families, formats, hub, hub_faults, hub_memory, identity, other_libraries
 from anisoscope.runs import (
     across,
     attention,
@@ -502,10 +502,10 @@ def test_stamps_change_with_size_and_time(tmp_path):
 
 def test_checkpoints_on_the_disk_at_a_time(monkeypatch):
     got, gone = [], []
-    monkeypatch.setattr(series, "is_here", lambda name: name == "own")
-    monkeypatch.setattr(series, "left_over", lambda name: name == "old")
+    monkeypatch.setattr(series, "is_on_disk", lambda name: name == "own")
+    monkeypatch.setattr(series, "is_left_over", lambda name: name == "old")
     monkeypatch.setattr(series, "fetch", lambda name, lent: got.append((name, lent)))
-    monkeypatch.setattr(series, "forget", gone.append)
+    monkeypatch.setattr(series, "delete_checkpoint", gone.append)
     store = series._CheckpointStore(["a", "own", "b", "c"], 2, ["old", "done"])
     assert gone == ["old"]
     for i in range(4):
@@ -707,21 +707,22 @@ def test_frames_of_samples_are_real_if_all_their_samples_are():
 
 
 def test_formats_of_checkpoints(tmp_path):
-    assert formats.weight_files(["pytorch_model.bin", "model.safetensors"]) == "model.safetensors"
-    assert formats.weight_files(["modules.json", "0_T/config.json", "0_T/model.safetensors"]) == "0_T/model.safetensors"
-    assert formats.weight_files(["config.json"]) is None
-    assert formats.first_module(["modules.json", "config.json", "0_T/config.json"]) == ""
-    assert "GGUF" in formats.described(["a.gguf", "x.pt"]) and formats.described(["config.json"]) == ""
-    assert "diffusers pipeline (X)" in formats.of_config({"_diffusers_version": "1", "_class_name": "X"})
+    assert formats.choose_weight_file(["pytorch_model.bin", "model.safetensors"]) == "model.safetensors"
+    older = ["modules.json", "0_T/config.json", "0_T/model.safetensors"]
+    assert formats.choose_weight_file(older) == "0_T/model.safetensors"
+    assert formats.choose_weight_file(["config.json"]) is None
+    assert formats.find_first_module(["modules.json", "config.json", "0_T/config.json"]) == ""
+    assert "GGUF" in formats.explain_format(["a.gguf", "x.pt"]) and formats.explain_format(["config.json"]) == ""
+    assert "diffusers pipeline (X)" in formats.explain_config({"_diffusers_version": "1", "_class_name": "X"})
     assert (
-        "timm" in formats.of_config({"architecture": "a"})
-        and formats.of_config({"architecture": "a", "model_type": "b"}) == ""
+        "timm" in formats.explain_config({"architecture": "a"})
+        and formats.explain_config({"architecture": "a", "model_type": "b"}) == ""
     )
-    assert "quantised (gptq)" in formats.of_config({"quantization_config": {"quant_method": "gptq"}})
+    assert "quantised (gptq)" in formats.explain_config({"quantization_config": {"quant_method": "gptq"}})
     (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.BoW"}]))
-    assert formats.foreign_first_module(tmp_path) == "BoW"
+    assert formats.find_foreign_first_module(tmp_path) == "BoW"
     (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Transformer"}]))
-    assert formats.foreign_first_module(tmp_path) == ""
+    assert formats.find_foreign_first_module(tmp_path) == ""
     assert not formats.is_adapter(["adapter_config.json", "model.safetensors"])
     assert formats.read_config(tmp_path / "none.json") == {} and formats.read_list(tmp_path / "modules.json")
 
@@ -855,19 +856,19 @@ def test_devices_and_types_by_name():
 
 
 def test_sentence_modules_that_need_the_last_states_alone(tmp_path):
-    path = tmp_path / beside.BERT_CONFIG
-    assert beside._is_plain(str(tmp_path), ["Transformer", "Pooling", "Normalize"])
-    assert not beside._is_plain(str(tmp_path), ["Transformer", "WeightedLayerPooling"])
-    assert not beside._is_plain(str(tmp_path), ["MLMTransformer", "Pooling"])
+    path = tmp_path / other_libraries.BERT_CONFIG
+    assert other_libraries._is_plain(str(tmp_path), ["Transformer", "Pooling", "Normalize"])
+    assert not other_libraries._is_plain(str(tmp_path), ["Transformer", "WeightedLayerPooling"])
+    assert not other_libraries._is_plain(str(tmp_path), ["MLMTransformer", "Pooling"])
     for settings in (
         {"do_lower_case": True},
         {"transformer_task": "fill-mask"},
         {"modality_config": {"text": {"method_output_name": "x"}}},
     ):
         path.write_text(json.dumps(settings))
-        assert not beside._is_plain(str(tmp_path), ["Transformer", "Pooling"])
+        assert not other_libraries._is_plain(str(tmp_path), ["Transformer", "Pooling"])
     path.write_text(json.dumps({"max_seq_length": 8}))
     for own, kept_ in ((512, 8), (4, 4)):
         processor = types.SimpleNamespace(model_max_length=own)
-        beside._limit_length(processor, str(tmp_path))
+        other_libraries._limit_length(processor, str(tmp_path))
         assert processor.model_max_length == kept_

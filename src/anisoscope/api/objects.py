@@ -178,9 +178,9 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     """
     from torch import nn
 
-    from anisoscope.models.beside import LAST_STATES, try_text_pooling
     from anisoscope.models.identity import hash_weights
     from anisoscope.models.load import Subject
+    from anisoscope.models.other_libraries import LAST_STATES, try_text_pooling
 
     modules = list(model)
     first, behind = modules[0], modules[1:]

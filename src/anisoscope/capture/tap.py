@@ -21,7 +21,6 @@ from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
 from anisoscope.capture.splitting import Parts
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
-from anisoscope.models.beside import pool_texts
 from anisoscope.models.blocks import (
     find_blocks,
     find_stacks,
@@ -32,6 +31,7 @@ from anisoscope.models.blocks import (
 )
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.modes import run_eagerly
+from anisoscope.models.other_libraries import pool_texts
 from anisoscope.models.parts import find_parts
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import ADAPTER as CONFIG, described, is_adapter, read_config
+from anisoscope.models.formats import ADAPTER as CONFIG, explain_format, is_adapter, read_config
 
 HEADED = {
     "CAUSAL_LM": "AutoModelForCausalLM",
@@ -23,17 +23,25 @@ HEAD_WEIGHTS = ("score.weight", "classifier.weight", "out_proj.weight")
 
 
 def find_base(folder: str) -> str | None:
-    """Return the name of the base model of the adapter in a folder; None if the folder holds no adapter."""
+    """Return the name of the base model of the adapter in a folder; None if the folder holds no adapter.
+
+    ModelError if the adapter's configuration names no base model.
+    """
     if not is_adapter(file.name for file in Path(folder).iterdir()):
         return None
     base = read_config(Path(folder, CONFIG)).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ModelError(f"the name of the base model in {Path(folder, CONFIG)}", "none", described([CONFIG]))
+        raise ModelError(f"the name of the base model in {Path(folder, CONFIG)}", "none", explain_format([CONFIG]))
     return base
 
 
 def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
-    """Load the checkpoint in the folder `base` with `options`, and merge the adapter in `folder` into it.
+    """Load an adapter's base model, and return it with the adapter's weights merged into it.
+
+    folder       of the adapter
+    base         folder of the base model's checkpoint
+    options      keyword arguments for transformers
+    classifier   keep the classification head, if the adapter was trained with one
 
     ModelError if a weight of the adapter fits nowhere, or if they cannot be merged.
     """
@@ -44,17 +52,21 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
     task = str(config.get("task_type"))
     auto: Any = getattr(transformers, HEADED.get(task, "AutoModel"))
     try:
-        classes = _count_classes(peft.load_peft_weights(folder, device="cpu")) if task == OF_SEQUENCES else None
+        saved = peft.load_peft_weights(folder, device="cpu")
+        classes = _count_classes(saved) if task == OF_SEQUENCES else None
         head = {} if classes is None else {"num_labels": classes}
         model = peft.PeftModel.from_pretrained(auto.from_pretrained(base, **options, **head), folder)
-        saved, there = peft.load_peft_weights(folder, device="cpu"), peft.get_peft_model_state_dict(model)
+        loaded = peft.get_peft_model_state_dict(model)
     except Exception as error:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise ModelError(f"a readable adapter in {folder}, of {base}", got, "save it again, or merge it") from error
-    apart = sorted(saved.keys() ^ there.keys())
-    apart += sorted(key for key in saved.keys() & there.keys() if not _is_same(saved[key], there[key]))
-    if apart:
-        got = f"{len(apart)} that find no place, such as {', '.join(apart[:3])}"
+    # PEFT only warns of weights that fit nowhere: what was loaded is compared with what was saved.
+    misplaced = sorted(saved.keys() ^ loaded.keys())
+    for key in sorted(saved.keys() & loaded.keys()):
+        if not _is_same(saved[key], loaded[key]):
+            misplaced.append(key)
+    if misplaced:
+        got = f"{len(misplaced)} that find no place, such as {', '.join(misplaced[:3])}"
         raise ModelError(f"an adapter whose weights are all of {base}", got, "name its own base in adapter_config.json")
     if not hasattr(model, "merge_and_unload"):
         cure = "return the model from a function of yours, as module:function"
@@ -77,6 +89,6 @@ def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
     return len(heads[-1]) if heads else None
 
 
-def _is_same(saved: torch.Tensor, there: torch.Tensor) -> bool:
-    """Return whether a saved tensor and the loaded one are equal."""
-    return saved.shape == there.shape and bool(torch.equal(saved.to(there), there))
+def _is_same(saved: torch.Tensor, loaded: torch.Tensor) -> bool:
+    """Return whether a saved weight and the loaded one are equal, in the loaded one's type and on its device."""
+    return saved.shape == loaded.shape and bool(torch.equal(saved.to(loaded), loaded))

@@ -75,7 +75,11 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
 
 
 def _check_names(model: nn.Module, names: tuple[str, ...], named: list[NamedPart]) -> None:
-    """Raise UsageError if one of the user's names of blocks fits no module; it suggests similar names."""
+    """Raise UsageError, with similar names, if one of the user's names of blocks fits no module of the model.
+
+    names   classes of blocks, or patterns of module names
+    named   (name, module) of all modules
+    """
     for name in names:
         if _is_any_match((name,), *named):
             continue
@@ -89,6 +93,8 @@ def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[Na
 
     The parts of a multimodal model that read images or sounds (towers) may be of another family than the rest, so each
     is searched by the rules of its own.
+
+    named   (name, module) of all modules
     """
     # An image encoder may have a row in the families, and the language model behind it none.
     towers = _find_towers(model)
@@ -125,7 +131,10 @@ def _make_no_blocks_error(model: nn.Module) -> ModelError:
 
 
 def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
-    """Return (name, module) of the blocks of a model or of one of its towers, by the first method that finds some."""
+    """Return (name, module) of the blocks of a model or of one of its towers, by the first method that finds some.
+
+    named   (name, module) of the modules to choose from
+    """
     # The order matters: what is written down about a family is surer than what its code happens to declare.
     patterns = family_of(model).blocks
     blocks = [(n, m) for n, m in named if _is_any_match(patterns, (n, m))]
@@ -211,10 +220,13 @@ def _iter_blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
             yield from _iter_blocks_of_stage(unit)
 
 
-def _iter_blocks_of_stage(unit: nn.Module) -> Iterator[nn.Module]:
-    """Yield the blocks in a stage of a timm model; a module without a list of blocks is a block itself."""
-    inner = getattr(unit, "blocks", unit)
-    blocks = inner.children() if isinstance(inner, LISTS) else [unit]
+def _iter_blocks_of_stage(stage: nn.Module) -> Iterator[nn.Module]:
+    """Yield the blocks in a stage of a timm model; a module without a list of blocks is a block itself.
+
+    stage   a module whose output timm counts as a feature
+    """
+    inner = getattr(stage, "blocks", stage)
+    blocks = inner.children() if isinstance(inner, LISTS) else [stage]
     for block in blocks:
         # Lists of timm also hold placeholders and single layers; blocks have modules inside.
         if [*block.children()]:
@@ -268,7 +280,7 @@ def has_attention(model: nn.Module) -> bool:
 
 
 def _read_modalities(module: Any) -> frozenset[str]:
-    """Return what a transformers model reads (text, image, audio …); video counts as image."""
+    """Return what kinds of input a transformers model reads (text, image, audio …); video counts as image."""
     declared = getattr(module, "input_modalities", None) or ()
     names = (declared,) if isinstance(declared, str) else declared
     return frozenset("image" if name == "video" else name for name in names)
@@ -306,7 +318,8 @@ def _name_stack(own: str, module: nn.Module, pretrained: type) -> str:
     """Return the stack name of a part of a multimodal model, from its own name or what it reads; "" if it is no tower.
 
     own          last part of its path
-    pretrained   transformers' class of models, which declare what they read
+    module       the part
+    pretrained   transformers' base class of models; only its subclasses say what they read
     """
     if own in READING_IMAGES_OR_SOUNDS:
         return READING_IMAGES_OR_SOUNDS[own]
@@ -375,7 +388,10 @@ def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def _find_stack_in_path(path: str, by_part: Mapping[str, str]) -> str:
-    """Return the stack that the first known part of a module's path stands for; empty if none is known."""
+    """Return the stack (encoder, decoder) that the first known part of a module's path stands for; empty if none is.
+
+    by_part   {part of a path: its stack}
+    """
     for part in path.split("."):
         if part in by_part:
             return by_part[part]
@@ -437,7 +453,10 @@ class TokenPositions:
 
 
 def _make_stream_of_pairs(batch: Batch) -> Stream:
-    """Return the stream of the vectors that two towers make of each image and its text: two positions, image first."""
+    """Return which positions are real in the pairs of vectors that two towers make of each image and its text.
+
+    Each pair counts as a sequence of two real positions, the image first.
+    """
     real = torch.ones(len(batch.unit), 2, dtype=torch.bool)
     first = next(iter(batch.streams.values()), None)
     start = torch.arange(len(batch.unit)) * 2 if first is None else first.start.cpu()
@@ -445,7 +464,10 @@ def _make_stream_of_pairs(batch: Batch) -> Stream:
 
 
 def _mark_images(model: nn.Module, batch: Batch, streams: Streams) -> Streams:
-    """Return the streams with a mask added to each: which of its tokens are placeholders for parts of an image."""
+    """Add to each stream (which positions are real) a mask of the tokens that are placeholders for parts of an image.
+
+    streams   {stack: its stream}
+    """
     config = getattr(model, "config", None)
     ids = batch.inputs.get("input_ids")
     # Configurations of transformers use both names for the same number.
@@ -476,7 +498,7 @@ def _count_special_tokens(model: nn.Module) -> int:
 
 
 def _convert_samples(model: Any, samples: Stream) -> Stream:
-    """Return which positions of a speech model's encoder are real, from which sound samples are.
+    """Return which positions of a speech model's encoder are real, given which sound samples are.
 
     Convolutions merge samples into frames; a frame is real if all its samples are. For a model without such
     convolutions the stream is returned unchanged.
@@ -493,10 +515,10 @@ def _convert_samples(model: Any, samples: Stream) -> Stream:
 
 
 def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
-    """Return which positions of a speech model's encoder are real, from which frames of the spectrogram are.
+    """Return which positions of a speech model's encoder are real, given which frames of the spectrogram are.
 
-    How many positions the frames become is asked of the model; one that cannot say is taken to merge two frames into
-    one position, as Whisper's first convolutions do.
+    The model's own method says how many positions the frames become. A model without such a method is taken to merge
+    two frames into one position, as Whisper's first convolutions do.
     """
     count = _find_count_of_frames(model)
     if count is None:
@@ -532,7 +554,7 @@ def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
 
 
 def _take_every(step: int, stream: Stream) -> Stream:
-    """Return the stream of a model that merges `step` neighbouring positions into one: ⌈n / step⌉ positions of n.
+    """Return which positions are real after a model has merged each `step` neighbours into one: ⌈n / step⌉ of n.
 
     A merged position is real if the first of its inputs is.
     """

@@ -20,12 +20,15 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_at
 """What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
 
 
-def place_of(subject: str) -> ModelPlace:
-    """Find where a checkpoint is: a folder or the hub. ModelError if it is nowhere."""
+def locate_checkpoint(subject: str) -> ModelPlace:
+    """Find where a checkpoint is: a folder or the hub. ModelError if it is nowhere.
+
+    subject   name of the checkpoint
+    """
     return locate(*split_name(subject), subject, "Check the names that the pattern matches.")
 
 
-def stamp(subject: str, place: ModelPlace) -> str:
+def compute_stamp(subject: str, place: ModelPlace) -> str:
     """Return a text that changes whenever a checkpoint changes, without reading its weights.
 
     It is the commit on the hub or, for a local folder, sizes and modification times of the files.
@@ -40,11 +43,13 @@ def stamp(subject: str, place: ModelPlace) -> str:
     return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 
-def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
+def read_shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
     """Return what the checkpoints of one series must have in common: {name: value} of architecture and sizes.
 
     They are read from the configuration. `vocabulary`, a hash of the tokenizer's file, is added if there is one.
     ModelError if there is no configuration.
+
+    trust_remote_code   code in the checkpoint may be run to read the configuration
 
     subject   the checkpoint's name
     place     where it is
@@ -65,7 +70,7 @@ def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> d
     return form
 
 
-def is_here(subject: str) -> bool:
+def is_on_disk(subject: str) -> bool:
     """Return whether the weights of a checkpoint are on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -79,23 +84,24 @@ def fetch(subject: str, lent: bool = True) -> None:
 
     Failures are silent: loading will report them.
 
-    lent   note that it was downloaded only for the time of a series: `left_over` is true until `forget` deletes it
+    subject   name of the checkpoint
+    lent      note on disk that it is there for a series only: then `is_left_over` is true until it is deleted
     """
     with suppress(ModelError, OSError):
         if lent:
             remember(FETCHED, *split_name(subject), subject)
-        download(place_of(subject), subject)
+        download(locate_checkpoint(subject), subject)
 
 
-def left_over(subject: str) -> bool:
+def is_left_over(subject: str) -> bool:
     """Return whether a checkpoint is on disk only because a series downloaded it.
 
     This includes an earlier start of the series that was interrupted.
     """
-    return recall_commit(FETCHED, *split_name(subject)) == subject and is_here(subject)
+    return recall_commit(FETCHED, *split_name(subject)) == subject and is_on_disk(subject)
 
 
-def forget(subject: str) -> None:
+def delete_checkpoint(subject: str) -> None:
     """Delete a checkpoint from the hub's cache, except files that other revisions share."""
     from huggingface_hub import scan_cache_dir
 

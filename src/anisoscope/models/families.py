@@ -13,33 +13,37 @@ if TYPE_CHECKING:
 Streams = dict[str, "Stream"]
 
 
-def _adapt_canine(model: Any, given: Streams) -> Streams:
-    """Return which positions are real in the three stacks of CANINE.
+def _adapt_canine(model: Any, streams: Streams) -> Streams:
+    """Return {stack: which positions are real} for the three stacks of CANINE.
 
     Its first and its last blocks read characters; those between read molecules, groups of characters. A molecule is
     real if the mask that the model itself pools says so; the first one is [CLS].
 
-    given   which characters are real
+    streams   {"encoder": which characters are real}
     """
-    if "encoder" not in given:
-        return given
-    characters = given.pop("encoder")
-    model = getattr(model, "base_model", model)  # under a head
+    if "encoder" not in streams:
+        return streams
+    characters = streams.pop("encoder")
+    # A classifier has the model under its head.
+    model = getattr(model, "base_model", model)
     mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]
     molecules = replace(characters, mask=mask, special=special, frequency=None, punctuation=None, image=None)
-    return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
+    return {"characters": characters, "molecules": molecules, "characters-out": characters} | streams
 
 
 def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
-    """Return a stream with further positions before or behind its tokens, which the model adds and which are not real.
+    """Return a stream with positions added before or behind its tokens; they count as padding.
 
+    stream   which positions are real, and which are special
     before   how many positions the model adds before the tokens
     behind   how many it adds after them
     """
     tokens = stream.mask.shape[1]
-    mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
+    length = before + tokens + behind
+    mask = stream.mask.new_zeros(len(stream.mask), length)
+    special = stream.special.new_zeros(len(stream.special), length)
     mask[:, before : before + tokens] = stream.mask
     special[:, before : before + tokens] = stream.special
     return replace(
@@ -48,43 +52,53 @@ def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream"
 
 
 def _make_padder(entry: str) -> Callable[[Any, Streams], Streams]:
-    """Return a function (model, streams) → streams for an encoder that pads its input to whole blocks of tokens.
+    """Return a function that says which positions are real, for models that pad their input to whole blocks of tokens.
 
-    The function adds the padding to the encoder's masks, as positions that are not real.
+    It takes the model and {stack: which tokens are real}, and adds the model's padding to the encoder's.
 
     entry   the name of the configuration's value that gives the block length
     """
 
-    def streams(model: Any, given: Streams) -> Streams:
-        """Return the masks of real positions, with the encoder's lengthened to a multiple of the block length."""
-        if "encoder" not in given:
-            return given
-        tokens, length = given["encoder"], getattr(model.config, entry)
-        length = max(length) if isinstance(length, list | tuple) else length
-        return given | {"encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)}
+    def pad_encoder(model: Any, streams: Streams) -> Streams:
+        """Return {stack: which positions are real}, with the encoder's lengthened to a multiple of the block length."""
+        if "encoder" not in streams:
+            return streams
+        tokens = streams["encoder"]
+        length = getattr(model.config, entry)
+        # Longformer may have a block length for each layer; it pads to the largest.
+        if isinstance(length, list | tuple):
+            length = max(length)
+        return streams | {"encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)}
 
-    return streams
+    return pad_encoder
 
 
-def _adapt_cpmant(model: Any, given: Streams) -> Streams:
-    """Return which positions are real for CPM-Ant, which puts a learnt prompt before the tokens.
+def _adapt_cpmant(model: Any, streams: Streams) -> Streams:
+    """Return {stack: which positions are real} for CPM-Ant, which puts a learnt prompt before the tokens.
 
-    The masks `given` for the tokens are lengthened by the prompt, whose positions are not counted as real.
+    The prompt's positions do not count as real.
+
+    streams   {stack: which tokens are real}
     """
-    return {stack: _lengthen(stream, before=model.config.prompt_length) for stack, stream in given.items()}
+    return {stack: _lengthen(stream, before=model.config.prompt_length) for stack, stream in streams.items()}
 
 
-def _add_class_token(_model: Any, given: Streams) -> Streams:
-    """Return which positions are real for a text encoder that puts a class token behind the text; it is not counted."""
-    return {stack: _lengthen(stream, behind=1) for stack, stream in given.items()}
+def _add_class_token(_model: Any, streams: Streams) -> Streams:
+    """Return {stack: which positions are real} for a text encoder that puts a class token behind the text.
+
+    The class token does not count as real.
+
+    streams   {stack: which tokens are real}
+    """
+    return {stack: _lengthen(stream, behind=1) for stack, stream in streams.items()}
 
 
-def _adapt_decision_transformer(_model: Any, given: Streams) -> Streams:
-    """Return which positions are real in a Decision Transformer.
+def _adapt_decision_transformer(_model: Any, streams: Streams) -> Streams:
+    """Return {stack: which positions are real} for a Decision Transformer.
 
     Each time step becomes three positions: return, state and action.
 
-    given   which steps are real
+    streams   {stack: which steps are real}
     """
     return {
         stack: replace(
@@ -96,40 +110,40 @@ def _adapt_decision_transformer(_model: Any, given: Streams) -> Streams:
             punctuation=None,
             image=None,
         )
-        for stack, stream in given.items()
+        for stack, stream in streams.items()
     }
 
 
 class Family(NamedTuple):
-    """What cannot be found out from a model of this family itself.
+    """What has to be known about a family of models (BERT, GPT-2 …), because a model itself does not say it.
 
     blocks         classes of its blocks, if its own code declares stages, other modules or nothing at all
     stages         class whose outputs end a stage of one resolution, or a pattern for the end of their names
-    stacks         part of a module's path → stack, if there are stacks other than encoder and decoder
-    streams        function from the positions of a batch's inputs to those of the stacks
-    off_interface  attention that does not use transformers' interface: class that calls it once per layer, its name in
-                   there, and the names of its projections of queries, keys and values
-    attention      False: what is called attention there has no queries and keys
-    causal         a decoder whose attention modules do not say so
+    stacks         {part of a module's path: stack}, if there are stacks other than encoder and decoder
+    streams        function (model, {stack: which inputs are real}) → {stack: which positions are real}
+    off_interface  attention that does not use transformers' interface: the class that calls it once per layer, the
+                   attribute that holds it, and the names of its projections of queries, keys and values
+    attention      False: what its code calls attention has no queries and keys
+    causal         it is a decoder whose attention modules do not say so
     tokens_first   blocks pass vectors on as [token, sequence, dim]
-    tokenizer      module:class of a tokenizer that needs no files
-    words          a tokenizer makes the characters of each word of a text, and the model reads one word a position
-    alone          one sequence at a time: what a block is depends on what else is in the batch
-    module, port   for an architecture that transformers lacks: the module that holds it, and its classes there by the
-                   Auto class of transformers that is to know them
-    bare           `module` knows files of weights that come without a configuration: its `config_of(weights)` gives
-                   that of the weights that are its own and None for others, its `processor()` the processor, and
+    tokenizer      `module:class` of a tokenizer that needs no files
+    words          the model reads one word a position; its tokenizer makes the characters of each word of a text
+    alone          sequences are measured one at a time, since a block's output depends on the rest of the batch
+    module, port   for an architecture that transformers lacks: the module that holds it, and {Auto class of
+                   transformers: class in the module}
+    bare           `module` can read files of weights without a configuration. Its `config_of(weights)` returns the
+                   configuration of weights that it knows and None for others, `processor()` the processor, and
                    `published(weights)`, if there is one, the weights under the port's names
-    cls_row_only   name of a part of the model whose attribute `row_only` says whether ("always") its last layer
-                   computes the row of the first token alone
-    parts          of blocks that are no modules: the lists that have one module of each block, in running order; a
-                   block begins with the input of the first and ends with the output of the last
+    cls_row_only   name of a part of the model that has an attribute `row_only`; if that is "always", the last layer
+                   computes the attention row of the first token alone
+    parts          if blocks are not modules of their own: names of the lists that hold one module of each block, in
+                   running order. A block begins with the input of the first and ends with the output of the last
     """
 
     blocks: tuple[str, ...] = ()
     stages: str = ""
     stacks: Mapping[str, str] = {}
-    streams: Callable[[Any, Streams], Streams] = lambda _model, given: given
+    streams: Callable[[Any, Streams], Streams] = lambda _model, streams: streams
     off_interface: tuple[str, str, tuple[str, str, str]] | None = None
     attention: bool = True
     causal: bool = False

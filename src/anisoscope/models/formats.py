@@ -15,7 +15,7 @@ WEIGHTS = (
 """Files of weights that are read, the first of them that is there."""
 
 ADAPTER = "adapter_config.json"
-"""The configuration of an adapter (LoRA and kin), beside its weights."""
+"""The file with the configuration of an adapter (LoRA and the like); its weights are in another one."""
 
 MODULES = "modules.json"
 """What the modules of a folder of sentence-transformers are, in order."""
@@ -49,14 +49,15 @@ FORMATS = {
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """Return whether these file names are those of an adapter (without a model's weights), and PEFT is installed to
-    read it.
+    """Return whether a checkpoint is an adapter without a model's weights, and PEFT is installed to read it.
+
+    names   of its files
     """
     there = set(names)
     return ADAPTER in there and there.isdisjoint(WEIGHTS[:4]) and find_spec("peft") is not None
 
 
-def first_module(names: Iterable[str]) -> str:
+def find_first_module(names: Iterable[str]) -> str:
     """Return the folder that holds the Transformer of an older sentence-transformers checkpoint: `0_Transformer/`.
 
     Empty if the configuration is in the main folder, as in other checkpoints.
@@ -64,38 +65,54 @@ def first_module(names: Iterable[str]) -> str:
     names   the names of the checkpoint's files
     """
     there = set(names)
-    folders = (name.removesuffix("config.json") for name in sorted(there) if re.fullmatch(r"0_\w+/config\.json", name))
-    return next(folders, "") if MODULES in there and "config.json" not in there else ""
+    if MODULES not in there or "config.json" in there:
+        return ""
+    for name in sorted(there):
+        if re.fullmatch(r"0_\w+/config\.json", name):
+            return name.removesuffix("config.json")
+    return ""
 
 
 OF_TRANSFORMERS = ("Transformer", "MLMTransformer", "CLIPModel")
 """First modules of sentence-transformers that hold a model of transformers."""
 
 
-def foreign_first_module(folder: Path) -> str:
+def find_foreign_first_module(folder: Path) -> str:
     """Return the class of the first sentence-transformers module if it is no transformers model; empty otherwise.
 
     Such modules are a bag of words, word vectors, or a router.
     """
     rows = read_list(folder / MODULES)
-    kind = str(rows[0].get("type", "")).rpartition(".")[2] if rows else ""
-    of_library = bool(rows) and str(rows[0].get("type", "")).startswith("sentence_transformers.")
-    return kind if of_library and kind not in OF_TRANSFORMERS else ""
+    if not rows:
+        return ""
+    path = str(rows[0].get("type", ""))
+    kind = path.rpartition(".")[2]
+    # Modules of other packages are code of the checkpoint's own, which may well hold a Transformer.
+    if not path.startswith("sentence_transformers.") or kind in OF_TRANSFORMERS:
+        return ""
+    return kind
 
 
-def files_in(folder: Path) -> list[str]:
-    """Return the names of a checkpoint's files, including those in the folder of its first module (`0_…/`)."""
+def list_checkpoint_files(folder: Path) -> list[str]:
+    """Return the names of the files in a checkpoint's folder, and in that of its first module (`0_…/`)."""
     return sorted(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob("0_*/*")))
 
 
-def weight_files(names: Iterable[str]) -> str | None:
-    """Return which of these files the weights are read from, or the index of shards; None if there are no weights."""
+def choose_weight_file(names: Iterable[str]) -> str | None:
+    """Choose the file that a checkpoint's weights are read from, or the index of its shards; None without weights.
+
+    names   of the checkpoint's files
+    """
     there = set(names)
-    return next((name for name in (first_module(there) + name for name in WEIGHTS) if name in there), None)
+    folder = find_first_module(there)
+    for name in WEIGHTS:
+        if folder + name in there:
+            return folder + name
+    return None
 
 
-def described(names: Iterable[str], config: Path | None = None) -> str:
-    """Return a sentence for files that are no checkpoint of transformers: their format, and what to do; "" if unknown.
+def explain_format(names: Iterable[str], config: Path | None = None) -> str:
+    """Say in which format files are that are no checkpoint of transformers, and what to do; "" if that is unknown.
 
     names    of the files
     config   the configuration file, which is read if the format does not follow from the names
@@ -104,11 +121,11 @@ def described(names: Iterable[str], config: Path | None = None) -> str:
     for pattern, description in FORMATS.items():
         if any(fnmatch(name, pattern) for name in names):
             return description
-    return "" if config is None else of_config(read_config(config))
+    return "" if config is None else explain_config(read_config(config))
 
 
-def of_config(config: dict[str, Any]) -> str:
-    """Return a sentence why a model with this configuration may not load in transformers, and what to do; "" if it may.
+def explain_config(config: dict[str, Any]) -> str:
+    """Say why transformers may fail to load a model with this configuration, and what to do; "" if nothing is known.
 
     config   the content of config.json
     """

@@ -17,11 +17,11 @@ from anisoscope.models.formats import (
     ADAPTER,
     ENDINGS,
     MODULES,
-    described,
-    files_in,
-    first_module,
+    choose_weight_file,
+    explain_format,
+    find_first_module,
     is_adapter,
-    weight_files,
+    list_checkpoint_files,
 )
 from anisoscope.models.hashes import hash_large_file
 from anisoscope.models.hub_faults import Fault, classify_fault
@@ -33,7 +33,7 @@ _BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", 
 _MODULE, _OF_MODULE = re.compile(r"[1-9]_\w+"), ("config.json", "model.safetensors", "pytorch_model.bin")
 """Folders of sentence-transformers' modules behind the Transformer, and what is read of them."""
 _LARGEST = 1 << 26
-"""Bytes of the largest file that is fetched beside the weights."""
+"""Bytes of the largest file that is downloaded in addition to the weights."""
 
 
 class ModelPlace(NamedTuple):
@@ -73,11 +73,13 @@ def split_name(name: str) -> tuple[str, str | None]:
     return base, revision
 
 
-def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelPlace:
+def locate(path: str, revision: str | None, name: str, suggestion: str = "") -> ModelPlace:
     """Find a model: a local folder, an id that the hub knows or, if the hub does not answer, a folder of the cache.
 
-    name   as the user wrote it, for errors
-    near   a sentence with similar names, for errors
+    path         the folder or id, without a revision
+    revision     branch, tag or commit; None: the newest
+    name         the model as the user wrote it, for errors
+    suggestion   a sentence with similar names, for errors
 
     ModelError if it is none of these.
     """
@@ -91,9 +93,9 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
     except RevisionNotFoundError:
         raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
     except HFValidationError:
-        raise _make_not_found_error(name, near, "") from None
+        raise _make_not_found_error(name, suggestion, "") from None
     except Exception as error:  # whatever the hub or the network did: `classify_fault` tells the kinds apart
-        return _find_in_cache(path, revision, name, near, classify_fault(error))
+        return _find_in_cache(path, revision, name, suggestion, classify_fault(error))
     remember("model", path, revision, str(place.commit))
     return place
 
@@ -104,7 +106,7 @@ def _check_is_hub_id(path: str, name: str) -> None:
     name   as the user wrote it
     """
     if Path(path).is_file():
-        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
+        cure = explain_format([Path(path).name]) or "name the folder that holds it, with its config.json"
         raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
     # An id of the hub is `name` or `owner/name`.
     if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
@@ -158,13 +160,13 @@ def list_revisions(repository: str) -> list[str]:
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def _find_in_cache(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
+def _find_in_cache(path: str, revision: str | None, name: str, suggestion: str, fault: Fault) -> ModelPlace:
     """Return the copy in the hub's cache, used if the hub failed; ModelError if there is none.
 
-    path    id of the model
-    name    the model as the user wrote it, for errors
-    near    a sentence with similar names, for errors
-    fault   why the hub failed
+    path         id of the model
+    name         the model as the user wrote it, for errors
+    suggestion   a sentence with similar names, for errors
+    fault        why the hub failed
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -175,32 +177,35 @@ def _find_in_cache(path: str, revision: str | None, name: str, near: str, fault:
             folder = Path(found).parent
             warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
             return ModelPlace(str(folder), None, folder.name, notice=warning)
-    raise _explain_absence(path, name, near, fault)
+    raise _explain_absence(path, name, suggestion, fault)
 
 
-def _explain_absence(path: str, name: str, near: str, fault: Fault) -> ModelError:
+def _explain_absence(path: str, name: str, suggestion: str, fault: Fault) -> ModelError:
     """Make the error for a model that neither the hub nor the cache gave. The caller raises it.
 
-    The arguments are those of `_find_in_cache`.
+    path         id of the model
+    name         the model as the user wrote it
+    suggestion   a sentence with similar names; may be empty
+    fault        why the hub failed
     """
     if fault.absent:
-        return _make_not_found_error(name, near, fault.cure)
+        return _make_not_found_error(name, suggestion, fault.cure)
     if fault.denied:
         return ModelError(f"access to {name}", fault.got, fault.cure)
-    beside = _list_beside(path)
-    if beside:
+    neighbours = _describe_folder_of(path)
+    if neighbours:
         got = f"{name!r}, which is not there, and not in the cache of the hub"
-        return ModelError("a model", got, f"{beside}; for a model of the hub: {fault.cure}")
+        return ModelError("a model", got, f"{neighbours}; for a model of the hub: {fault.cure}")
     got = f"{name!r}: {fault.got} and not in the cache"
-    cure = f"{near} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
+    cure = f"{suggestion} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
     own = split_name(name)[0]
     if Path(own).is_dir():  # a short name means the hub's model, even if a folder is called the same
         cure = f"for the folder of this name write ./{own}; for the hub's model: {cure}"
     return ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
 
 
-def _list_beside(path: str) -> str:
-    """Say which files are in the folder of a name that may be meant as a path; "" if there is no such folder."""
+def _describe_folder_of(path: str) -> str:
+    """Say which files are in the folder that a missing path would be in; "" if there is no such folder."""
     above = Path(path).parent
     if above == Path() or not above.is_dir():
         return ""
@@ -208,27 +213,26 @@ def _list_beside(path: str) -> str:
     return f"the folder {above} has {', '.join(names)}" if names else f"the folder {above} is empty"
 
 
-def _make_not_found_error(name: str, near: str, cure: str) -> ModelError:
+def _make_not_found_error(name: str, suggestion: str, cure: str) -> ModelError:
     """Make the error for a model that was found neither here nor on the hub. The caller raises it.
 
-    name   as the user wrote it
-    near   a sentence with similar names
-    cure   further advice; both may be empty
+    name         as the user wrote it
+    suggestion   a sentence with similar names
+    cure         further advice; both may be empty
     """
-    cures = "; ".join(filter(None, (near, "check the spelling, or use a folder or builtin:minilm", cure)))
+    cures = "; ".join(filter(None, (suggestion, "check the spelling, or use a folder or builtin:minilm", cure)))
     return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
 
 
 def download(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
-    """Download a model's small files, and its `weights` in one format, to the cache; verify each against its hash.
+    """Download a model from the hub to the cache, verify the hash of every file, and return the folder it is in.
 
-    config_only   the configuration and code alone
+    place         the model at its commit
+    name          as the user wrote it, for errors
+    weights       also download the weights, in one format
+    config_only   only the configuration and code
 
     ModelError if that fails, or if the files are no checkpoint.
-
-    place     the model at its commit
-    name      as the user wrote it, for errors
-    weights   also download the weights
     """
     weights = weights and not config_only
     if not place.files:  # a folder, or a copy in the cache: the hub announced nothing
@@ -255,12 +259,13 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
 def _list_small_files(place: ModelPlace, name: str, *, config_only: bool) -> list[str]:
     """Return which files of a repository are read in addition to the weights. ModelError without a configuration.
 
-    name          the model as the user wrote it
-    config_only   the configuration and code alone
+    place         the model, with the names and sizes of its files
+    name          as the user wrote it, for errors
+    config_only   only the configuration and code
     """
-    config = first_module(place.files) + "config.json"
+    config = find_first_module(place.files) + "config.json"
     if config not in place.files and not is_adapter(place.files):
-        cure = described(place.files) or "name another model"
+        cure = explain_format(place.files) or "name another model"
         raise ModelError(f"config.json in {name}", "a repository without one", cure)
     small = [file for file in place.files if _is_small(file, place.sizes.get(file))]
     if not config_only:
@@ -275,10 +280,10 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
     ModelError if the weights are missing, or a file does not have the hash that the cache keeps of it.
 
     name      the model as the user wrote it, for errors
-    weights   also verify the weights
+    weights   require the weights to be there
     """
     folder = Path(place.path)
-    if weights and weight_files(files_in(folder)) is None:
+    if weights and choose_weight_file(list_checkpoint_files(folder)) is None:
         reason = place.notice.partition(":")[0]
         raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
     verify_hashes(folder, {}, name)
@@ -286,16 +291,20 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
 
 
 def _is_small(name: str, size: int | None) -> bool:
-    """Return whether a file is one of those that are read in addition to the weights: configuration, vocabulary,
-    code.
+    """Return whether a file of a repository is read in addition to the weights: configuration, vocabulary, code.
+
+    name   its path in the repository
+    size   in bytes; None: unknown
     """
     folder, _, file = name.rpartition("/")
     if (size or 0) > _LARGEST or file.startswith("."):
         return False
     if _MODULE.fullmatch(folder):
         return file in _OF_MODULE
-    first = not folder or re.fullmatch(r"0_\w+", folder)
-    return file.endswith(".py") if not first else not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
+    if not folder or re.fullmatch(r"0_\w+", folder):
+        return not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
+    # Of other folders only code is needed, which a model's own code may import.
+    return file.endswith(".py")
 
 
 def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
@@ -307,23 +316,27 @@ def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
     folder   where its small files are
     name     as the user wrote it, for errors
     """
-    chosen = weight_files(place.files)
+    chosen = choose_weight_file(place.files)
     if chosen is None:
-        cure = described(place.files, folder / "config.json") or "name another model"
+        cure = explain_format(place.files, folder / "config.json") or "name another model"
         raise ModelError(f"weights of torch in {name}", "a repository without them", cure)
     if not chosen.endswith(".index.json"):
         return [chosen]
     index = _download(place, [chosen]) / chosen
     try:
         shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        return sorted(first_module(place.files) + shard for shard in shards)
+        return sorted(find_first_module(place.files) + shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"{type(error).__name__}: {error}"[:160]
         raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None
 
 
 def _download(place: ModelPlace, names: Iterable[str]) -> Path:
-    """Download files of a model at its commit, several at a time, and return the folder they are in."""
+    """Download files of a model from the hub, several at a time, and return the folder of the cache they are in.
+
+    place   the model at its commit
+    names   paths of the files in the repository
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -341,6 +354,7 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
 def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
     """Write into the hub's cache which commit the requested revision means, as the hub's own library does.
 
+    place    the model, with the revision and its commit
     folder   the snapshot of the commit in the cache
     move     if the cache has another commit for this revision, replace it. This is done only once all files are there:
              until then the older, complete copy must be found if there is no network
@@ -371,14 +385,15 @@ def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None
             wrong.append((path.name, expected, came))
             _remove(path)
     if wrong:
-        (file, expected, came), more = wrong[0], f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
+        file, expected, came = wrong[0]
+        more = f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
         expected = f"{file} of {name} with the hash that the hub announced, {expected[:16]}…"
         cure = "load it again; if it comes again, something in between changes it: check HF_ENDPOINT and the proxy"
         raise ModelError(expected, f"{came[:16]}…{more}; removed from the cache", cure)
 
 
 def _hash_like(expected: str, path: Path) -> str:
-    """Hash a file in the same way as `expected` was made, which its length shows: SHA-256, or git's blob hash.
+    """Hash a file in the same way as an expected hash, whose length shows how it was made: SHA-256, or git's blob hash.
 
     If it is neither, `expected` itself is returned, since nothing can be compared.
     """

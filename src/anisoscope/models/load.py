@@ -15,23 +15,23 @@ from torch import nn
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.extras import require_extra
 from anisoscope.models.adapters import find_base, merge_adapter
-from anisoscope.models.beside import add_text_pooling, timm_config, timm_name
 from anisoscope.models.blocks import has_two_towers
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import families
 from anisoscope.models.formats import (
-    described,
-    files_in,
-    first_module,
-    foreign_first_module,
+    choose_weight_file,
+    explain_config,
+    explain_format,
+    find_first_module,
+    find_foreign_first_module,
     is_adapter,
-    of_config,
+    list_checkpoint_files,
     read_config,
-    weight_files,
 )
 from anisoscope.models.hub import ModelPlace, download, locate, split_name
 from anisoscope.models.identity import drop_volatile, hash_loaded_weights, hash_own_sources, hash_weights
 from anisoscope.models.named import hub_id, named_models
+from anisoscope.models.other_libraries import add_text_pooling, complete_timm_name, load_timm_config
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
 from anisoscope.models.processors import processor_of, processor_of_images_and_texts
 
@@ -95,11 +95,19 @@ def load(
     classifier: bool = False,
     tower: str | None = None,
 ) -> Subject:
-    """Load the model `name` in evaluation mode. ModelError, with a cure, if that fails.
+    """Load the model `name` in evaluation mode, with its tokenizer or other processor.
 
-    untrained    replace the weights by random ones, drawn with `seed`
-    classifier   with its classification head
-    tower        which of two (CLIP): `vision`, `text` or `both`
+    name                a hub id (with @revision), a folder, a file of weights, `builtin:…`, `module:factory`, or a
+                        short name
+    revision            branch, tag or commit on the hub
+    dtype               type of the weights: `float32`, `bfloat16`, `float16`; `auto`: that of the checkpoint
+    device, device_map  where the model computes; how accelerate spreads it over devices
+    trust_remote_code   code in the checkpoint may be run
+    untrained           replace the weights by random ones, drawn with `seed`
+    classifier          with its classification head
+    tower               which part of a model of two (CLIP): `vision`, `text` or `both`
+
+    ModelError, with a cure, if that fails.
     """
     # The device is looked up first: a wrong one should fail before gigabytes are downloaded.
     target = device_of(device)
@@ -114,7 +122,7 @@ def load(
         return Subject(model, processor, name, revision, hash_weights(model), notes)
 
     require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
-    place = checkpoint_path(timm_name(name), revision, weights=not untrained)
+    place = checkpoint_path(complete_timm_name(name), revision, weights=not untrained)
     options = {"trust_remote_code": trust_remote_code, "dtype": numbers or "auto", "device_map": device_map}
     base = find_base(_find_transformer_folder(place))
     if base is None:
@@ -168,7 +176,15 @@ class Loaded(NamedTuple):
 def _load_own_weights(
     place: ModelPlace, name: str, target: torch.device, seed: int | None, classifier: bool, options: dict[str, Any]
 ) -> Loaded:
-    """Load a checkpoint that is a whole model; the arguments are those of `_load_checkpoint`."""
+    """Load a checkpoint that is a whole model, not an adapter.
+
+    place        the folder of the checkpoint
+    name         the model as the user wrote it, for errors
+    target       the device that computes
+    seed         draw random weights instead of reading them; None: read them
+    classifier   with its classification head
+    options      keyword arguments for transformers
+    """
     path = _find_transformer_folder(place)
     model, missing = _load_checkpoint(path, name, target, seed, classifier, options)
     return Loaded(model, missing, path, [place.path])
@@ -177,9 +193,10 @@ def _load_own_weights(
 def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[str, Any]) -> Loaded:
     """Load the base model of an adapter and merge the adapter into it.
 
-    place     the adapter
-    base      name of the base model
-    options   keyword arguments for transformers
+    place        the folder of the adapter
+    base         name of the base model
+    classifier   keep the classification head, if the adapter was trained with one
+    options      keyword arguments for transformers
     """
     path = _find_transformer_folder(checkpoint_path(base))
     model = merge_adapter(place.path, path, options, classifier=classifier)
@@ -189,10 +206,10 @@ def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[
 
 
 def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
-    """Load a model that is not a checkpoint of transformers: (model, processor). None if the name means a checkpoint.
+    """Load a model that is not a checkpoint of transformers, and return (model, processor).
 
-    Such names are a function `module:function` that returns a model; a file of weights that torch saved (`.th`), or
-    one in an installed package; an untrained model of timm.
+    Its name is a function `module:function` that returns a model; a file of weights that torch saved (`.th`), or one
+    in an installed package; or an untrained model of timm. None for any other name, which means a checkpoint.
 
     seed   draw random weights instead of reading them; None: read them
     """
@@ -204,7 +221,7 @@ def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | N
     if file is not None:
         return open_weights(file, name, seed)
     # An untrained model of timm needs nothing from the hub; a trained one is a checkpoint like others.
-    config = None if seed is None else timm_config(name)
+    config = None if seed is None else load_timm_config(name)
     if seed is None or config is None:
         return None
     torch.manual_seed(seed)
@@ -260,26 +277,29 @@ def _suggest_model(name: str) -> str:
 def _check_files(place: ModelPlace, name: str, *, weights: bool) -> None:
     """Raise ModelError if the files of a checkpoint are not those of a model or an adapter.
 
+    place     its folder
     name      the model as the user wrote it
     weights   whether its weights are to be read
     """
     folder = Path(place.path)
-    foreign = foreign_first_module(folder)
+    foreign = find_foreign_first_module(folder)
     if foreign and weights:
         cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
         got = f"{name}, a folder of sentence-transformers whose first module is {foreign}"
         raise ModelError("a model of transformers", got, cure)
-    files = files_in(folder)
-    if first_module(files) + "config.json" not in files and not is_adapter(files):
-        cure = described(files) or "save it with model.save_pretrained(folder)"
+    files = list_checkpoint_files(folder)
+    if find_first_module(files) + "config.json" not in files and not is_adapter(files):
+        cure = explain_format(files) or "save it with model.save_pretrained(folder)"
         raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
 
 
 def _find_transformer_folder(place: ModelPlace) -> str:
-    """Return the folder with configuration and weights; for a sentence-transformers checkpoint that of its first
-    module.
+    """Return the folder of a checkpoint that holds its configuration and weights.
+
+    In older sentence-transformers checkpoints it is that of the first module, in others the main folder.
     """
-    return str(Path(place.path, first_module(files_in(Path(place.path)))))
+    folder = Path(place.path)
+    return str(folder / find_first_module(list_checkpoint_files(folder)))
 
 
 def modality_of(model: nn.Module) -> str:
@@ -292,11 +312,12 @@ def _load_checkpoint(
 ) -> tuple[Any, list[str]]:
     """Load a checkpoint. Returns (model, names of weights that the checkpoint lacks, which are drawn at random).
 
-    With a `seed`, all weights are drawn at random. Quantised weights are loaded directly onto the device (`target`)
-    that computes with them.
-
-    name    the model as the user wrote it, for errors; `path`: folder of the checkpoint
-    given   keyword arguments for transformers
+    path         folder of the checkpoint
+    name         the model as the user wrote it, for errors
+    target       the device that computes; quantised weights are loaded directly onto it
+    seed         draw all weights at random; None: read them
+    classifier   with its classification head
+    given        keyword arguments for transformers
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
@@ -311,7 +332,8 @@ def _load_checkpoint(
         quantised = _read_quantisation(config)
         _disable_cache(config)
         headed = classifier and is_classifier(config)
-        auto: Any = AutoModelForSequenceClassification if headed else _find_encoder_class(config) or AutoModel
+        whole: Any = _find_encoder_class(config) or AutoModel
+        auto: Any = AutoModelForSequenceClassification if headed else whole
         if seed is not None:
             return _draw_weights(auto, config, seed, given), []
         options = _adapt_options(given, auto, quantised, target)
@@ -339,9 +361,10 @@ def _disable_cache(config: Any) -> None:
 
 
 def _draw_weights(auto: Any, config: Any, seed: int, given: dict[str, Any]) -> Any:
-    """Return a model of this configuration with random weights, in the type that was asked for.
+    """Return a model of this configuration with random weights, in the type that the user asked for.
 
     auto    class of transformers that makes it
+    seed    of the random weights
     given   keyword arguments for transformers
     """
     torch.manual_seed(seed)
@@ -463,10 +486,10 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
     if "trust_remote_code" in text:
         got, cure = f"{name}, which runs its own code", "add --trust-remote-code if you trust it"
         return ModelError("a model of transformers", got, cure)
-    known_cure = of_config(read_config(Path(path, "config.json")))
+    known_cure = explain_config(read_config(Path(path, "config.json")))
     files = [file.name for file in Path(path).iterdir()]
-    if weight_files(files) is None and not known_cure:
-        return ModelError(f"weights of torch in {name}", "none", described(files) or AGAIN)
+    if choose_weight_file(files) is None and not known_cure:
+        return ModelError(f"weights of torch in {name}", "none", explain_format(files) or AGAIN)
     got = f"{type(error).__name__}: {text[:300]}"
     return ModelError(f"a readable checkpoint {name}", got, known_cure or _suggest_cure(error, text))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from anisoscope.errors import ModelError, suggest_names
 from anisoscope.models.families import families
-from anisoscope.models.formats import described
+from anisoscope.models.formats import explain_format
 from anisoscope.models.named import converted_models, packaged_models
 from anisoscope.options import expand_home
 
@@ -78,16 +78,16 @@ def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, A
     from transformers import logging
 
     from anisoscope.models import ports
-    from anisoscope.models.published import bare, load_published
+    from anisoscope.models.published import load_published, unwrap_state_dict
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
     try:
-        weights = bare(torch.load(path, "cpu", weights_only=True))
+        weights = unwrap_state_dict(torch.load(path, "cpu", weights_only=True))
     except Exception as error:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise ModelError(f"weights of torch in {name}", got, described([path.name])) from error
+        raise ModelError(f"weights of torch in {name}", got, explain_format([path.name])) from error
     known = {network: family.module for network, family in families().items() if family.bare}
     for module in known.values():
         port: Any = import_module(module)
@@ -99,4 +99,4 @@ def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, A
                 model = load_published(model, getattr(port, "published", dict)(weights))
             return model, port.processor()
     expected = f"weights of a known network ({', '.join(known) or 'none is installed: pip install anisoscope-papers'})"
-    raise ModelError(f"{expected} in {name}", "another", described([path.name]))
+    raise ModelError(f"{expected} in {name}", "another", explain_format([path.name]))

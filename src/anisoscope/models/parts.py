@@ -25,14 +25,16 @@ def find_parts(model: nn.Module) -> list[list[nn.Module]]:
     for module in model.modules():
         if lists and all(isinstance(getattr(module, name, None), nn.ModuleList) for name in lists):
             _check_post_norm(module)
-            found += [list(parts) for parts in zip(*(getattr(module, name) for name in lists), strict=True)]
+            # Entry i of each list is a part of block i.
+            modules = [getattr(module, name) for name in lists]
+            found += [list(parts) for parts in zip(*modules, strict=True)]
         elif class_of(module).__module__.startswith("x_transformers.") and hasattr(module, "len_default_block"):
             found += _split_layers(module)
     return found
 
 
 def _check_post_norm(module: Any) -> None:
-    """Raise ModelError for a model like XLM with pre-norm: no module has the output of its blocks."""
+    """Raise ModelError if a model like XLM has norms before its parts: no module has the output of its blocks then."""
     if getattr(module, "pre_norm", False):
         got = f"{type(module).__name__} with pre_norm, which adds them up outside of modules"
         raise ModelError("blocks that end with a module", got, f"take a model without pre_norm, {OWN_STATES}")

@@ -20,7 +20,7 @@ PREFIXES = {r"^(?:(?:module|model|transformer|character_bert|bert|manta|van)\.)+
 """What wrappers (data parallelism, heads) put before a bare model's names; no port has a child of such a name."""
 
 ENVELOPES = ("state_dict", "model")
-"""Keys under which training scripts keep the weights beside their own state."""
+"""Keys under which training scripts save the weights, next to their own state."""
 
 
 class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
@@ -59,7 +59,7 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         super().save_pretrained(*args, **kwargs)
 
 
-def bare(weights: Any) -> Weights:
+def unwrap_state_dict(weights: Any) -> Weights:
     """Return the state dict in what a training script saved, such as {"state_dict": …, "epoch": …}.
 
     A plain state dict is returned unchanged.
@@ -78,5 +78,5 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
         if not path.is_file():
             raise ModelError("a file of weights", f"{path}, which is no file", "give the path of one weights file")
         weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(bare(weights))}
+    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(unwrap_state_dict(weights))}
     return type(model).from_pretrained(None, **given)  # type: ignore[no-any-return]

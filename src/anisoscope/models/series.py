@@ -205,7 +205,7 @@ def _read_seed(name: str) -> int:
 # ---- names of a pattern
 
 
-def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
+def expand_pattern(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
     """Expand a pattern such as `org/model-step_{0,20,…,2000}k` into the names that it stands for.
 
     Returns ({name: is it only implied by the ellipsis, so that it may not exist}, gaps: ranges in which the ellipsis
@@ -264,7 +264,7 @@ def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -
 
 def _list_existing(spec: str) -> list[str]:
     """Return the names of a pattern: all that are written out, and those implied by an ellipsis that exist."""
-    names, gaps = names_of(spec)
+    names, gaps = expand_pattern(spec)
     written = [name for name, is_implied in names.items() if not is_implied]
     implied = [name for name, is_implied in names.items() if is_implied]
     repository = spec.partition("@")[0]

@@ -13,7 +13,7 @@ from anisoscope.data.items import Item
 from anisoscope.data.local import detect_modality
 from anisoscope.data.media import find_local_items
 from anisoscope.errors import AnisoscopeError, ModelError
-from anisoscope.models.download import place_of
+from anisoscope.models.download import locate_checkpoint
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import recall_commit
 from anisoscope.models.named import hub_id
@@ -90,7 +90,7 @@ def identify_model_state(name: str) -> Any:
         return None
     try:
         base = hub_id(base)
-        place = place_of(f"{base}@{revision}" if revision else base)
+        place = locate_checkpoint(f"{base}@{revision}" if revision else base)
     except ModelError:
         return recall_commit("model", base, revision)
     return None if ADAPTER in place.files else place.commit

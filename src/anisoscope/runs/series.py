@@ -20,7 +20,15 @@ import pandas as pd
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.settings import Settings
-from anisoscope.models.download import fetch, forget, is_here, left_over, place_of, shape, stamp
+from anisoscope.models.download import (
+    compute_stamp,
+    delete_checkpoint,
+    fetch,
+    is_left_over,
+    is_on_disk,
+    locate_checkpoint,
+    read_shape,
+)
 from anisoscope.models.families import families
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import ask_once, recall_commit
@@ -124,17 +132,17 @@ class _SeriesInProgress:
         checkpoint is measured already, it is read from the run folder.
         """
         try:
-            place = place_of(checkpoint.subject)
+            place = locate_checkpoint(checkpoint.subject)
         except ModelError:
             # The checkpoint is not there, but it may have been measured earlier.
             folder = self._find_folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
             if not self._is_measured(folder):
                 raise
             return json.loads((folder / SHAPE).read_text()), folder
-        folder = self._find_folder(checkpoint, stamp(checkpoint.subject, place))
+        folder = self._find_folder(checkpoint, compute_stamp(checkpoint.subject, place))
         if self._is_measured(folder):
             return json.loads((folder / SHAPE).read_text()), folder
-        return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
+        return read_shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
 
     def _is_measured(self, folder: Path) -> bool:
         """Return whether a run folder is finished, and holds the form of its checkpoint."""
@@ -215,7 +223,7 @@ class _SeriesInProgress:
         weights   hash of the weights of each checkpoint
         """
         for checkpoint, folder in self.folders.items():
-            if not (folder / SHAPE).exists():  # where a process was killed between a run and its shape
+            if not (folder / SHAPE).exists():  # a process was killed between a run and its shape
                 write_json(folder / SHAPE, self.forms[checkpoint])
         rows = []
         for checkpoint, done in series.runs.items():
@@ -324,8 +332,8 @@ class _CheckpointStore:
         `subjects`.
         """
         self.subjects, self.keep = subjects, keep
-        for spent in filter(left_over, done):
-            forget(spent)
+        for spent in filter(is_left_over, done):
+            delete_checkpoint(spent)
         self.fetched: list[int] = []
         self.coming: dict[int, Future[None]] = {}
         self.pool = ThreadPoolExecutor(1)
@@ -343,10 +351,10 @@ class _CheckpointStore:
         """
         if i in self.coming or i == len(self.subjects):
             return
-        if lent := not is_here(self.subjects[i]) or left_over(self.subjects[i]):
+        if lent := not is_on_disk(self.subjects[i]) or is_left_over(self.subjects[i]):
             while len(self.fetched) >= self.keep:
                 old = self.fetched.pop(0)
-                forget(self.subjects[old])
+                delete_checkpoint(self.subjects[old])
                 del self.coming[old]
             self.fetched.append(i)
         self.coming[i] = self.pool.submit(fetch, self.subjects[i], lent)

@@ -26,17 +26,19 @@ SPARSE = {"SpladePooling", "SparseAutoEncoder", "MLMTransformer", "SparseStaticE
 """Modules that only sparse encoders have."""
 
 
-def timm_name(name: str) -> str:
-    """Add the tag of timm's default weights to `timm/NAME` if it has no tag; other names are returned unchanged."""
-    config = None if "." in name else timm_config(name)
+def complete_timm_name(name: str) -> str:
+    """Add the tag of timm's default weights to a name `timm/NAME` without a tag: `timm/resnet18.a1_in1k`.
+
+    Other names are returned unchanged.
+    """
+    config = None if "." in name else load_timm_config(name)
     return name if config is None else f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
 
 
-def timm_config(name: str) -> Any:
-    """Return timm's own configuration of `timm/NAME`, without asking the hub; None for another name, or
-    without timm.
+def load_timm_config(name: str) -> Any:
+    """Return timm's own configuration of the model `timm/NAME`, without asking the hub.
 
-    ModelError for a model that timm does not know.
+    None if the name is another one, or timm is not installed. ModelError for a model that timm does not know.
     """
     library, _, own = name.partition("/")
     if library != "timm" or Path(name).exists() or find_spec("timm") is None:
@@ -56,21 +58,25 @@ def timm_config(name: str) -> Any:
 def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
     """Add to a model the modules of sentence-transformers that turn its hidden states into the vector of a text.
 
+    The attribute `model.sentence` gets the modules after the Transformer (pooling and so on), if these need only its
+    last hidden states; otherwise (SPLADE, weighted layers, unknown modules) the library's whole model, which is called
+    on the same tokens. Nothing is added to other checkpoints, or if the vector of a text cannot be measured.
+
     folder      of the checkpoint
     processor   the tokenizer, which gets the length limit of the checkpoint
     untrained   the model's weights are random
 
-    They become `model.sentence`: the modules after the Transformer (pooling and so on), if these need only its last
-    hidden states. Otherwise (SPLADE, weighted layers, unknown modules) it is the library's whole model, which is called
-    on the same tokens. Returns remarks for the user; one says why, if the vector of a text cannot be measured, and
-    then nothing is added.
+    Returns remarks for the user, such as why the vector of a text cannot be measured.
     """
     rows = read_list(Path(folder, MODULES))
     if len(rows) < 2:
         return []
     known = read_config(Path(folder, "config_sentence_transformers.json"))
     kinds = [_get_class_name(row) for row in rows]
-    archetype = known.get("model_type") or ("SparseEncoder" if set(kinds) & SPARSE else "SentenceTransformer")
+    archetype = known.get("model_type")
+    # Older checkpoints do not say which class of the library made them.
+    if not archetype:
+        archetype = "SparseEncoder" if set(kinds) & SPARSE else "SentenceTransformer"
     reason = _explain_unmeasured(rows, archetype)
     if reason:
         return [reason]
@@ -116,7 +122,7 @@ def _get_class_name(row: dict[str, Any]) -> str:
 
 
 def _is_plain(folder: str, kinds: list[str]) -> bool:
-    """Return whether the vector of a text can be computed from the last hidden states of the Transformer alone.
+    """Return whether a checkpoint computes the vector of a text from the last hidden states of its Transformer alone.
 
     folder   of the checkpoint
     kinds    class names of its modules, the Transformer first
@@ -134,7 +140,11 @@ def _is_plain(folder: str, kinds: list[str]) -> bool:
 
 
 def _limit_length(processor: Any, folder: str) -> None:
-    """Make the tokenizer (`processor`) truncate texts at the length at which the library's model does."""
+    """Make a tokenizer truncate texts at the length at which sentence-transformers would.
+
+    processor   the tokenizer, which is changed in place
+    folder      of the checkpoint
+    """
     longest = read_config(Path(folder, BERT_CONFIG)).get("max_seq_length")
     if isinstance(longest, int) and longest > 0 and hasattr(processor, "model_max_length"):
         processor.model_max_length = min(processor.model_max_length, longest)
@@ -154,7 +164,12 @@ def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
 
 
 def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
-    """Load the library's own model, with the device and type of `weight`. ModelError if that fails."""
+    """Load a checkpoint as a whole model of sentence-transformers. ModelError if that fails.
+
+    archetype   the library's class, such as `SentenceTransformer`
+    folder      of the checkpoint
+    weight      a weight of the measured model, whose device and type the loaded model gets
+    """
     library: Any = import_module(LIBRARY)
     try:
         return WholeModel(getattr(library, archetype)(folder, device=str(weight.device)).to(weight.dtype).eval())
@@ -180,18 +195,24 @@ class WholeModel(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         """Hold the model so that its modules are not counted as the measured model's, and hash its weights."""
         super().__init__()
-        self.held = (model,)  # in a tuple, so that its blocks are not taken for those of the measured model
+        # In a tuple, so that its blocks are not taken for those of the measured model.
+        self.held = (model,)
         self.register_buffer("digest", torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8))
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Return the features with `sentence_embedding` [sequence, dim] added."""
+        """Return the model's inputs with `sentence_embedding` [sequence, dim], the vectors of the texts, added.
+
+        features   `input_ids` and so on
+        """
         return dict(self.held[0](features))
 
 
 def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
-    """Try the modules that make vectors of texts on two texts. If they fail, remove them and return a remark.
+    """Run the modules that make vectors of texts on two short texts. If they fail, remove them and return a remark.
 
-    kinds   names of the modules, for the remark
+    model       with the modules in `model.sentence`
+    processor   its tokenizer; None: nothing is tried
+    kinds       names of the modules, for the remark
     """
     if processor is None:
         return []
@@ -208,16 +229,23 @@ def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
 
 
 def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
-    """Return the vectors of whole texts [sequence, 1, dim], by the modules in `model.sentence`."""
-    given = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+    """Return the vectors of whole texts [sequence, 1, dim], as the modules in `model.sentence` make them.
+
+    inputs   keyword arguments of the model: `input_ids` and so on
+    output   what the model returned for them
+    """
+    features = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
     if isinstance(model.sentence, WholeModel):
-        found = model.sentence(given)
+        features = model.sentence(features)
     else:
-        encoded = getattr(output, "encoder_last_hidden_state", None)  # of an encoder–decoder (T5) the encoder counts
-        states = getattr(output, getattr(model.sentence, "reads", LAST_STATES)) if encoded is None else encoded
-        found = given | {"token_embeddings": states}
+        # An encoder–decoder (T5) is pooled over the states of its encoder.
+        states = getattr(output, "encoder_last_hidden_state", None)
+        if states is None:
+            states = getattr(output, getattr(model.sentence, "reads", LAST_STATES))
+        features["token_embeddings"] = states
         for module in model.sentence:
-            found = module(found)
-    vectors: Tensor = found["sentence_embedding"]
-    vectors = vectors.to_dense() if vectors.is_sparse else vectors
+            features = module(features)
+    vectors: Tensor = features["sentence_embedding"]
+    if vectors.is_sparse:
+        vectors = vectors.to_dense()
     return vectors.unsqueeze(1)
