@@ -51,7 +51,7 @@ class VectorArrays:
         return len(self.shape) == 3
 
     def block(self, layer: str, rows: Index) -> Tensor:
-        """Return consecutive rows of a layer as a floating-point tensor [sequence, token, dim] in memory."""
+        """Read rows of a layer into memory, as a floating-point tensor [sequence, token, dim]."""
         part = self.layers[layer][rows[0] : rows[-1] + 1]
         if not isinstance(part, Tensor):
             part = torch.from_numpy(to_native(part))
@@ -99,13 +99,18 @@ def wrap_vectors(
     name: str = "vectors",
     source: dict[str, Any] | None = None,
 ) -> VectorArrays:
-    """Check arrays and make `VectorArrays` of them: one array or tensor, a list (layer by layer), or a dict of them.
+    """Check arrays of vectors and make `VectorArrays` of them.
 
-    A list of arrays [token, dim] of different lengths holds sequences, as serving engines give them; a generator holds
-    vectors or sequences one by one, never layers.
+    arrays   an array or tensor [vector, dim] or [sequence, token, dim]; or a list or dict with one for each layer. A
+             list of arrays [token, dim] of different lengths holds sequences, as serving engines return them; a
+             generator yields vectors or sequences one by one, never layers
+    units    for each vector or sequence, its unit (independent piece of data); None: each is its own
+    labels   the class of each vector; None: no classes
+    mask     which tokens are real [sequence, token]; None: all
+    name     of the vectors, for errors and the run
+    source   the manifest's entry on where they are from
 
-    UsageError if they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
-    different lengths, units, labels or a mask of another length.
+    UsageError if these do not fit together.
     """
     are_items = isinstance(arrays, Iterator)
     if are_items:
@@ -164,7 +169,7 @@ def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
 
 
 def _name_layers(arrays: Any) -> Mapping[str, Any]:
-    """Return one array, or a list of them, as a dict with the layers named "0", "1" …; return a dict unchanged."""
+    """Return {name of a layer: its array}: a dict unchanged, a list with the names "0", "1" …, one array as "0"."""
     if isinstance(arrays, Mapping):
         return arrays
     if not isinstance(arrays, list | tuple):
@@ -173,7 +178,7 @@ def _name_layers(arrays: Any) -> Mapping[str, Any]:
 
 
 def _are_ragged(arrays: Any) -> bool:
-    """Return whether these are arrays [token, dim] of one width and of different lengths: sequences, not layers."""
+    """Return whether a list holds sequences rather than layers: arrays [token, dim] of different lengths."""
     if not isinstance(arrays, list | tuple) or not all(getattr(x, "ndim", 0) == 2 for x in arrays):
         return False
     widths = {x.shape[1] for x in arrays}
@@ -182,10 +187,9 @@ def _are_ragged(arrays: Any) -> bool:
 
 
 def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Return vectors [dim] as one array [vector, dim], or sequences [token, dim] padded to [sequence, token, dim] with
-    the mask of real tokens.
+    """Join vectors [dim] to one array [vector, dim], or sequences [token, dim] to a padded one [sequence, token, dim].
 
-    UsageError for items of other shapes.
+    Returns (array, which tokens are real [sequence, token] or None for vectors). UsageError for items of other shapes.
     """
     parts = list(map(_convert_item, items))
     widths = {x.shape[-1:] for x in parts}
@@ -274,8 +278,9 @@ class VectorPlan(Plan):
         super().__init__(batches, real, vectors.units, self._identity(batches), words)
 
     def _identity(self, batches: list[Index]) -> Iterator[Any]:
-        """Yield everything that the hash of the list of batches depends on: numbers, units, labels, mask and class
-        names.
+        """Yield everything that the plan's hash depends on: numbers, units, labels, mask and class names.
+
+        batches   row numbers of each batch
         """
         vectors = self.vectors
         for layer, x in vectors.layers.items():
@@ -283,8 +288,8 @@ class VectorPlan(Plan):
             for rows in batches:
                 yield vectors.block(layer, rows).contiguous().numpy()
         # a word in place of what is missing: else units without labels would hash like labels without units
-        for beside in (vectors.units, vectors.labels, vectors.mask):
-            yield "none" if beside is None else beside
+        for part in (vectors.units, vectors.labels, vectors.mask):
+            yield "none" if part is None else part
         yield repr(vectors.classes)
 
     def build(self, rows: Index) -> Batch:

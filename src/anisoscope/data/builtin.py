@@ -22,11 +22,14 @@ _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
 def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[SplitText, dict[str, object]]:
-    """Return documents of the Python documentation, and their provenance.
+    """Return documents of the Python documentation, and the manifest's entry on their source.
 
     There is one document per public module (its docstring and those of its public members, in the order of the
-    source), then one per topic of the language reference in `pydoc_data`. The provenance names the Python version,
-    since the text depends on it. No source is parsed beyond the first `limit` documents.
+    source), then one per topic of the language reference in `pydoc_data`. The manifest's entry names the Python
+    version, since the text depends on it.
+
+    limit     only the first documents; no source is parsed after them. None: all
+    library   folder of Python's standard library; None: that of the running Python
     """
     library = library or Path(sysconfig.get_path("stdlib"))
     documents, empty, unread = _read_documents(limit, library)

@@ -21,17 +21,19 @@ MakePlan = Callable[[TextCorpus, Any], TextPlan]
 
 @dataclass(frozen=True)
 class ShareOfFiles:
-    """The files of a folder of texts that one shard reads: numbers `part`, `part + parts` … in path order.
+    """The files of a folder of texts that one shard (one of several jobs) reads.
 
     name     of the corpus
-    files    all texts or tables of the folder
-    asked    how they are read, with the column of tables
+    files    all texts or tables of the folder, in path order
+    part     the shard reads files number `part`, `part + parts`, `part + 2 · parts` …
+    parts    number of shards
+    options  how they are read, with the column of tables
     """
 
     name: str
     folder: Path
     files: Sequence[Path]
-    asked: CorpusOptions
+    options: CorpusOptions
     part: int
     parts: int
 
@@ -42,7 +44,7 @@ class ShareOfFiles:
 
     def open(self, number: int) -> TextCorpus:
         """Read file `number` as a corpus."""
-        return open_separate_file(self.folder, number, self.files, self.asked, self.name)
+        return open_separate_file(self.folder, number, self.files, self.options, self.name)
 
     def name_file(self, number: int) -> str:
         """Return the path of a file inside the folder."""
@@ -55,16 +57,18 @@ class ShareOfFiles:
 
 
 def find_share(name: str, shard: tuple[int, int], **options: Any) -> ShareOfFiles:
-    """Find the files of shard (i, n) of a folder of texts in which every document ends with its file.
+    """Find the files that one shard of a corpus reads. CorpusError if it is no folder of texts.
 
+    name      of the corpus, a folder in which every document ends with its file
+    shard     (i, n): the shard's number from 0, and the number of shards
     options   fields of `CorpusOptions`
     """
-    asked = CorpusOptions(**options)
-    folder = resolve_corpus(name, "text", asked)
+    corpus_options = CorpusOptions(**options)
+    folder = resolve_corpus(name, "text", corpus_options)
     if not isinstance(folder, Path):
         raise CorpusError("a folder of texts", name, "name a folder")
-    files = list_separate_files(folder, asked)
-    return ShareOfFiles(name, folder, files, fix_column(folder, files, asked), *shard)
+    files = list_separate_files(folder, corpus_options)
+    return ShareOfFiles(name, folder, files, fix_column(folder, files, corpus_options), *shard)
 
 
 class PlanByFile(Plan):
@@ -80,7 +84,8 @@ class PlanByFile(Plan):
     def __init__(self, share: ShareOfFiles, make: MakePlan, tokenizer: Any, vocab_size: int | None) -> None:
         """Count the batches of all files.
 
-        make        plans a corpus for the model, with the tokenizer that it is given
+        share       the files
+        make        function (corpus, tokenizer) that makes the plan of one file for the model
         tokenizer   of the model; in a torchrun job that of all processes, which all count the same files
         vocab_size  of the model
 
@@ -105,7 +110,10 @@ class PlanByFile(Plan):
         self._close(vocab_size)
 
     def _note_source(self, number: int, corpus: TextCorpus) -> None:
-        """Note what the manifest says of a file."""
+        """Add the manifest's entry on a file to that on the whole share.
+
+        number   of the file
+        """
         self._hashes[number] = corpus.fingerprint
         of_others = self.source
         # an empty file does not say how documents are told apart
@@ -114,7 +122,7 @@ class PlanByFile(Plan):
             self.source[name] = of_others.get(name, 0) + corpus.source[name]
 
     def _note_plan(self, number: int, plan: TextPlan) -> None:
-        """Note what is needed of the plan of a file, and keep the plan itself if all files together are small."""
+        """Add the counts of a file's plan to those of the share, and keep the plan if all files together are small."""
         self.words = plan.words
         self.tokens += plan.tokens
         self.n_units += plan.n_units
@@ -126,7 +134,12 @@ class PlanByFile(Plan):
         self._hold(number, plan)
 
     def _close(self, vocab_size: int | None) -> None:
-        """Check what all files hold together, and set the hash of the plan."""
+        """Check the files as a whole after all were read, and set the hash of the plan.
+
+        CorpusError if they hold no usable text, ModelError if the tokenizer does not fit the model.
+
+        vocab_size   number of the model's embeddings; None: unknown
+        """
         if not self._fingerprints:
             raise refuse_empty(self.share.described, self.source["empty"], self.source["skipped"])
         self.warnings += check_counts(self._tokenizer, self._counts, self._layouts, vocab_size)
@@ -148,7 +161,7 @@ class PlanByFile(Plan):
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> Batch:
-        """Build batch number `index`; its file is read again if it is not at hand.
+        """Build batch number `index`; its file is read again if its plan was dropped.
 
         CorpusError if the file was changed since its batches were counted.
         """
@@ -160,7 +173,7 @@ class PlanByFile(Plan):
         return batch if self.call is None else replace(batch, call=self.call)
 
     def _plan_of(self, number: int) -> TextPlan:
-        """Return the plan of a file: the one at hand, or a new one."""
+        """Return the plan of a file: the one in memory, or a new one. CorpusError if the file was changed."""
         held = self._held.get(number)
         if held is not None:
             return held
@@ -174,7 +187,7 @@ class PlanByFile(Plan):
         return plan
 
     def _hold(self, number: int, plan: TextPlan) -> None:
-        """Keep the plan of a file at hand. Others are dropped if all files together are not small."""
+        """Keep the plan of a file in memory; drop those of other files, unless all files together are small."""
         if self._counts.total > HELD:
             self._held.clear()
         self._held[number] = plan

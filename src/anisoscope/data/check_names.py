@@ -49,7 +49,7 @@ def check_model(name: str) -> None:
 def require_for_model(name: str) -> None:
     """Raise ExtraError if the packages that load this model are not installed.
 
-    A factory `module:function` needs none.
+    name   of the model; a function `module:function` that returns one needs no packages of ours
     """
     is_factory = ":" in name and not name.startswith("builtin:") and "/" not in name
     if not is_factory:
@@ -113,7 +113,7 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 
 
 def _must_be_path(name: str) -> bool:
-    """Return whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
+    """Return whether a name can only be meant as a path: by its slashes, its ending, or a file of almost that name."""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
     if ENDING.search(name):
@@ -122,8 +122,9 @@ def _must_be_path(name: str) -> bool:
 
 
 def suggest_path(name: str, *, surely: bool = False) -> str:
-    """Suggest a path in the same folder with almost the same name; "" if there is none.
+    """Suggest an existing path with almost the same name as a missing one, in the same folder; "" if there is none.
 
+    name     the missing path
     surely   only names that differ by one letter
     """
     path = expand_home(name)
@@ -159,9 +160,9 @@ def _is_one_slip(one: str, other: str) -> bool:
 
 
 def _explain_missing_path(name: str) -> str:
-    """Say what a missing path may have been meant to be, or which of its folders is missing.
+    """Say which path a missing one may have been meant to be, or which of its folders is missing.
 
-    name   the path, as the user wrote it
+    name   the missing path, as the user wrote it
     """
     similar = suggest_path(name)
     if similar:

@@ -38,9 +38,12 @@ class NamedCorpus(NamedTuple):
     gigabytes: float = 0.0
     millions: float = 0.0
 
-    def made(self, *given: Any) -> Any:
-        """Call the corpus' maker with the given arguments; its module is imported only now."""
-        return _import_function(self.maker)(*given)
+    def make(self, *arguments: Any) -> Any:
+        """Make the corpus: call its `maker` with these arguments, and return the result.
+
+        The module of the function is imported only now.
+        """
+        return _import_function(self.maker)(*arguments)
 
 
 def _import_function(name: str) -> Any:
@@ -59,22 +62,22 @@ OPENERS = {
     "speech": ("anisoscope.data.speech:open_speech", "a speech corpus: a folder, a manifest"),
     "labelled": ("anisoscope.data.opening:open_labelled", "a labelled corpus: a table, a folder of them"),
 }
-"""The function that opens the corpora of each modality, and what they may be beside a preset or a hub data set."""
+"""The function that opens the corpora of each modality, and what they may be other than a preset or a hub data set."""
 
 EXTRA_OF = {"image": "models", "speech": "speech"}
 """What reading a modality needs beyond the base."""
 
 OFFLINE = {"image": "builtin:digits", "labelled": "planted"}
-"""A corpus that needs no network, where it is not the documentation of Python."""
+"""A corpus that needs no network, by modality; for text it is the documentation of Python."""
 
 PARTS = ("split", "config", "revision")
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 
 
 def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
-    """Open the corpus `name` by the function for its modality, and return it.
+    """Open the corpus `name` with the reader for its modality (text, image, speech, labelled), and return it.
 
-    modality   used unless the named corpus has its own; by default text
+    modality   used unless the named corpus has its own; None: text
     options    fields of `CorpusOptions`; for a labelled corpus those of `data.opening.open_labelled`
 
     UsageError for an unknown modality, ExtraError if packages for it are missing.
@@ -135,7 +138,7 @@ class CorpusOptions:
         check_rule(self.documents)
 
     def refuse(self, name: str, *options: str) -> None:
-        """Raise UsageError if one of these options was given, as the kind of corpus does not have them.
+        """Raise UsageError if an option was given that this kind of corpus does not have.
 
         name      of the corpus, for the error
         options   names of the options that it does not have
@@ -190,43 +193,43 @@ class HubPart:
     cure: str = ""
 
     @property
-    def near(self) -> str:
+    def suggestion(self) -> str:
         """Say what to do if there is no such data set: the preset's cure, or similar names."""
         return self.cure or _suggest(self.name, self.modality)
 
 
-def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpus | Path | HubPart:
+def resolve_corpus(name: str, modality: str, options: CorpusOptions) -> NamedCorpus | Path | HubPart:
     """Find what a corpus' name stands for. CorpusError if it is nothing known.
 
-    Tried in this order: a corpus made here, the local copy of a preset's data set, that data set on the hub, a path, a
-    path under $ANISOSCOPE_DATA.
+    Tried in this order: a corpus that a function makes, the local copy of a preset's data set, that data set on the
+    hub, a path, a path under $ANISOSCOPE_DATA.
 
     name       the corpus, as the user wrote it
     modality   what the model reads (text, speech, image)
-    asked      how the corpus is to be read
+    options      how the corpus is to be read
     """
     parts = _parse_hub_name(name)
     # the whole name first: names of presets may hold a colon themselves
     row = _find_preset(name, modality) or _find_preset(parts.id, modality)
     if row is None:
-        return _resolve_unknown(name, parts, modality, asked)
+        return _resolve_unknown(name, parts, modality, options)
     if row.maker:
-        asked.refuse(name, *PARTS, "column")
+        options.refuse(name, *PARTS, "column")
         return row
     hub_id, _, own_config = row.hub.partition(":")
-    split = asked.split or row.split
+    split = options.split or row.split
     # a name with a configuration or a revision asks for what the local copy may not be
     copy = find_copy(name) if name == parts.id else None
     if copy:
-        asked.refuse(name, "config", "revision")
+        options.refuse(name, "config", "revision")
         return find_part_of_copy(copy, modality, split, own_config)
-    _refuse_given_twice(name, parts, asked)
-    config = asked.config or parts.config or own_config
-    return HubPart(name, modality, hub_id, config or None, split, asked.revision or parts.revision, row.cure)
+    _refuse_given_twice(name, parts, options)
+    config = options.config or parts.config or own_config
+    return HubPart(name, modality, hub_id, config or None, split, options.revision or parts.revision, row.cure)
 
 
 class _HubName(NamedTuple):
-    """A name taken apart like one of the hub, `id:config@revision`; `is_valid` says whether the hub allows it."""
+    """A name split like one of the hub, `id:config@revision`; `is_valid` says whether the hub allows it."""
 
     id: str
     config: str | None = None
@@ -235,21 +238,24 @@ class _HubName(NamedTuple):
 
 
 def _parse_hub_name(name: str) -> _HubName:
-    """Take apart a name of a corpus; the whole of it is the id if it is none that the hub allows."""
+    """Split a name `id:config@revision` into its parts; if the hub allows no such name, all of it is the id."""
     match = _HUB_ID.fullmatch(name)
     if match is None:
         return _HubName(name, is_valid=False)
     return _HubName(match["id"], match["config"], match["revision"])
 
 
-def _resolve_unknown(name: str, parts: _HubName, modality: str, asked: CorpusOptions) -> Path | HubPart:
-    """Find the path or the hub's data set that a name stands for which is no preset's. CorpusError if it is neither.
+def _resolve_unknown(name: str, parts: _HubName, modality: str, options: CorpusOptions) -> Path | HubPart:
+    """Find the path or hub data set that a name stands for, if it is not that of a preset. CorpusError if neither.
 
-    parts   the name taken apart like one of the hub
+    name       the corpus, as the user wrote it
+    parts      the name split like one of the hub
+    modality   what the model reads (text, speech, image)
+    options    how the corpus is to be read
     """
     path = find_path(name)
     if path is not None:
-        asked.refuse(name, *PARTS)
+        options.refuse(name, *PARTS)
         return path
     is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not parts.is_valid
     # a bare word for clips or images is taken for a slip, and similar names are suggested
@@ -257,23 +263,28 @@ def _resolve_unknown(name: str, parts: _HubName, modality: str, asked: CorpusOpt
     if is_path or is_bare:
         expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
         raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
-    _refuse_given_twice(name, parts, asked)
-    config = asked.config or parts.config
-    return HubPart(name, modality, parts.id, config or None, asked.split, asked.revision or parts.revision)
+    _refuse_given_twice(name, parts, options)
+    config = options.config or parts.config
+    return HubPart(name, modality, parts.id, config or None, options.split, options.revision or parts.revision)
 
 
 def _find_preset(name: str, modality: str) -> NamedCorpus | None:
-    """Return the corpus of this name and modality among those that come with the program; None if there is none."""
+    """Return the named corpus (a preset) of this name and modality; None if there is none."""
     row = named_corpora().get(name)
     if row is None or row.modality != modality:
         return None
     return row
 
 
-def _refuse_given_twice(name: str, parts: _HubName, asked: CorpusOptions) -> None:
-    """Raise UsageError if config or revision stand in the name and are given as an option, and differ."""
+def _refuse_given_twice(name: str, parts: _HubName, options: CorpusOptions) -> None:
+    """Raise UsageError if config or revision are in the name and also given as an option, and differ.
+
+    name      the corpus, as the user wrote it
+    parts     the name split like one of the hub
+    options   how the corpus is to be read
+    """
     for part in ("config", "revision"):
-        value = getattr(asked, part)
+        value = getattr(options, part)
         if value and getattr(parts, part) not in (None, value):
             raise UsageError(f"one {part}", f"{name} and {part} {value}", "give it once")
 

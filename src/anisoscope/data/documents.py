@@ -22,30 +22,30 @@ CONTENTS = ("content", "value", "text", "utterance")
 TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage", "body", "tokens", "words")
 
 
-def read_path(path: Path, asked: CorpusOptions) -> SplitText:
+def read_path(path: Path, options: CorpusOptions) -> SplitText:
     """Read the documents of a text file, a table or a folder; at most `limit` documents if their ends are marked.
 
-    asked   how the corpus is to be read
+    options   how the corpus is to be read
     """
     if path.is_dir():
-        return _read_folder(path, asked)
+        return _read_folder(path, options)
     if is_table(path):
-        return read_rows(read_table_rows(path, column=asked.column), asked, str(path))
-    if asked.column is not None:
+        return read_rows(read_table_rows(path, column=options.column), options, str(path))
+    if options.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
-    return split_file(partial(read_start, path), asked.limit, asked.documents)
+    return split_file(partial(read_start, path), options.limit, options.documents)
 
 
-def list_separate_files(path: Path, asked: CorpusOptions) -> list[Path]:
+def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
     """List the texts or tables of a folder, in path order, if every document ends with its file.
 
     Empty for other corpora (WikiText articles and blocks of tokens may go on in the next file), and if the corpus is
     limited to its first units, which depend on all files before.
 
-    asked   how the corpus is to be read
+    options   how the corpus is to be read
     """
-    if not path.is_dir() or asked.limit is not None or asked.documents.startswith("tokens:"):
+    if not path.is_dir() or options.limit is not None or options.documents.startswith("tokens:"):
         return []
     texts, tables, _ = _sort_files(path)
     if bool(texts) == bool(tables):
@@ -53,7 +53,7 @@ def list_separate_files(path: Path, asked: CorpusOptions) -> list[Path]:
     if texts:
         # a single text is split into documents by its own marks
         return texts if len(texts) > 1 else []
-    rows = _iter_texts(_iter_rows(list(enumerate(tables)), asked, _Reading()), asked, str(path), [])
+    rows = _iter_texts(_iter_rows(list(enumerate(tables)), options, _CurrentFile()), options, str(path), [])
     for _, text in rows:
         if text.strip():
             return [] if is_title(text) else tables
@@ -66,90 +66,91 @@ def list_texts_or_tables(folder: Path) -> list[Path]:
     return texts or tables
 
 
-def fix_column(folder: Path, files: list[Path], asked: CorpusOptions) -> CorpusOptions:
+def fix_column(folder: Path, files: list[Path], options: CorpusOptions) -> CorpusOptions:
     """Return the options with the column that all tables are read by: that of the first row of the first one.
 
     Unchanged for texts.
 
     folder   that the files are in, for errors
     files    all texts or tables of the folder, in path order
-    asked    how the corpus is to be read
+    options    how the corpus is to be read
     """
     if not is_table(files[0]):
-        return asked
-    for row in _iter_rows(list(enumerate(files)), asked, _Reading()):
+        return options
+    for row in _iter_rows(list(enumerate(files)), options, _CurrentFile()):
         if row.columns:
-            return replace(asked, column=choose_column(row.columns, asked.column, str(folder)))
-    return asked
+            return replace(options, column=choose_column(row.columns, options.column, str(folder)))
+    return options
 
 
-def read_separate_file(folder: Path, number: int, file: Path, asked: CorpusOptions) -> SplitText:
+def read_separate_file(folder: Path, number: int, file: Path, options: CorpusOptions) -> SplitText:
     """Read the documents of one file of a folder, in which every document ends with its file.
 
     folder   that the file is in, for errors
     number   of the file among those of the folder
-    asked    how the corpus is to be read, with the column if the file is a table (`fix_column`)
+    options    how the corpus is to be read, with the column if the file is a table (`fix_column`)
     """
     if not is_table(file):
-        return _read_files([(number, file)], asked, by_file=True)
-    reading = _Reading()
-    return read_rows(_iter_rows([(number, file)], asked, reading), asked, str(folder), reading, are_documents=True)
+        return _read_files([(number, file)], options, by_file=True)
+    current = _CurrentFile()
+    return read_rows(_iter_rows([(number, file)], options, current), options, str(folder), current, are_documents=True)
 
 
-class _Reading:
-    """The number of the file of a folder that is being read."""
+class _CurrentFile:
+    """Holds the number of the file of a folder that is being read."""
 
     file = 0
 
 
 def read_rows(
     rows: Iterable[Row],
-    asked: CorpusOptions,
+    options: CorpusOptions,
     where: str,
-    reading: _Reading | None = None,
+    current: _CurrentFile | None = None,
     *,
     are_documents: bool = False,
 ) -> SplitText:
-    """Read one document per row, WikiText article or block of tokens, and no more rows than `limit` needs.
+    """Read documents from rows: one per row, WikiText article or block of tokens; no more rows than `limit` needs.
 
     UsageError if `documents` asks for a rule that tables do not have.
 
-    asked           how the corpus is to be read
+    options           how the corpus is to be read
     where           what the rows are of, for errors
-    reading         of a folder: holds the number of the file from which the current row is
+    current         of a folder: holds the number of the file from which the current row is
     are_documents   each row is known to be a document: titles of articles are not looked for
     """
-    if asked.documents in ("file", "blank-line", "line"):
+    if options.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
-        raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)
+        raise UsageError(f"--documents tokens:N, or none, with the table {where}", options.documents, cure)
     bad: list[str] = []
-    found = _iter_texts(rows, asked, where, bad)
+    found = _iter_texts(rows, options, where, bad)
     first = next(found, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
     owner: list[int] = []
 
     def note_files() -> Iterator[str]:
-        """Yield the texts, and note of which file each document is, as its row is read."""
+        """Yield the texts of the rows; note for each the number of the file that it is from."""
         for _, text in chain([first], found):
-            if reading is not None and text.strip():
-                owner.append(reading.file)
+            if current is not None and text.strip():
+                owner.append(current.file)
             yield text
 
-    read = _split_rows(note_files(), asked, are_documents=are_documents)
-    separate = reading is not None and read.how == "rows"
+    read = _split_rows(note_files(), options, are_documents=are_documents)
+    separate = current is not None and read.how == "rows"
     return replace(read, skipped=len(bad), column=first[0], owner=owner if separate else None)
 
 
-def _split_rows(texts: Iterator[str], asked: CorpusOptions, *, are_documents: bool) -> SplitText:
-    """Turn the texts of rows into documents: blocks of tokens, WikiText articles if the first line is a title, or
-    rows.
+def _split_rows(texts: Iterator[str], options: CorpusOptions, *, are_documents: bool) -> SplitText:
+    """Turn the texts of rows into documents: a document per row, WikiText article or block of tokens.
 
-    are_documents   rows, whatever the first line is
+    texts           of the rows; they are articles if the first line is a title
+    options         how the corpus is to be read; `documents` may ask for blocks of tokens
+    are_documents   each row is a document, even if the first line is a title
     """
-    if asked.documents != "auto":
+    if options.documents != "auto":
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
-        return cut_into_blocks(lines, int(asked.documents.partition(":")[2]))
+        return cut_into_blocks(lines, int(options.documents.partition(":")[2]))
     # WikiText has a line of an article in each row, and empty rows before the first title
     head: list[str] = []
     for text in texts:
@@ -158,8 +159,8 @@ def _split_rows(texts: Iterator[str], asked: CorpusOptions, *, are_documents: bo
             break
     stream = chain(head, texts)
     if head and is_title(head[-1]) and not are_documents:
-        return SplitText(list(islice(split_articles(stream), asked.limit)), "titles", "article")
-    return _take_rows(stream, asked.limit)
+        return SplitText(list(islice(split_articles(stream), options.limit)), "titles", "article")
+    return _take_rows(stream, options.limit)
 
 
 def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
@@ -196,7 +197,10 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
 
 
 def _guess_text_column(row: dict[str, Any]) -> str | None:
-    """Return the only column that holds text, else one of chats, else the only one; None if there is none of them."""
+    """Guess the column of text in a row: the only one that holds text, else one of chats, else the only one there is.
+
+    None if there is no such column.
+    """
     texts = []
     for name, value in row.items():
         # every value of a CSV table is a text, numbers too
@@ -213,9 +217,9 @@ def _guess_text_column(row: dict[str, Any]) -> str | None:
 
 
 def list_if_texts(inputs: Any) -> Any:
-    """Return the texts, or rows with texts, of an iterator as a list; anything else unchanged.
+    """Return an iterator over texts, or rows with texts, as a list; anything else unchanged.
 
-    An iterator over something else is returned with its first item still to come.
+    An iterator over other things still yields all of its items.
     """
     if not isinstance(inputs, Iterator):
         return inputs
@@ -232,9 +236,9 @@ def list_if_texts(inputs: Any) -> Any:
 
 
 def join_chat(value: Any) -> str | None:
-    """Join the texts of all messages of a chat with line breaks; None if the value is no chat.
+    """Return the texts of all messages of a chat, joined with line breaks; None if the value is no chat.
 
-    A message is an object with its text in one of `CONTENTS`, which may be a list of parts that have a `text`.
+    A chat is a list of messages: objects with a text, or a list of parts with texts, under one of the keys `CONTENTS`.
     """
     if not isinstance(value, list) or not value:
         return None
@@ -277,26 +281,27 @@ def has_text(path: Path) -> bool:
     return False
 
 
-def _iter_texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield (column, text) of each row. The column is chosen by the first readable row.
+def _iter_texts(rows: Iterable[Row], options: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield (name of the column of text, text) of each row.
 
-    where   what the rows are of, for errors
-    bad     receives the places of rows without text, if `skip_bad` is set
+    The column is chosen by the first readable row. Lists of strings are joined by blanks; null counts as empty. A row
+    without text raises CorpusError, unless `skip_bad` is set.
 
-    Lists of strings are joined by blanks; null counts as empty. A row without text raises CorpusError, unless
-    `skip_bad`.
+    options   how the corpus is to be read
+    where     the table or data set, for errors
+    bad       receives the places of rows without text, if `skip_bad` is set
     """
     column = ""
     for place, row, fault in rows:
         if row:
-            column = column or choose_column(row, asked.column, where)
+            column = column or choose_column(row, options.column, where)
             text = _find_text(row, column)
             if text is not None:
                 yield column, text
                 continue
         elif not fault:
             continue
-        if not asked.skip_bad:
+        if not options.skip_bad:
             raise _refuse_row(place, row, fault, column, where)
         bad.append(place)
 
@@ -316,7 +321,14 @@ def _find_text(row: dict[str, Any], column: str) -> str | None:
 
 
 def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where: str) -> CorpusError:
-    """Make the error for a row that cannot be read, or has no text in the column. The caller raises it."""
+    """Make the error for a row that cannot be read, or has no text in the column. The caller raises it.
+
+    place    where the row is: `line 7`
+    row      its values by column
+    fault    why it cannot be read; empty: it has no text
+    column   the column of text
+    where    the table or data set
+    """
     if not row:
         cure = "repair the row, or pass --skip-bad"
         return CorpusError(f"{describe_form(where)} in {where}", f"{place}: {fault}", cure)
@@ -327,10 +339,10 @@ def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where:
     return CorpusError(f"text in column {column!r} of {where}", got, cure)
 
 
-def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
+def _read_folder(path: Path, options: CorpusOptions) -> SplitText:
     """Read one document per text file of a folder (or by another rule), or the rows of all its tables, in path order.
 
-    asked   how the corpus is to be read
+    options   how the corpus is to be read
     """
     texts, tables, others = _sort_files(path)
     if bool(texts) == bool(tables):
@@ -338,19 +350,19 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
         cure = "name one file, or a folder of text files (one document each) or of tables"
         raise CorpusError(f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure)
     if tables:
-        return _read_tables(path, tables, asked)
-    if asked.column is not None:
+        return _read_tables(path, tables, options)
+    if options.column is not None:
         raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
-    return _read_files(list(enumerate(texts)), asked, by_file=len(texts) > 1)
+    return _read_files(list(enumerate(texts)), options, by_file=len(texts) > 1)
 
 
-def _read_tables(folder: Path, tables: list[Path], asked: CorpusOptions) -> SplitText:
+def _read_tables(folder: Path, tables: list[Path], options: CorpusOptions) -> SplitText:
     """Read the rows of all tables of a folder.
 
-    asked   how the corpus is to be read
+    options   how the corpus is to be read
     """
-    reading = _Reading()
-    return read_rows(_iter_rows(list(enumerate(tables)), asked, reading), asked, str(folder), reading)
+    current = _CurrentFile()
+    return read_rows(_iter_rows(list(enumerate(tables)), options, current), options, str(folder), current)
 
 
 def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
@@ -361,32 +373,32 @@ def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
     return texts, tables, len(files) - len(texts) - len(tables)
 
 
-def _iter_rows(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _Reading) -> Iterator[Row]:
+def _iter_rows(tables: list[tuple[int, Path]], options: CorpusOptions, current: _CurrentFile) -> Iterator[Row]:
     """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
 
-    tables    number and path of each
-    asked     how the corpus is to be read
-    reading   receives the number of the file of each row
+    tables    (number, path) of each
+    options     how the corpus is to be read
+    current   receives the number of the file of each row
     """
     for number, file in tables:
-        reading.file = number
+        current.file = number
         try:
-            for row in read_table_rows(file, column=asked.column):
+            for row in read_table_rows(file, column=options.column):
                 yield row._replace(place=f"{file.name}, {row.place}")
         except CorpusError as error:
-            if not asked.skip_bad:
+            if not options.skip_bad:
                 raise
             yield Row(file.name, {}, error.got)
 
 
-def _read_files(files: list[tuple[int, Path]], asked: CorpusOptions, *, by_file: bool) -> SplitText:
+def _read_files(files: list[tuple[int, Path]], options: CorpusOptions, *, by_file: bool) -> SplitText:
     """Read text files of a folder: a single one like a named file, several as a document each or by the chosen rule.
 
-    files     number and path of each
-    asked     how the corpus is to be read
+    files     (number, path) of each
+    options     how the corpus is to be read
     by_file   whether the folder has several
     """
-    rule = asked.documents
+    rule = options.documents
     if rule == "auto" and by_file:
         rule = "file"
     last = SplitText([], "files")
@@ -394,7 +406,7 @@ def _read_files(files: list[tuple[int, Path]], asked: CorpusOptions, *, by_file:
     owner: list[int] = []
     empty = skipped = 0
     for number, file in files:
-        read = _split_or_skip(file, asked, rule)
+        read = _split_or_skip(file, options, rule)
         if read is None:
             skipped += 1
             continue
@@ -403,21 +415,25 @@ def _read_files(files: list[tuple[int, Path]], asked: CorpusOptions, *, by_file:
             empty += 1
         documents += last.documents
         owner += [number] * len(last.documents)
-        if last.block is None and asked.limit is not None and len(documents) >= asked.limit:
+        if last.block is None and options.limit is not None and len(documents) >= options.limit:
             break
     # blocks of tokens are cut and counted later, over the ends of files
     if last.block is not None:
         return replace(last, documents=documents, empty=empty, skipped=skipped, owner=None)
-    documents, owner = documents[: asked.limit], owner[: asked.limit]
+    documents, owner = documents[: options.limit], owner[: options.limit]
     owned = owner if by_file else None
     return replace(last, documents=documents, empty=empty, skipped=skipped, owner=owned)
 
 
-def _split_or_skip(file: Path, asked: CorpusOptions, rule: str) -> SplitText | None:
-    """Read a text file by the rule; None if it cannot be read and `skip_bad` is set."""
+def _split_or_skip(file: Path, options: CorpusOptions, rule: str) -> SplitText | None:
+    """Split a text file into documents; None if it cannot be read and `skip_bad` is set.
+
+    options   how the corpus is to be read
+    rule      how documents are separated: `file`, `blank-line`, `line`, `tokens:N` or `auto`
+    """
     try:
-        return split_file(partial(read_start, file), asked.limit, rule)
+        return split_file(partial(read_start, file), options.limit, rule)
     except CorpusError:
-        if asked.skip_bad:
+        if options.skip_bad:
             return None
         raise

@@ -55,9 +55,10 @@ class Encoded:
 
 
 def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
-    """Build a word-level tokenizer from the words of the training split.
+    """Build a tokenizer of whole words from the words of the training split.
 
-    separator   put `<sep>` between the texts of a pair
+    max_length   tokens of a text at most
+    separator    put `<sep>` between the texts of a pair
 
     Words that are tokens already (`corpus.tokenised`) are not split.
     """
@@ -87,9 +88,9 @@ def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool 
 
 
 def _rank_words(corpus: LabelledCorpus, before: Any) -> list[str]:
-    """Return the token types of the training split by falling frequency, equally frequent ones by the alphabet.
+    """Return the distinct words of the training split, the most frequent first, equally frequent ones by the alphabet.
 
-    before   the pre-tokenizer that splits texts
+    before   the pre-tokenizer of `tokenizers`, which splits texts into words
     """
     count: Counter[str] = Counter()
     for example in corpus.splits["train"]:
@@ -165,7 +166,7 @@ def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
 
 
 def _find_starts(words: Sequence[str]) -> list[int]:
-    """Return where each word begins in the text that joins the words with single blanks."""
+    """Return the position of each word's first character in the text that joins the words with single blanks."""
     return [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
 
 
@@ -182,7 +183,7 @@ class Padding:
 
 
 def to_padding(pad: "int | Padding") -> Padding:
-    """Return a `Padding`; a bare token id is put on the right."""
+    """Return a `Padding` unchanged, and for a token id the padding with that token on the right."""
     if isinstance(pad, Padding):
         return pad
     return Padding(int(pad))
@@ -209,7 +210,11 @@ def pad_batch(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, T
 
 
 def _pad_lines(lines: Sequence[list[int]], fill: int, side: str) -> Tensor:
-    """Return lists of numbers as a tensor [sequence, token], filled up to the longest on this side."""
+    """Return lists of numbers as a tensor [sequence, token], padded to the longest.
+
+    fill   number to pad with
+    side   `right` or `left`
+    """
     width = max(map(len, lines))
     padded = []
     for line in lines:
@@ -219,7 +224,14 @@ def _pad_lines(lines: Sequence[list[int]], fill: int, side: str) -> Tensor:
 
 
 def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[Index]:
-    """Group rows into batches as `pack` does; without padding only rows of the same length share a batch."""
+    """Group rows into batches whose padded size is at most `budget`; without padding, only rows of the same length.
+
+    lengths   tokens of each row
+    budget    tokens of a batch at most
+    padding   how rows are padded; its side `none` means not at all
+
+    Returns the row numbers of each batch.
+    """
     every = np.array(lengths, dtype=np.int64)
     if padding.side != "none":
         return pack(every, budget)
@@ -279,8 +291,12 @@ class LabelledPlan(Plan):
         return self.stacks[-1]
 
     def build(self, rows: Index) -> Batch:
-        """Build the padded batch of these rows on the device, with units, labels, and a stream (which positions are
-        real) of tokens per stack (encoder or decoder).
+        """Build the padded batch of these examples on the device.
+
+        It holds the model's inputs, the unit and label of each example, and for each stack (encoder, decoder) which
+        positions are real.
+
+        rows   numbers of the examples
         """
         chosen = rows.tolist()
         inputs = pad_batch([self.encoded.rows[i] for i in chosen], self.padding)

@@ -44,7 +44,7 @@ def list_files_below(folder: Path) -> list[Path]:
 
 
 def get_memory_budget() -> int:
-    """Return how many bytes one file may take in memory: a share of the memory that is free now."""
+    """Return how many bytes one file may take in memory: a fixed share of the memory that is free now."""
     try:
         text = Path("/proc/meminfo").read_text("ascii")
         free = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
@@ -57,7 +57,11 @@ def get_memory_budget() -> int:
 
 
 def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusError:
-    """Make the error for a file that would take more memory than its budget. The caller raises it."""
+    """Make the error for a file that would take more memory than its budget. The caller raises it.
+
+    size, budget   in bytes
+    cure           what to do
+    """
     expected = f"at most {_write_size(budget)} of content in {path}, a quarter of the free memory"
     return CorpusError(expected, f"{_write_size(size)} or more", cure)
 
@@ -125,9 +129,9 @@ def read_text(path: Path) -> str:
 
 
 def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
-    """Read at least the first `at_least` characters of a UTF-8 file (None: all).
+    """Read the beginning of a UTF-8 file, and return (text, whether that is all of it).
 
-    Return them, and whether that is all.
+    at_least   number of characters; None: all
     """
     budget, size, pieces = get_memory_budget(), 0, []
     for piece in read_pieces(path):
@@ -160,7 +164,7 @@ def iter_lines(path: Path) -> Iterator[str]:
 
 
 def find_fault(line: str) -> str:
-    """Say why a line is not text; empty if it is."""
+    """Say why a line, as `iter_lines` yields it, is not UTF-8 text; empty if it is."""
     if "\0" in line:
         return "NUL bytes (a binary file, or text in UTF-16)"
     return "" if line.isascii() or not _UNDECODED.search(line) else "bytes that are not UTF-8"

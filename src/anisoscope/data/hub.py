@@ -29,7 +29,7 @@ class HubSet(NamedTuple):
 
     @property
     def notes(self) -> dict[str, object]:
-        """Return what the provenance says about how it was found; empty if nothing went wrong."""
+        """Return what the manifest says if the hub did not answer or refused the token; empty if all went well."""
         if not self.fault:
             return {}
         return {"hub": self.fault}
@@ -61,7 +61,7 @@ def find_set(part: HubPart) -> HubSet:
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
         fault = classify_fault(error)
     if fault.absent:
-        cure = f"{part.near}; a private or gated data set needs `hf auth login`"
+        cure = f"{part.suggestion}; a private or gated data set needs `hf auth login`"
         raise CorpusError("a corpus", f"{part.id!r}, which is neither here nor on the hub", cure) from None
     if fault.denied:
         raise CorpusError(f"access to {part.id}", fault.got, fault.cure) from None
@@ -97,7 +97,7 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
         reason = found.fault.partition(":")[0] or "no network"
         offline = OFFLINE.get(part.modality, "builtin:python-docs")
         cure = (
-            f"{part.near}; else connect to the network, or load it once where there is one and share its cache "
+            f"{part.suggestion}; else connect to the network, or load it once where there is one and share its cache "
             f"(HF_HOME), or name a local file, or use {offline}, which needs no network"
         )
         raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
@@ -106,8 +106,10 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
 
 
 def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
-    """Make the error that says why an existing data set cannot be read, with a cure.
+    """Make the error that says why an existing data set cannot be read, with a cure. The caller raises it.
 
+    error   what the library raised
+    name    of the data set
     terms   how to get access to a gated data set
     """
     import datasets
@@ -162,7 +164,11 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
 
 
 def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
-    """Return (rows of the chosen split, {"config", "split", "commit"} for the manifest)."""
+    """Open a split of a hub data set: returns (its rows, {"config", "split", "commit"} for the manifest).
+
+    found   the data set at its commit
+    part    which part of it is wanted
+    """
     splits = load_splits(found, part)
     split = choose_split(list(splits), part.split, found.id)
     return splits[split], {"config": part.config, "split": split, "commit": found.commit}

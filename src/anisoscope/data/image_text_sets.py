@@ -26,9 +26,12 @@ SAVED = ("state.json", "dataset_dict.json")
 
 
 class SetRow(NamedTuple):
-    """One row: its place (`row 7`), the text beside its images (a caption, or the columns of a chat), and the images.
+    """One row of a data set of texts with images.
 
-    fault   why an image cannot be read; empty if all can
+    place     where it is: `row 7`
+    columns   {column: value} without the images: a caption, or a chat
+    images    its images, encoded
+    fault     why an image cannot be read; empty if all can
     """
 
     place: str
@@ -75,35 +78,42 @@ def is_saved_set(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in SAVED)
 
 
-def open_set(name: str, path: Path | None, asked: CorpusOptions) -> SetOfRows | None:
-    """Open a data set of texts with images, of the hub or saved in the folder `path`.
+def open_set(name: str, path: Path | None, options: CorpusOptions) -> SetOfRows | None:
+    """Open a data set of texts with images, from the hub or from a folder.
 
-    None if it has no column of images, or none of captions or chats, or if the hub has no such data set: then what
-    reads texts says so.
+    name      of the data set
+    path      folder to which `datasets` saved it; None: it is on the hub
+    options   how the corpus is to be read
 
-    CorpusError for an unknown column or split.
+    None if it has no column of images, or none of captions or chats, or if the hub has no such data set (the reader of
+    texts then says so). CorpusError for an unknown column or split.
     """
     if path is not None:
-        return _open_saved(name, path, asked)
-    part = resolve_corpus(name, "image", asked)
+        return _open_saved(name, path, options)
+    part = resolve_corpus(name, "image", options)
     if not isinstance(part, HubPart):
         return None
-    return _open_hub(part, asked)
+    return _open_hub(part, options)
 
 
-def _open_saved(name: str, path: Path, asked: CorpusOptions) -> SetOfRows | None:
-    """Open a data set that was saved to a folder."""
+def _open_saved(name: str, path: Path, options: CorpusOptions) -> SetOfRows | None:
+    """Open a data set that `datasets` saved to a folder; None if it holds no texts with images.
+
+    name      of the data set, for errors
+    path      the folder
+    options   how the corpus is to be read
+    """
     import datasets  # type: ignore[import-untyped]
 
-    asked.refuse(name, "config", "revision")
+    options.refuse(name, "config", "revision")
     loaded: Any = datasets.load_from_disk(str(path))
     source: dict[str, object] = {"path": str(path.resolve())}
     if isinstance(loaded, dict):
-        source["split"] = hub.choose_split(list(loaded), asked.split, name)
+        source["split"] = hub.choose_split(list(loaded), options.split, name)
         loaded = loaded[source["split"]]
     else:
-        asked.refuse(name, "split")
-    columns = _find_columns(loaded.features, asked.column, name)
+        options.refuse(name, "split")
+    columns = _find_columns(loaded.features, options.column, name)
     if columns is None:
         return None
     return SetOfRows(_iter_saved_rows(loaded, columns), columns.is_chat, source)
@@ -124,26 +134,34 @@ def _iter_saved_rows(loaded: Any, columns: _Columns) -> Iterator[SetRow]:
 
 
 def _name_images(place: str, count: int) -> list[str]:
-    """Return the names of the images of a row: a single one is named by the row alone."""
+    """Return the names of the images of a row: `row 7, image 1`, `row 7, image 2` …; `row 7` if there is only one.
+
+    place   where the row is: `row 7`
+    count   number of its images
+    """
     if count == 1:
         return [place]
     return [f"{place}, image {number}" for number in range(1, count + 1)]
 
 
-def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
-    """Open a data set of the hub: rows that were streamed before come from the cache, the rest is streamed and cached.
+def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
+    """Open a data set of the hub; None if there is no such data set, or it holds no texts with images.
 
-    A row is one item of the cache: its images one after the other, and everything else as its name.
+    Rows that were streamed before come from the cache, the rest is streamed and cached. A row is one item of the cache:
+    its images one after the other, and everything else as its name.
+
+    part      the data set's name, and which part of it is wanted
+    options   how the corpus is to be read
     """
     try:
         found = hub.find_set(part)
     except CorpusError:
         return None
     key = {"id": found.id, "holds": "texts with images", "config": part.config, "split": part.split}
-    folder = cache_folder(key | {"column": asked.column}, found.commit)
+    folder = cache_folder(key | {"column": options.column}, found.commit)
     kept = None if folder is None else StreamCache(folder)
     # opened at most once, and not at all if the cache holds every row
-    opened = cache(lambda: _open_encoded_set(found, part, asked.column))
+    opened = cache(lambda: _open_encoded_set(found, part, options.column))
     about = kept.about() if kept else None
     if about is None:
         _, columns, about = opened()
@@ -154,9 +172,7 @@ def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
             kept.begin(about)
 
     def stream(after: int) -> Iterator[Item]:
-        """Yield an item for each row after the first `after`: named by what the row says as JSON, with its images one
-        after the other.
-        """
+        """Yield the rows after the first `after`, as items of the cache."""
         rows, columns, _ = opened()
         if columns is not None:
             for place, row in hub.number_rows(rows, found.id, after):
@@ -193,10 +209,11 @@ def _open_encoded_set(
 
 
 def _find_columns(features: Any, column: str | None, name: str) -> _Columns | None:
-    """Return what the columns are called; None if there are no images, or no texts.
+    """Return the names of the columns of images and texts; None if there are no images, or no texts.
 
-    features   of the data set, by column
-    column     the one of captions that was asked for
+    features   {column: its type in `datasets`}
+    column     of captions, as the user named it; None: found by its name
+    name       of the data set, for errors
     """
     images = [key for key, feature in dict(features).items() if _holds_images(feature)]
     if not images:
@@ -242,7 +259,7 @@ def _find_first(names: Iterable[str], features: Any) -> str | None:
 
 
 def _leave_encoded(rows: Any, columns: _Columns) -> Any:
-    """Return the rows with the columns that are needed, and images as encoded bytes."""
+    """Return the rows of a data set with only the columns that are needed, and images as encoded bytes."""
     import datasets
 
     feature = rows.features[columns.images]
@@ -254,7 +271,11 @@ def _leave_encoded(rows: Any, columns: _Columns) -> Any:
 
 
 def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
-    """Return a row as an item: its name is everything but the images in JSON, its bytes the images in order."""
+    """Turn a row into an item of the cache: its name is everything but the images in JSON, its bytes are the images.
+
+    place   where the row is: `row 7`
+    row     its values by column
+    """
     images = row[columns.images]
     if images is None:
         images = []

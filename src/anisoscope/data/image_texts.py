@@ -82,7 +82,7 @@ def holds_image_texts(name: str) -> bool:
 
 
 def _is_mostly_images(folder: Path) -> bool:
-    """Return whether a folder holds images, and not more texts than those beside an image."""
+    """Return whether a folder holds more images than texts; a text named like an image, its caption, is not counted."""
     files = [path for path in folder.rglob("*") if not path.name.startswith(".")]
     images = {path.with_suffix("") for path in files if path.suffix.lower() in ENDINGS["image"]}
     n_texts = 0
@@ -113,42 +113,45 @@ def _holds_chats(path: Path) -> bool:
 def open_image_texts(name: str, **options: Any) -> ImageTexts:
     """Open a corpus of texts with images; each image with its captions, or each chat, is a unit.
 
-    A folder of images has its captions in a table in it (`metadata.csv` or `.jsonl`), or in a text file beside each
-    image. A table of chats has a column `messages` or `conversations`; paths of images are relative to the table.
+    A folder of images has its captions in a table in it (`metadata.csv` or `.jsonl`), or in a text file for each image
+    (`a.txt` for `a.jpg`). A table of chats has a column `messages` or `conversations`; paths of images are relative to
+    the table.
 
     options   fields of `data.corpora.CorpusOptions`; `column` names the captions
 
     CorpusError lists what has no caption, and images that are missing or cannot be read.
     """
-    asked = CorpusOptions(**options)
-    asked.refuse(name, "split", "config", "revision")
+    corpus_options = CorpusOptions(**options)
+    corpus_options.refuse(name, "split", "config", "revision")
     path = find_path(name)
     if path is None:
         raise CorpusError("a folder of images with captions, or a table of chats", f"{name!r}, which does not exist")
     about: dict[str, object] = {"path": str(path.resolve())}
     if not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path):
-        return _gather(name, _iter_chats(path), asked, about, is_chat=True)
-    return _gather(name, _iter_captions(path, asked.column), asked, about, is_chat=False)
+        return _gather(name, _iter_chats(path), corpus_options, about, is_chat=True)
+    return _gather(name, _iter_captions(path, corpus_options.column), corpus_options, about, is_chat=False)
 
 
 def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] | None:
-    """Find a data set of the hub, or one that `datasets` saved to a folder; what is returned reads it, as
-    `open_image_texts` does a table.
+    """Find a data set of texts with images, and return a function without arguments that reads it.
 
-    None if the name is no such data set, or it has no column of images, or none of captions or chats.
+    It is one of the hub, or one that `datasets` saved to a folder. None if the name is no such data set, or it has no
+    column of images, or none of captions or chats.
+
+    options   fields of `CorpusOptions`
     """
-    asked = CorpusOptions(**options)
+    corpus_options = CorpusOptions(**options)
     path = find_path(name)
     if path is not None and not is_saved_set(path):
         return None
-    rows = open_set(name, path, asked)
+    rows = open_set(name, path, corpus_options)
     if rows is None:
         return None
-    return partial(_gather, name, _iter_set(rows), asked, rows.source, is_chat=rows.is_chat)
+    return partial(_gather, name, _iter_set(rows), corpus_options, rows.source, is_chat=rows.is_chat)
 
 
 def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
-    """Yield the image with its caption, or the chat, of each row of a data set, and why it cannot be read."""
+    """Yield (image with its caption, or chat; why it cannot be read) for each row of a data set."""
     read = _read_chat_of_set if found.is_chat else _read_caption_of_set
     for row in found.rows:
         try:
@@ -159,7 +162,7 @@ def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
 
 
 def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
-    """Return the chat of a row, and why its images cannot be read (empty if they can)."""
+    """Return (chat of a row of a data set, why its images cannot be read; empty if they can)."""
     messages, places = _read_messages(Row(row.place, row.columns), list(row.images))
     images: list[Item | SavedImage] = []
     for place in places:
@@ -172,7 +175,10 @@ def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
 
 
 def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
-    """Return the image of a row with its caption, the first of several, and why it cannot be read."""
+    """Return (image of a row of a data set with its caption, why it cannot be read; empty if it can).
+
+    If there are several captions, the first is taken.
+    """
     (text,) = row.columns.values()
     if isinstance(text, list):
         text = text[0] if text else ""
@@ -188,16 +194,21 @@ def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
 
 
 def _gather(
-    name: str, found: Iterator[tuple[Entry, str]], asked: CorpusOptions, about: dict[str, object], *, is_chat: bool
+    name: str, found: Iterator[tuple[Entry, str]], options: CorpusOptions, about: dict[str, object], *, is_chat: bool
 ) -> ImageTexts:
-    """Check what was found and return it as a corpus, of `limit` units at most.
+    """Check texts with images and return them as a corpus, of `limit` units at most.
 
-    found   each text with its images, and why it cannot be read (empty if it can)
-    about   where it is, for the manifest
+    name      of the corpus
+    found     each text with its images, and why it cannot be read (empty if it can)
+    options   how the corpus is to be read
+    about     the manifest's entry on the source
+    is_chat   whether texts are chats rather than captions
+
+    CorpusError if one cannot be read, unless `skip_bad` is set, or if there are none.
     """
-    checked = _check_entries(found, asked)
+    checked = _check_entries(found, options)
     entries, bad = checked.entries, checked.bad
-    if bad and not asked.skip_bad:
+    if bad and not options.skip_bad:
         raise _refuse_faulty(name, bad)
     if not entries:
         raise CorpusError(f"at least one text with an image in {name}", "none", "name another corpus")
@@ -206,7 +217,7 @@ def _gather(
         **about,
         "items": len(entries),
         "images": sum(len(entry.images) for entry in entries),
-        "limit": asked.limit,
+        "limit": options.limit,
         "skipped": len(bad),
     }
     if bad:
@@ -225,21 +236,22 @@ class CheckedEntries(NamedTuple):
     bad: list[str]
 
 
-def _check_entries(found: Iterator[tuple[Entry, str]], asked: CorpusOptions) -> CheckedEntries:
-    """Read the images of each text, of `limit` units at most, and sort out what cannot be read.
+def _check_entries(found: Iterator[tuple[Entry, str]], options: CorpusOptions) -> CheckedEntries:
+    """Read the images of each text, of `limit` units at most, and set aside what cannot be read.
 
-    found   each text with its images, and why it cannot be read (empty if it can)
+    found     each text with its images, and why it cannot be read (empty if it can)
+    options   how the corpus is to be read
     """
     checked = CheckedEntries([], [], [])
     units: set[str] = set()
     for entry, fault in found:
         # an image may have several captions, in rows of their own: the last unit is read to its end
-        if asked.limit is not None and len(units) == asked.limit and entry.unit not in units:
+        if options.limit is not None and len(units) == options.limit and entry.unit not in units:
             break
         try:
             if fault:
                 raise CorpusError("a text with its images", fault)
-            hashes = [_check(item, decode=asked.skip_bad) for item in entry.images]
+            hashes = [_check(item, decode=options.skip_bad) for item in entry.images]
         except CorpusError as error:
             checked.bad.append(f"{entry.unit} ({error.got})")
             continue
@@ -265,10 +277,13 @@ def _check(item: Item | SavedImage, *, decode: bool) -> str:
 
 
 def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]]:
-    """Yield each image with its caption, and why it cannot be read (empty if it can)."""
+    """Yield (image with its caption, why it cannot be read; empty if it can) for a folder or a table of images.
+
+    column   of captions in the table; None: found by its name
+    """
     manifest = find_manifest(path) if path.is_dir() else path
     if manifest is None:
-        yield from _iter_captions_beside(path)
+        yield from _iter_captions_in_files(path)
         return
     for item, row in list_items(manifest, find_encoded_column(manifest)):
         fault = row.fault or item.fault
@@ -280,8 +295,11 @@ def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]
         yield _build_entry([item], caption, item.name), fault
 
 
-def _iter_captions_beside(folder: Path) -> Iterator[tuple[Entry, str]]:
-    """Yield each image of a folder with the text of the .txt file beside it, and whether that is missing."""
+def _iter_captions_in_files(folder: Path) -> Iterator[tuple[Entry, str]]:
+    """Yield (image with its caption, fault) for each image of a folder; `a.txt` holds the caption of `a.jpg`.
+
+    The fault says that there is no such text file; empty if there is one.
+    """
     for file in list_files_below(folder):
         if file.suffix.lower() not in ENDINGS["image"]:
             continue
@@ -295,7 +313,10 @@ def _iter_captions_beside(folder: Path) -> Iterator[tuple[Entry, str]]:
 
 
 def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
-    """Return the caption in a row of a table: of the column asked for, else the first of `CAPTION_COLUMNS`."""
+    """Return the caption in a row of a table: from the column named by the user, else the first of `CAPTION_COLUMNS`.
+
+    manifest   the table, for errors
+    """
     if column is not None:
         require_column(column, row.columns, str(manifest), "captions")
         value = row.columns[column]
@@ -309,7 +330,10 @@ def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
 
 
 def _build_entry(images: list[Any], caption: str, unit: str) -> Entry:
-    """Return an image (or several) followed by its caption, as one message of a user."""
+    """Return an image (or several) followed by its caption, as one message of a user.
+
+    unit   name of the unit that the sequence belongs to
+    """
     # images go before the text, so that its tokens attend to them in a causal model too
     content: list[Message] = [{"type": "image"} for _ in images]
     content.append({"type": "text", "text": caption})
@@ -317,7 +341,7 @@ def _build_entry(images: list[Any], caption: str, unit: str) -> Entry:
 
 
 def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
-    """Yield the chat of each row of a table, and why it cannot be read (empty if it can)."""
+    """Yield (chat, why it cannot be read; empty if it can) for each row of a table."""
     folder = path.resolve().parent
     for row in read_table_rows(path):
         name = str(row.columns.get("id") or row.place)
@@ -325,9 +349,9 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
             yield Entry([], [], row.place), row.fault
             continue
         given = row.columns.get("images") or row.columns.get("image") or []
-        beside = list(given) if isinstance(given, list | tuple) else [given]
+        unplaced = list(given) if isinstance(given, list | tuple) else [given]
         try:
-            messages, places = _read_messages(row, beside)
+            messages, places = _read_messages(row, unplaced)
             images: list[Item | SavedImage] = [_find_image(place, folder) for place in places]
         except CorpusError as error:
             yield Entry([], [], name), error.got
@@ -336,7 +360,7 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
 
 
 def _find_turns(row: Row) -> list[Any] | None:
-    """Return the messages of a row: the list in the first column of `CHAT_COLUMNS` that has one; None if none has."""
+    """Return the messages of a row, from the first column of `CHAT_COLUMNS` that holds a list; None if none does."""
     for name in CHAT_COLUMNS:
         turns = row.columns.get(name)
         if isinstance(turns, list):
@@ -344,22 +368,23 @@ def _find_turns(row: Row) -> list[Any] | None:
     return None
 
 
-def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any]]:
-    """Return (messages of a chat in transformers' form, places of their images in order).
+def _read_messages(row: Row, unplaced: list[Any]) -> tuple[list[Message], list[Any]]:
+    """Return (messages of a chat in transformers' form, where their images are: paths, bytes or URLs, in order).
 
-    beside   images that the row names outside the messages, in the order of their marks
+    unplaced   images that the row names outside of the messages, in the order of the marks that stand for them
 
     CorpusError if there are more or fewer marks than images.
     """
     turns = _find_turns(row)
     if not turns:
         raise CorpusError("a list of messages", "no messages")
-    unplaced = list(beside)
+    # Each mark takes the first image that is left.
+    unplaced = list(unplaced)
     places: list[Any] = []
     messages = [_read_message(turn, unplaced, places) for turn in turns]
     if unplaced and places:
         raise CorpusError("a mark for each image", f"{len(unplaced)} images more than marks {MARK}")
-    # LLaVA's own sets name the image of some chats only beside them: it stands first
+    # LLaVA's own sets have chats whose image is named outside of the messages, without a mark: it comes first.
     messages[0]["content"][:0] = [{"type": "image"}] * len(unplaced)
     return messages, [*unplaced, *places]
 
@@ -367,8 +392,9 @@ def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any
 def _read_message(turn: Any, unplaced: list[Any], places: list[Any]) -> Message:
     """Return a message of a chat in transformers' form: its role and its parts.
 
-    unplaced   images beside the messages that no mark stands for yet; each mark takes the first
-    places     receives the places of the images
+    turn       the message as the row has it
+    unplaced   images named outside of the messages that no mark stands for yet; each mark takes the first
+    places     receives where the images are: paths, bytes or URLs
     """
     if not isinstance(turn, dict):
         raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
@@ -384,8 +410,9 @@ def _read_message(turn: Any, unplaced: list[Any], places: list[Any]) -> Message:
 def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
     """Return a part of a message in transformers' form: a text, or the mark of an image.
 
-    unplaced   images beside the messages that no mark stands for yet; a mark takes the first
-    places     receives the place of the image
+    part       the part as the row has it
+    unplaced   images named outside of the messages that no mark stands for yet; a mark takes the first
+    places     receives where the image is: a path, bytes or a URL
     """
     kind = str(part.get("type")) if isinstance(part, dict) else ""
     if kind == "text":
@@ -403,7 +430,7 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
 
 
 def _split_marks(text: str) -> Iterator[Message]:
-    """Yield the parts of a text with marks of images, in order."""
+    """Split a text at its marks of images (`<image>`), and yield texts and marks in order."""
     for number, piece in enumerate(text.split(MARK)):
         if number:
             yield {"type": "image"}
@@ -412,7 +439,11 @@ def _split_marks(text: str) -> Iterator[Message]:
 
 
 def _find_image(place: Any, folder: Path) -> Item:
-    """Return the image that a chat names: a path, encoded bytes, or a data URL. CorpusError for an address."""
+    """Return the image that a chat names. CorpusError for an address of the network.
+
+    place    a path, encoded bytes, or a data URL
+    folder   that paths are relative to
+    """
     if isinstance(place, dict):  # as `datasets` and OpenAI write it
         if isinstance(place.get("bytes"), bytes):
             return Item(str(place.get("path") or "image"), None, place["bytes"])
@@ -425,8 +456,9 @@ def _find_image(place: Any, folder: Path) -> Item:
 
 
 def _find_image_file(place: str, folder: Path) -> Item:
-    """Return the image at a path, which may be relative to `folder` or begin with file://. CorpusError for an
-    address.
+    """Return the image at a path. CorpusError for an address of the network.
+
+    place    the path, relative to `folder` or absolute; it may begin with file://
     """
     # a corpus must be the same tomorrow: what an address holds may change
     if "://" in place and not place.startswith("file://"):
@@ -450,7 +482,7 @@ def _decode_data_url(url: str) -> Item:
 
 
 class ImageTextPlan(Plan):
-    """The batches of texts with images for one vision-language model.
+    """The batches of a corpus of texts with images for one vision-language model.
 
     Each sequence is a chat, or an image followed by its caption, as the model's processor writes it: by its chat
     template if it has one. If the processor makes patches or several tiles of an image, or a chat has several images,
@@ -493,7 +525,11 @@ class ImageTextPlan(Plan):
         return {"sequence": "image with its caption", "unit": self.corpus.unit_word, "counted": "image"}
 
     def _count_rows(self, row: int, batch_tokens: int) -> int:
-        """Return how many sequences a batch holds, by the length of the one with the most images."""
+        """Return how many sequences a batch holds, by the length of the one with the most images.
+
+        row            number of the sequence whose length is taken
+        batch_tokens   positions of a batch at most
+        """
         encoded = self._encode([row])
         pixels = encoded.get("pixel_values")
         has_grid = any(name.endswith("grid_thw") for name in encoded)
@@ -514,7 +550,10 @@ class ImageTextPlan(Plan):
         return Batch(inputs, torch.from_numpy(self.unit[rows]), {self._stack: stream})
 
     def _encode(self, rows: list[int]) -> dict[str, torch.Tensor]:
-        """Return what the processor makes of these texts and images: the model's keyword arguments."""
+        """Return the keyword arguments of the model for these texts and images, as the processor makes them.
+
+        rows   numbers of the sequences
+        """
         entries = [self.corpus.entries[row] for row in rows]
         pictures = [_decode_pictures(entry) for entry in entries]
         try:
@@ -537,6 +576,7 @@ class ImageTextPlan(Plan):
     def _choose_options(self, texts: list[str], pictures: list[list[Any]]) -> dict[str, Any]:
         """Return the keyword arguments of the processor that depend on the texts and images.
 
+        texts      as the processor reads them
         pictures   the images of each text
         """
         # a model of two towers has a fixed number of positions for a text
@@ -552,9 +592,9 @@ class ImageTextPlan(Plan):
         return options
 
     def _write(self, messages: list[Message]) -> str:
-        """Return messages as the text that the processor reads, with a mark for each image.
+        """Write the messages of a chat as the text that the processor reads, with a mark for each image.
 
-        Without a chat template the parts of a message follow each other, and messages stand on lines of their own.
+        Without a chat template, the parts of a message follow each other, and each message begins a line.
         """
         if getattr(self.processor, "chat_template", None):
             return str(self.processor.apply_chat_template(messages, tokenize=False))
@@ -569,7 +609,10 @@ class ImageTextPlan(Plan):
 
 
 def _require_one_image(counts: NDArray[np.int64]) -> None:
-    """Raise UsageError if a text has no image or several (`counts`: images of each text)."""
+    """Raise UsageError if a text does not have exactly one image.
+
+    counts   number of images of each text
+    """
     others = int((counts != 1).sum())
     if others:
         got = f"{others} texts with none or several"

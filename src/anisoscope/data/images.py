@@ -118,12 +118,16 @@ def _refuse_image(name: str, got: str, cure: str = "repair or remove it, or pass
 
     name   of the image
     got    what was found in it
+    cure   what to do
     """
     return CorpusError(f"an image in {name}", got, cure)
 
 
 def _default_processor(config: Any) -> Any:
-    """Return an image processor with the usual preprocessing, for a checkpoint that has none."""
+    """Return an image processor with the usual preprocessing, for a checkpoint that has none.
+
+    config   the model's configuration
+    """
     from transformers import CLIPImageProcessorPil
 
     height, width = _get_sides(getattr(config, "image_size", None) or SIZE)
@@ -142,7 +146,7 @@ def _default_processor(config: Any) -> Any:
 
 
 def _get_sides(size: Any) -> tuple[int, int]:
-    """Return (height, width) of a size, which may be one number for a square."""
+    """Return (height, width) of a size in a configuration: two numbers, or one for a square."""
     if isinstance(size, int | float):
         return int(size), int(size)
     return int(size[0]), int(size[1])

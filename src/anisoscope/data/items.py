@@ -87,10 +87,10 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     column   the column of clips or images; None: the only one
     """
     found = hub.find_set(part)
-    asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
+    identity = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     if part.modality == "speech":
-        asked["texts"] = "kept"  # what was cached before transcripts were kept has none
-    folder = cache_folder(asked, found.commit)
+        identity["texts"] = "kept"  # what was cached before transcripts were kept has none
+    folder = cache_folder(identity, found.commit)
     kept = None if folder is None else StreamCache(folder)
     opened = cache(lambda: _open_encoded(found, part, column))
     about = kept.about() if kept else None
@@ -109,17 +109,17 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     return FoundItems(kept.items(stream), source)
 
 
-def cache_folder(asked: dict[str, Any], commit: str | None) -> Path | None:
-    """Return the cache folder of a data set's part at a commit.
+def cache_folder(identity: dict[str, Any], commit: str | None) -> Path | None:
+    """Return the folder in which the items of a part of a hub data set are cached, at a commit.
 
-    asked   what identifies the part (name, split, column …)
-
-    If the commit is unknown (offline), the newest one that was cached; None if there is none.
+    identity   what identifies the part: the data set's id, split, column …
+    commit     None: unknown, since the hub did not answer; then the folder of the newest commit that was cached, or
+               None if none was
     """
     from huggingface_hub import constants
 
-    root = Path(constants.HF_HOME, "anisoscope", str(asked["id"]).replace("/", "--"))
-    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    root = Path(constants.HF_HOME, "anisoscope", str(identity["id"]).replace("/", "--"))
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     if commit is not None:
         return root / f"{commit}-{key}"
     found = [path.parent for path in root.glob(f"*-{key}/about.json")]
@@ -130,6 +130,10 @@ def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple
     """Return (rows of a hub data set with clips or images left encoded, the manifest's entry on the source).
 
     Only the columns that are needed are kept. CorpusError if there is no column of this modality.
+
+    found    the data set at its commit
+    part     which part of it is wanted
+    column   of clips or images; None: the only one
     """
     import datasets  # type: ignore[import-untyped]
 
@@ -220,6 +224,8 @@ class StreamCache:
         """Yield all items: first the cached ones, then the rest, streamed and cached.
 
         Only one process streams at a time.
+
+        stream   function that yields the items after a number of them
         """
         from filelock import FileLock
 
@@ -256,7 +262,12 @@ class StreamCache:
         return items, end, False
 
     def _stream_rest(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
-        """Stream the items after number `after`, append them to the cache at byte `end`, and yield them."""
+        """Stream the items that are not cached yet, append them to the cache, and yield them.
+
+        stream   function that yields the items after a number of them
+        after    number of items in the cache
+        end      byte at which they end
+        """
         with self.body.open("r+b") as file:
             # what a killed process left half written is overwritten
             file.truncate(end)

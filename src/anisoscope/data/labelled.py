@@ -101,7 +101,7 @@ class LabelledCorpus:
         return hash_parts(parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Count the examples: {split: {class: examples}}."""
+        """Count the examples of each split and class: {split: {class: number}}."""
         counted: dict[str, dict[str, int]] = {}
         for name, examples in self.splits.items():
             count = Counter(example.label for example in examples)
@@ -146,11 +146,14 @@ class LabelledCorpus:
 def choose_split(
     corpus: LabelledCorpus, split: str, *, trained_on: bool, limit: int | None = None
 ) -> tuple[LabelledCorpus, str, str]:
-    """Choose the split to measure. Return the corpus with that split, the split's name, and a note for the user.
+    """Choose the split to measure. Return (the corpus with that split, the split's name, a note for the user).
 
-    Without a name it is the test split. For a table without splits it is all rows or, if the model was `trained_on`
-    the corpus, the rows that it was not trained on. The note says if the split was drawn at random, or if `limit`
-    omits rows.
+    split        as the user named it; empty: the test split; for a table without splits all rows or, if the model was
+                 trained on the corpus, the rows that it was not trained on
+    trained_on   whether the model was trained on this corpus
+    limit        number of examples at most; None: all
+
+    The note says if the split was drawn at random, or if `limit` omits rows; else it is empty.
     """
     splits = {**corpus.splits, ALL: corpus.all_examples}
     lacks = why = ""
@@ -179,7 +182,10 @@ def choose_split(
 
 
 def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
-    """Return the corpus if every split has enough examples of every class (`fewest_of`). CorpusError if not."""
+    """Return a corpus unchanged. CorpusError if a split has too few examples of a class.
+
+    fewest_of   {split: fewest examples of each class}
+    """
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
@@ -204,9 +210,10 @@ def _require_enough(corpus: LabelledCorpus, split: str, fewest: int) -> None:
 
 
 def check_example(example: Example, where: str, *, pairs: bool) -> None:
-    """Raise CorpusError, naming `where`, for an example without text or with a rationale of the wrong length.
+    """Raise CorpusError for an example without text, with a rationale of the wrong length, or of the wrong kind.
 
-    Also if it is a pair of texts although `pairs` is false, or the other way round.
+    where   where the example is, for the error
+    pairs   whether it must be a pair of texts, rather than a single one
     """
     if pairs != (example.second is not None):
         expected, got = ("two texts", "one") if pairs else ("one text", "two")
@@ -220,7 +227,10 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
 
 
 def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
-    """Take the first ⌈limit / classes⌉ examples of every class in their order, `limit` in all at most."""
+    """Take the first ⌈limit / classes⌉ examples of every class, in their order, and at most `limit` in all.
+
+    classes   number of classes
+    """
     # rounded up without decimals, which are inexact for large numbers
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
@@ -235,7 +245,8 @@ def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Exam
 def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
     """Divide examples at random, class by class, into splits: {split: its examples}.
 
-    shares   share of each split; they add up to 1
+    shares   {split: its share of the examples}; they add up to 1
+    seed     of the random numbers
 
     Within a split the examples keep their order.
     """

@@ -46,7 +46,7 @@ Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line
 
 
 class LabelledRow(NamedTuple):
-    """A row: where it is, its label as text (empty: none), and its values by role."""
+    """A row of a labelled table: where it is, its label as text (empty: none), and its values by role (text, …)."""
 
     where: str
     label: str
@@ -55,6 +55,9 @@ class LabelledRow(NamedTuple):
 
 def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
     """Load 20 Newsgroups without headers, footers and quotations; a tenth of the training posts becomes validation.
+
+    name   of the corpus
+    seed   decides which posts become validation
 
     CorpusError if it cannot be downloaded.
     """
@@ -78,7 +81,10 @@ def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
 
 
 def _read_posts(texts: Iterable[str], labels: Iterable[Any]) -> list[Example]:
-    """Return an example for each post; of some nothing is left without headers and quotations."""
+    """Return an example for each post that has words; without headers and quotations some have none.
+
+    labels   number of each post's class
+    """
     examples = []
     for text, label in zip(texts, labels, strict=True):
         words = tuple(text.split())
@@ -123,7 +129,9 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
 def _label_rows(
     tables: Mapping[str, Rows], chosen: Mapping[str, str], names: list[str] | None, *, split_is_named: bool
 ) -> dict[str, list[LabelledRow]]:
-    """Return the rows by split: of the tables, or of the column of splits.
+    """Read labels and values of all rows, and return {split: its rows}.
+
+    Splits are those of the tables or, if there is a column of splits, those that it names.
 
     tables           rows by split; "": without splits
     chosen           the column of each role
@@ -177,6 +185,7 @@ def _is_unlabelled(split: str, rows: list[LabelledRow]) -> bool:
 def _read_tables(place: Path | HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
     """Read the rows of a corpus: (rows by split, names of its classes or None, the manifest's entry on the source).
 
+    place   a table, a folder of tables, or a part of a hub data set
     label   the column of labels, if the user named it
     """
     if isinstance(place, HubPart):
@@ -240,7 +249,10 @@ def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], li
 
 
 def _guess(role: str, present: Collection[str]) -> str | None:
-    """Return the first usual column name of this role that is present; None if there is none."""
+    """Return the first of the usual column names of a role (text, label …) that is present; None if there is none.
+
+    present   the columns of the table
+    """
     for guess in GUESSES[role]:
         if guess in present:
             return guess
@@ -248,9 +260,12 @@ def _guess(role: str, present: Collection[str]) -> str | None:
 
 
 def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return {"text": column, "label": column} of a table of two columns, by their content; empty if that is unclear.
+    """Guess which of a table's two columns is the text and which the label: {"text": column, "label": column}.
 
-    Labels repeat and texts have more words: both must point the same way.
+    Labels repeat, and texts have more words. Empty if these two signs point to different columns, or if there are not
+    two columns.
+
+    columns   {column: its values as texts}
     """
     if len(columns) != 2:
         return {}
@@ -269,8 +284,9 @@ def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
 def _assign_columns(
     name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return {role (text, label, second, …): column}, as given, by its name, or by the content of a table of two
-    columns.
+    """Decide which column of a table has which role: {role (text, label, second, …): column}.
+
+    Roles that the user did not give are decided by the names of columns, or by the content of a table of two columns.
 
     name         of the table, for errors
     given        roles that the user named
@@ -302,7 +318,10 @@ def _assign_columns(
 
 
 def _contradict(by_name: Mapping[str, str | None], by_content: Mapping[str, str]) -> bool:
-    """Return whether the name of a column says that it is the text or the label, and the content names another."""
+    """Return whether names and content of columns contradict each other about which is the text or the label.
+
+    by_name, by_content   {role: column}; None: not known
+    """
     for role in ("text", "label"):
         column = by_name[role]
         if column is not None and column != by_content.get(role):
@@ -311,7 +330,9 @@ def _contradict(by_name: Mapping[str, str | None], by_content: Mapping[str, str]
 
 
 def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
-    """Make a `LabelledRow` of a table's row. Labels 1, 1.0, "1" and "1.0" count as one.
+    """Turn a row of a table into a `LabelledRow`. Labels 1, 1.0, "1" and "1.0" count as one.
+
+    row      its values by column
 
     where    where the row is, for errors
     chosen   the column of each role
@@ -333,7 +354,7 @@ def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str]
 
 
 def _collect_labels(rows: list[LabelledRow]) -> list[str]:
-    """Return the distinct labels, sorted.
+    """Return the distinct labels of rows, sorted.
 
     CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1 …
     """
@@ -376,7 +397,10 @@ def _group_by_split(rows: list[LabelledRow], column: str) -> dict[str, list[Labe
 
 
 def _make_example(row: LabelledRow, index: Mapping[str, int]) -> Example:
-    """Turn a row into an `Example`. CorpusError if its label is missing or unknown."""
+    """Turn a row into an `Example`. CorpusError if its label is missing or unknown.
+
+    index   {label: number of its class}
+    """
     where, label, values = row
     if not label:
         raise CorpusError(f"a label in every row ({where})", "none", "leave such rows out")
@@ -446,7 +470,8 @@ def _find_missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
 def _complete_splits(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
     """Return the examples of all splits; missing splits are drawn at random, class by class.
 
-    They are drawn from the training rows or the whole table (`read`: examples by split).
+    read   examples by split; missing splits are drawn from the training split, or from a table without splits ("")
+    seed   of the random numbers
     """
     if "" in read:
         return split_at_random(read[""], SHARES, seed)

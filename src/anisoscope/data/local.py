@@ -36,10 +36,9 @@ def get_data_folder() -> Path:
 
 
 def find_path(name: str) -> Path | None:
-    """Return the file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its
-    ending).
+    """Return the file or folder of this name, here or under $ANISOSCOPE_DATA; None if there is none.
 
-    None if there is none.
+    Under $ANISOSCOPE_DATA the ending may be left out.
     """
     # asking the system for a name that is too long is an error
     if not name or is_too_long(name):
@@ -67,7 +66,10 @@ COPY = "ANISOSCOPE_DATA_"
 
 @contextmanager
 def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
-    """Within a `with` block, read the named corpora from these paths; processes started there do too."""
+    """Within a `with` block, read named corpora from copies on this machine; processes started in it do too.
+
+    given   {name of a corpus: path of its copy}
+    """
     before = dict(os.environ)
     # variables, not a list in memory: processes that torchrun or a study starts inherit them
     variables = {_name_variable(name): str(expand_home(path).resolve()) for name, path in given.items()}
@@ -82,7 +84,10 @@ def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
 
 
 def parse_paths(given: Iterable[str]) -> dict[str, str]:
-    """Parse texts `name=path` into {name: path}. UsageError for a text of another form."""
+    """Parse texts `name=path` into {name: path}. UsageError for a text of another form.
+
+    given   the texts
+    """
     found = dict(text.partition("=")[::2] for text in given)
     for name, path in found.items():
         if not name or not path:
@@ -96,8 +101,9 @@ def _name_variable(name: str) -> str:
 
 
 def find_copy(name: str) -> Path | None:
-    """Return the local copy of a named corpus: from its environment variable, else under $ANISOSCOPE_DATA;
-    else None.
+    """Return the path of a named corpus' copy on this machine; None if there is none.
+
+    It is named by an environment variable, or found under $ANISOSCOPE_DATA.
     """
     given = os.environ.get(_name_variable(name))
     if not given:
@@ -108,18 +114,23 @@ def find_copy(name: str) -> Path | None:
 
 
 def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
-    """Find a split in a local copy by the names of files and folders, two levels deep.
+    """Find the file or folder of a split in a local copy, by names down to two levels below.
+
+    copy       path of the copy; it is returned itself if it has no splits
+    modality   what the file must hold (text, speech, image)
+    split      None: the whole copy
+    config     part of the path by which one of several files of the split is chosen; empty: none
 
     CorpusError if the copy holds only other splits, or several files of this one.
     """
     if split is None or not copy.is_dir():
         return copy
     words = _list_words_of_names(copy)
-    asked = SPLIT_WORDS.get(split, {split})
+    words_of_split = SPLIT_WORDS.get(split, {split})
     found = []
     for path in words:
         # what cannot be recognised may still be the corpus
-        if words[path] & asked and detect_modality(path) in (modality, None):
+        if words[path] & words_of_split and detect_modality(path) in (modality, None):
             found.append(path)
     if config:
         of_config = [path for path in found if config in path.relative_to(copy).as_posix()]
@@ -139,7 +150,7 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
 
 
 def _list_words_of_names(folder: Path) -> dict[Path, set[str]]:
-    """Return {file or folder down to two levels below: the words of its name}, the upper level first."""
+    """Return {file or folder: the words of its name}, down to two levels below a folder, the upper level first."""
     words: dict[Path, set[str]] = {}
     for glob in ("*", "*/*"):
         for path in sorted(folder.glob(glob)):
@@ -149,9 +160,9 @@ def _list_words_of_names(folder: Path) -> dict[Path, set[str]]:
 
 
 def _find_other_split(words: Mapping[Path, set[str]]) -> Path | None:
-    """Return the first file or folder that is called like any split; None if there is none.
+    """Return the first file or folder whose name contains that of any split; None if there is none.
 
-    words   the words of each one's name
+    words   {file or folder: the words of its name}
     """
     any_split = set().union(*SPLIT_WORDS.values())
     for path, words_of_name in words.items():
@@ -161,9 +172,7 @@ def _find_other_split(words: Mapping[Path, set[str]]) -> Path | None:
 
 
 def list_local_corpora() -> dict[str, tuple[str, Path]]:
-    """List what is under $ANISOSCOPE_DATA: {name: (modality, path)} of texts, tables, and folders of images or
-    clips.
-    """
+    """List corpora under $ANISOSCOPE_DATA: {name: (modality, path)} of texts, tables, folders of images or clips."""
     found: dict[str, tuple[str, Path]] = {}
     for path in sorted(get_data_folder().rglob("*")):
         name = path.relative_to(get_data_folder()).as_posix()
@@ -209,9 +218,7 @@ def detect_modality(path: Path) -> str | None:
 
 
 def _list_names(path: Path) -> Iterable[str]:
-    """Return the names of the files in a folder, or of those that the first rows of a manifest list; else the file's
-    own.
-    """
+    """Return the names of the files in a folder, or in the first rows of a manifest; of any other file its own."""
     if path.is_dir():
         return (file.name for file in path.rglob("*") if not file.name.startswith("."))
     if get_ending(path) not in MANIFESTS:

@@ -37,24 +37,28 @@ class MediaCorpus:
     skip_bad: bool = False
 
     def unit_word(self, item: str) -> str:
-        """Return the word for a unit (`speaker`); if each file is a unit, the word `item`."""
+        """Return what a unit is called: `speaker`, or `item` if each file is a unit.
+
+        item   what a file is called, such as `clip`
+        """
         return item if self.source["unit"] == "file" else str(self.source["unit"])
 
 
-def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[str, bytes, bool], Any]) -> MediaCorpus:
+def open_media(
+    name: str, modality: str, options: CorpusOptions, check: Callable[[str, bytes, bool], Any]
+) -> MediaCorpus:
     """Open a corpus of clips or images: find its items, read and check each, and stop after `limit` units.
-
-    check   called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
 
     All bad items are reported in one CorpusError; with `skip_bad` they are left out and counted.
 
     name    the corpus, as the user wrote it
-    asked   how it is to be read
+    check   called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
+    options   how it is to be read
     """
-    found = _find_items(name, modality, asked)
-    checked = _check_items(found.items, asked, check)
+    found = _find_items(name, modality, options)
+    checked = _check_items(found.items, options, check)
     items, bad = checked.items, checked.bad
-    if bad and not asked.skip_bad:
+    if bad and not options.skip_bad:
         raise CorpusError(f"readable files in {name}", list_faulty(bad), "repair or remove them, or pass --skip-bad")
     if not items:
         raise CorpusError(f"at least one readable file in {name}", f"{len(bad)} that are not", "name another corpus")
@@ -63,7 +67,7 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
         **found.source,
         "unit": "speaker" if have_speakers else "file",
         "items": len(items),
-        "limit": asked.limit,
+        "limit": options.limit,
         "skipped": len(bad),
     }
     if bad:
@@ -71,7 +75,7 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
     # hashes of the bytes, not names: files that were renamed or moved are the same corpus
     fingerprint = hash_parts([checked.hashes, checked.unit])
     unit = np.array(checked.unit, np.int64)
-    return MediaCorpus(name, items, checked.infos, unit, fingerprint, source, asked.skip_bad)
+    return MediaCorpus(name, items, checked.infos, unit, fingerprint, source, options.skip_bad)
 
 
 class CheckedItems(NamedTuple):
@@ -84,10 +88,13 @@ class CheckedItems(NamedTuple):
     bad: list[str]
 
 
-def _check_items(found: Iterable[Item], asked: CorpusOptions, check: Callable[[str, bytes, bool], Any]) -> CheckedItems:
+def _check_items(
+    found: Iterable[Item], options: CorpusOptions, check: Callable[[str, bytes, bool], Any]
+) -> CheckedItems:
     """Read and check each item, of `limit` units at most; units are numbered in order of appearance.
 
-    asked   how the corpus is to be read
+    found   the items in order
+    options   how the corpus is to be read
     check   as for `open_media`
     """
     checked = CheckedItems([], [], [], [], [])
@@ -95,13 +102,13 @@ def _check_items(found: Iterable[Item], asked: CorpusOptions, check: Callable[[s
     for item in found:
         try:
             data = item.read()
-            info = check(item.name, data, asked.skip_bad)
+            info = check(item.name, data, options.skip_bad)
         except CorpusError as error:
             checked.bad.append(f"{item.name} ({error.got})")
             continue
         # without a speaker every item is a unit of its own
         key = f"item {len(checked.items)}" if item.unit is None else f"unit {item.unit}"
-        if key not in numbers and len(numbers) == asked.limit:
+        if key not in numbers and len(numbers) == options.limit:
             break
         checked.unit.append(numbers.setdefault(key, len(numbers)))
         checked.items.append(item)
@@ -110,14 +117,17 @@ def _check_items(found: Iterable[Item], asked: CorpusOptions, check: Callable[[s
     return checked
 
 
-def _find_items(name: str, modality: str, asked: CorpusOptions) -> FoundItems:
-    """Find the items of a corpus: on the hub, on this machine, or made here."""
-    place = resolve_corpus(name, modality, asked)
+def _find_items(name: str, modality: str, options: CorpusOptions) -> FoundItems:
+    """Find the items (clips or images) of a corpus: on the hub, on this machine, or made by a function.
+
+    options   how the corpus is to be read
+    """
+    place = resolve_corpus(name, modality, options)
     if isinstance(place, HubPart):
-        return find_hub_items(place, asked.column)
+        return find_hub_items(place, options.column)
     if isinstance(place, Path):
-        return find_local_items(place, modality, asked.column)
-    found: FoundItems = place.made()
+        return find_local_items(place, modality, options.column)
+    found: FoundItems = place.make()
     return found
 
 

@@ -60,9 +60,13 @@ def open_plan(
 ) -> tuple[Plan, dict[str, Any]]:
     """Open the corpus `name` for a model. Return its batches, and the manifest's entry on it.
 
-    sequences   use only so many windows of the text, evenly spread over it
-    options     fields of `data.corpora.CorpusOptions`; and `files`, (i, n), to read files i, i + n, i + 2n … of a
-                folder of texts only (`data.by_file`); and `to_merge`, whether runs of other files will be added
+    processor      the model's tokenizer, feature extractor or image processor
+    modality       what the model reads: text, speech or image
+    max_length     tokens of a window at most, of speech positions; None: what the model reads (of texts at most 512)
+    batch_tokens   positions of a batch at most, padding counted
+    sequences      use only so many windows of the text, evenly spread over it
+    options        fields of `data.corpora.CorpusOptions`; and `files`, (i, n), to read files i, i + n, i + 2n … of a
+                   folder of texts only (`data.by_file`); and `to_merge`, whether runs of other files will be added
 
     UsageError for options that the modality does not have.
     """
@@ -109,7 +113,11 @@ def _refuse_options_of_other_modalities(
 def _plan_media(
     corpus: Any, model: Any, processor: Any, modality: str, max_length: int | None, batch_tokens: int
 ) -> Any:
-    """Batch a corpus of images or clips for a model."""
+    """Return the batches of a corpus of images or clips for a model.
+
+    max_length     positions of a window of speech at most; None: as many as 30 seconds have
+    batch_tokens   positions of a batch at most
+    """
     # By name: import statements say what every run uses (`provenance.hash_code_used`), and one of texts uses neither.
     module, kind = PLANS[modality]
     plan_of_modality = getattr(import_module(module), kind)
@@ -120,8 +128,11 @@ def _plan_media(
 
 
 def _prepare_for_merge(plan: Any, corpus: Any) -> dict[str, Any]:
-    """Number the units (documents, clips, images) of a plan by the content of their files, so that runs of other files
-    can be added. Return the files with their hashes, for the manifest.
+    """Change the unit numbers of a plan so that runs of other files can be added to its run.
+
+    Units (documents, clips, images) are then numbered by the content of their file, whatever other files are measured.
+
+    Returns the manifest's entry on the files, with their hashes.
     """
     files = getattr(corpus, "files", None) or {Path(corpus.name).name: corpus.fingerprint}
     plan.unit = number_by_content(plan.unit, list(files.values()))
@@ -140,7 +151,15 @@ def _open_plan_by_file(
     batch_tokens: int,
     options: dict[str, Any],
 ) -> tuple[Plan, dict[str, Any]]:
-    """Open a share of the files of a folder of texts, as `open_plan` does; one file is in memory at a time."""
+    """Open a share of the files of a folder of texts. Return its batches, and the manifest's entry on it.
+
+    Only one file is in memory at a time.
+
+    files          (i, n): read files i, i + n, i + 2n … in path order
+    max_length     tokens of a window at most; None: what the model reads, at most 512
+    batch_tokens   positions of a batch at most, padding counted
+    options        fields of `CorpusOptions`
+    """
     from anisoscope.data.by_file import PlanByFile, find_share
     from anisoscope.models.families import family_named
 
@@ -148,7 +167,7 @@ def _open_plan_by_file(
     length = choose_text_length(config, tokenizer, max_length)
 
     def make(corpus: Any, reader: Any) -> Any:
-        """Plan one file, read by a tokenizer."""
+        """Return the batches of one file, tokenised by `reader`."""
         return _plan_text(corpus, model, reader, length, batch_tokens)
 
     share = find_share(name, files, **options)
@@ -163,7 +182,7 @@ def _open_plan_by_file(
 
 
 def _describe_skipped(count: int | None) -> list[str]:
-    """Return the warning that items were left out; none if there are none."""
+    """Return a warning that items could not be read and were left out; empty if there are none."""
     if not count:
         return []
     plural = "" if count == 1 else "s"
@@ -173,11 +192,14 @@ def _describe_skipped(count: int | None) -> list[str]:
 def open_texts_with_images(
     name: str, model: Any, processor: Any, *, batch_tokens: int = 4096, **options: Any
 ) -> tuple[Plan, dict[str, Any]] | None:
-    """Open images with captions, or chats with images, for a vision-language model. Return its batches, and the
-    manifest's entry; None if the corpus holds other things.
+    """Open images with captions, or chats with images, for a vision-language model.
 
-    processor  of images and texts; a text: why there is none
-    options   fields of `data.corpora.CorpusOptions`
+    Returns (its batches, the manifest's entry on the corpus); None if the corpus holds other things.
+
+    name           of the corpus
+    processor      of images and texts together; a text that says why there is none
+    batch_tokens   positions of a batch at most, padding counted
+    options        fields of `data.corpora.CorpusOptions`
 
     UsageError for options that only texts have.
     """
@@ -206,9 +228,10 @@ def open_texts_with_images(
 
 
 def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Return the function that reads the corpus; None if it holds no texts with images.
+    """Return a function without arguments that reads a corpus; None if it holds no texts with images.
 
     module    `data.image_texts`
+    name      of the corpus
     options   fields of `CorpusOptions`; those that only texts have are not used
     """
     path = find_path(name)
@@ -225,7 +248,10 @@ def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) 
 
 
 def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if an option was given that only texts have."""
+    """Raise UsageError if an option was given that only corpora of text have.
+
+    options   fields of `CorpusOptions`
+    """
     for option in OF_TEXTS:
         value = options.get(option)
         if value is not None and value != "auto":
@@ -233,13 +259,17 @@ def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
             raise UsageError("options of texts with images", f"--{option.replace('_', '-')} {value}", cure)
 
 
-def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
-    """Batch texts in memory for a model; each is a document and a unit. `how` are keyword arguments of `open_plan`."""
+def open_texts(texts: list[str], model: Any, processor: Any, **options: Any) -> tuple[Plan, dict[str, Any]]:
+    """Open texts in memory for a model, each a unit of its own. Return their batches, and the manifest's entry on them.
+
+    processor   the model's tokenizer
+    options     further arguments of `open_plan`
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
         lines = [json.dumps({"text": text}) for text in texts]
         path.write_text("\n".join(lines), "utf-8")
-        plan, described = open_plan(str(path), model, processor, modality="text", **how)
+        plan, described = open_plan(str(path), model, processor, modality="text", **options)
     # the temporary file means nothing to a reader of the manifest
     described.pop("path", None)
     described["name"] = "texts"
@@ -264,7 +294,7 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
         holds = detect_modality(path)
     if holds not in EXAMPLES or holds == modality:
         return
-    # a manifest of clips may have their texts beside them
+    # a manifest of clips may have a column with their texts
     if modality == "text" and path is not None and is_table(path) and (column or has_text(path)):
         return
     cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
@@ -272,7 +302,10 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
 
 
 def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
-    """Return the tokens of a window: `max_length`, or what the model reads, 512 at most.
+    """Return how many tokens a window of text has at most.
+
+    config       the model's configuration
+    max_length   as the user chose it; None: as many as the model reads, but no more than 512
 
     UsageError without a tokenizer, or if the model reads less than `max_length`.
     """
@@ -287,7 +320,10 @@ def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> i
 
 
 def find_longest_input(config: Any, tokenizer: Any) -> int | None:
-    """Return how many tokens the model reads at once, by its position table and its tokenizer; None if unknown."""
+    """Return how many tokens a model reads at once, by its position table and its tokenizer; None if unknown.
+
+    config   the model's configuration
+    """
     limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
     # T5 keeps a length in its config that it does not need: its positions are relative
     if not getattr(config, "relative_attention_num_buckets", None):
@@ -311,7 +347,11 @@ def _count_positions(config: Any) -> int | None:
 
 
 def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
-    """Batch a text corpus for a model, in tokens, or in words for a model that reads characters."""
+    """Return the batches of a text corpus for a model: in tokens, or in words for a model that reads characters.
+
+    length         tokens of a window at most
+    batch_tokens   positions of a batch at most, padding counted
+    """
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import find_stack
     from anisoscope.models.families import family_named
@@ -324,12 +364,17 @@ def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     start = None
     if getattr(config, "is_encoder_decoder", False):
         start = find_decoder_start(config)
+    # An encoder–decoder reads the text in its encoder.
+    stack = find_stack(model) if start is None else "encoder"
+    # A budget of 1 puts every window into a batch of its own.
+    if family.alone:
+        batch_tokens = 1
     plan = plan_text(
         corpus,
         tokenizer,
         max_length=length,
-        batch_tokens=1 if family.alone else batch_tokens,
-        stack="encoder" if start is not None else find_stack(model),
+        batch_tokens=batch_tokens,
+        stack=stack,
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )
@@ -349,18 +394,18 @@ def open_labelled(
 ) -> LabelledCorpus:
     """Open and check a labelled corpus. CorpusError, with a cure, if it is not fit for use.
 
-    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set; others are
-             guessed, but no second text if only `text` is given
-    seed     of generated corpora, and of splits that the corpus does not have
-    limit    the first examples of each split only, balanced over the classes
-    for_training  whether each split needs examples of every class; else a table without splits needs two of each
+    columns        {role: column} for the roles `text`, `second`, `label`, `rationale`, `split` of a table or hub data
+                   set; others are guessed, but no second text if only `text` is given
+    seed           of generated corpora, and of splits that the corpus does not have
+    limit          number of examples of each split at most, balanced over the classes; None: all
+    for_training   whether each split needs examples of every class; else a table without splits needs two of each
     """
     place = resolve_corpus(name, "labelled", CorpusOptions(limit=limit))
     if isinstance(place, NamedCorpus):
         if columns:
             expected = f"no column names for {name}, whose columns are known"
             raise UsageError(expected, ", ".join(columns), "leave them out")
-        corpus = place.made(name, seed)
+        corpus = place.make(name, seed)
     else:
         corpus = open_table(name, place, dict(columns or {}), seed)
     if not for_training and corpus.has_no_splits:

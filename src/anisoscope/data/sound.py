@@ -54,12 +54,11 @@ def decode_samples(name: str, data: bytes, rate: int) -> Samples:
 
 
 def check(name: str, data: bytes, decode: bool) -> ClipInfo:
-    """Return the header of a clip. CorpusError if it is damaged.
+    """Return what a clip's header says, after a check of the clip. CorpusError if it is damaged.
 
-    All of it is decoded with `decode`, or if only that tells its length (formats other than WAV and FLAC).
-
-    name   of the clip, for errors
-    data   the encoded bytes
+    name     of the clip, for errors
+    data     the encoded bytes
+    decode   decode all of it; formats other than WAV and FLAC always are, since only that tells their length
     """
     info = _read_header(name, data)
     if decode or not data.startswith((b"RIFF", b"fLaC")):

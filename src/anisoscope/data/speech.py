@@ -28,10 +28,12 @@ TRANSCRIPTS = "transcripts"
 
 
 def open_speech(name: str, **options: Any) -> MediaCorpus:
-    """Open a speech corpus: a sound file, a folder (by a `manifest.csv` in or above it), a manifest, or a hub data
-    set.
+    """Open a speech corpus: a sound file, a folder of them, a manifest (a table of clips), or a hub data set.
 
-    options   fields of `CorpusOptions`. A unit is a speaker if a column names speakers, otherwise a clip
+    A folder is read by a `manifest.csv` in it or above it, if there is one. A unit is a speaker if a column names
+    speakers, otherwise a clip.
+
+    options   fields of `CorpusOptions`
     """
     corpus = open_media(name, "speech", CorpusOptions(**options), check)
     formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
@@ -56,12 +58,14 @@ def _find_prompt(config: Any, processor: Any) -> list[int]:
 def _read_transcripts(
     corpus: MediaCorpus, windows: "ClipWindows", processor: Any, config: Any, prompt: int
 ) -> tuple[list[list[int]], str]:
-    """Return (the token ids of each window's transcript, a note to the user); no ids if the decoder reads none.
+    """Return (token ids of each window's transcript, a note to the user); no ids if the decoder is to read none.
 
-    Transcripts are read if every clip has one and none is cut into several windows: nobody knows which words of a
-    transcript belong to a window, and clips with and without words must not be mixed.
+    The decoder reads transcripts if every clip has one and none is cut into several windows: nobody knows which words
+    of a transcript belong to a window, and clips with and without words must not be mixed.
 
-    prompt   how many tokens the decoder reads before the transcript
+    windows   the windows that the clips are cut into
+    config    the model's configuration
+    prompt    how many tokens the decoder reads before the transcript
     """
     clips = windows.clip.tolist()
     texts = {clip: corpus.items[clip].text for clip in clips}
@@ -102,7 +106,9 @@ def _explain_no_transcripts(texts: list[str], windows: int, tokenizer: Any) -> s
 
 
 def _find_decoder_starts(unit: Index, prompt: int, texts: list[list[int]]) -> Index:
-    """Return where what the decoder reads with each window begins within its unit, in tokens [window].
+    """Return for each window at which token of its unit the decoder's input begins [window].
+
+    The decoder's inputs of all windows of a unit (a speaker or clip) are counted through.
 
     unit     number of each window's unit
     prompt   length of the prompt
@@ -138,7 +144,11 @@ class SoundInput(NamedTuple):
 
 
 def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> SoundInput:
-    """Return how a model reads sound, by the checkpoint's feature extractor if `processor` has one.
+    """Find out how a model reads sound: as log-mel windows or as samples, and how many samples make a position.
+
+    config       the model's configuration
+    processor    the checkpoint's feature extractor, alone or inside a processor; None: the default of its family
+    max_length   positions of a window at most; None: as many as 30 seconds have
 
     UsageError for a model that reads no sound, or an extractor of another window length.
     """
@@ -180,7 +190,7 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
 
 
 def _record_settings(extractor: Any) -> dict[str, Any]:
-    """Return the settings of a feature extractor that a manifest names, as far as it has them."""
+    """Return those settings of a feature extractor that the run's manifest lists, by name."""
     settings = {}
     for name in RECORDED:
         if hasattr(extractor, name):
@@ -189,8 +199,9 @@ def _record_settings(extractor: Any) -> dict[str, Any]:
 
 
 def _require_window(config: Any, extractor: Any) -> None:
-    """Raise UsageError if the extractor's window is not the model's: Whisper reads windows of one length only, that of
-    its position table.
+    """Raise UsageError if a feature extractor makes windows of another length than the model reads.
+
+    Whisper reads windows of one length only, that of its position table.
     """
     wanted = 2 * int(config.max_source_positions)
     got = int(getattr(extractor, "nb_max_frames", 0))
@@ -200,7 +211,10 @@ def _require_window(config: Any, extractor: Any) -> None:
 
 
 def _default_extractor(config: Any, features: bool) -> Any:
-    """Return the usual feature extractor of the model's family, for a checkpoint that has none."""
+    """Return the usual feature extractor of a model's family, for a checkpoint that has none.
+
+    features   the model reads log-mel features, rather than samples
+    """
     from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
     if not features:
@@ -212,7 +226,10 @@ def _default_extractor(config: Any, features: bool) -> Any:
 
 
 def _find_receptive_field(config: Any) -> int:
-    """Return how many samples the convolutions need for one position."""
+    """Return how many samples the convolutions of a speech model need for one position.
+
+    config   the model's configuration
+    """
     kernels = getattr(config, "conv_kernel", ())
     strides = getattr(config, "conv_stride", ())
     needed = 1
@@ -225,8 +242,9 @@ def _find_receptive_field(config: Any) -> int:
 class ClipWindows(NamedTuple):
     """Windows cut from clips; every column is [window] int64.
 
-    first, length   in samples of the clip
-    start           where it begins within its unit, in samples or mel frames
+    clip, unit      number of the clip in the corpus, and of its unit (a speaker or clip)
+    first, length   first sample of the window in its clip, and number of its samples
+    start           where the window begins within its unit, in samples or mel frames
     """
 
     clip: Index
@@ -239,7 +257,8 @@ class ClipWindows(NamedTuple):
 def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
     """Cut every clip into as few windows of equal length (to a sample) as the longest window allows.
 
-    kept   indices of the clips to cut
+    kept   numbers of the clips to cut
+    how    how the model reads sound, with the longest window
     """
     rows = []
     reached = dict.fromkeys(corpus.unit.tolist(), 0)
@@ -351,7 +370,7 @@ class SpeechPlan(Plan):
         return ids, mask
 
     def _window(self, row: int) -> Samples:
-        """Return the samples of a window; the last decoded clip is remembered."""
+        """Return the samples of window number `row`; the last decoded clip is remembered."""
         clip = int(self.windows.clip[row])
         if self._last[0] != clip:
             item = self.corpus.items[clip]
@@ -360,8 +379,9 @@ class SpeechPlan(Plan):
         return self._last[1][first : first + int(self.windows.length[row])]
 
     def _inputs(self, sounds: list[Samples]) -> tuple[dict[str, Any], str, int]:
-        """Return (the model's keyword arguments for these sounds, the name of their stream: frames or samples, its
-        width).
+        """Return (the model's keyword arguments for these sounds, what it reads: `frames` or `samples`, their number).
+
+        sounds   samples of each window
         """
         how = self.how
         options = {"sampling_rate": how.rate, "return_tensors": "pt"}
@@ -380,6 +400,8 @@ def _select_long_enough(corpus: MediaCorpus, how: SoundInput) -> Index:
     """Return the numbers of the clips that are long enough for a position of the model.
 
     CorpusError if none is, or if some are not, unless bad ones are skipped.
+
+    how   how the model reads sound, with the fewest samples of a position
     """
     lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
     kept = np.flatnonzero(lengths >= how.shortest)
@@ -392,12 +414,13 @@ def _select_long_enough(corpus: MediaCorpus, how: SoundInput) -> Index:
 
 
 def _batch_windows(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
-    """Group windows of clips into batches within the budget.
-
-    lengths   samples of each window
-    budget    positions of a batch at most
+    """Group windows of clips into batches of at most `budget` positions; returns the window numbers of each batch.
 
     Only windows of the same length share a batch if the model allows no padding.
+
+    lengths   samples of each window
+    how       how the model reads sound
+    config    the model's configuration
     """
     # Whisper pads every window to the whole of its position table
     if how.kind == "features":

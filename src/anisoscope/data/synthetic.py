@@ -24,7 +24,9 @@ _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 @cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
-    """Make the corpus `planted` or `planted:N`, which has N classes marked by keywords. The seed fixes every word.
+    """Make the synthetic corpus `planted` or `planted:N`, whose N classes (2) are marked by keywords.
+
+    seed   decides every word: the same seed gives the same corpus
 
     UsageError unless N is 2 to 50.
     """
@@ -54,7 +56,11 @@ def _read_number_of_classes(name: str) -> int:
 
 @cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
-    """Make the corpus `planted-pairs`: pairs of texts with the classes entailment, neutral and contradiction."""
+    """Make the synthetic corpus `planted-pairs`: pairs of texts with the classes entailment, neutral, contradiction.
+
+    name   of the corpus
+    seed   decides every word: the same seed gives the same corpus
+    """
     draw = np.random.default_rng([seed, 3])
     words = _draw_words(FILLERS + 2 * THINGS, draw)
     fillers = words[:FILLERS]
@@ -89,7 +95,7 @@ def _compute_zipf(count: int) -> NDArray[np.float64]:
 
 
 def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
-    """Make `size` texts with classes in turn: fillers, one to three keywords of the class, sometimes one of another.
+    """Make `size` texts, of each class in turn: filler words, one to three keywords of the class, sometimes another's.
 
     fillers    words that say nothing of the class
     keywords   words of each class

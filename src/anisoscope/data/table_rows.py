@@ -73,7 +73,10 @@ def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
 
 
 def read_rows_strict(path: Path, cure: str) -> list[Row]:
-    """Read all rows that have columns. CorpusError lists the rows that cannot be read."""
+    """Read all rows of a table. CorpusError, with their places, if some cannot be read.
+
+    cure   what the error says to do
+    """
     rows = list(read_table_rows(path))
     bad = [f"{row.place}: {row.fault}" for row in rows if row.fault]
     if bad:
@@ -95,11 +98,11 @@ def list_faulty(bad: list[str]) -> str:
 
 
 def require_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
-    """Return the requested column; CorpusError with near names and all columns if there is none of this name.
+    """Return a column's name unchanged. CorpusError, with similar names and all columns, if there is no such column.
 
-    column    the name asked for
-    present   the columns there are
-    where     of what they are, for errors
+    column    the name that the user gave
+    present   the columns that there are
+    where     the table or data set, for errors
     role      what the column is for, in words
     """
     present = list(map(str, present))
@@ -156,12 +159,12 @@ def _parse_json(text: str) -> tuple[Any, str]:
 
 
 def _make_row(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
-    r"""Make a row of a JSON object, or of a text alone; other values, and half a character, give a row with a fault.
+    r"""Make a row of a parsed JSON value: an object, or a text alone. Any other value gives a row with a fault.
 
     place       where the row is: `line 7`
     found       the parsed value
     otherwise   the fault if it is neither object nor text
-    escaped     whether the text holds `\u` escapes, which may be half a character (a lone surrogate)
+    escaped     whether the JSON holds `\u` escapes; half a character (a lone surrogate) among them is a fault too
     """
     if isinstance(found, str):
         found = {"text": found}
@@ -199,10 +202,11 @@ def _iter_parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
 
 
 def _iter_delimited_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of CSV and TSV by strict rules, reading only what is asked for.
+    """Yield the rows of a CSV or TSV file by strict rules, reading only what is asked for.
 
-    A record that breaks the rules, has another number of columns than the header, or whose quotation mark stays open
-    over lines that look like rows is a fault of its first line; reading goes on after that line.
+    A faulty record gives a row with a fault, and reading goes on after its first line. Faulty are records that break
+    the rules, that have another number of columns than the header, or whose open quotation mark swallows lines that
+    look like rows.
     """
     csv.field_size_limit(LARGEST_FIELD)
     table = _Table(path)
@@ -261,7 +265,10 @@ class _Table:
         return None
 
     def put_back(self, taken: list[str]) -> None:
-        """Put lines back, so that they are read again."""
+        """Put lines back in front of those that are still to be read.
+
+        taken   the lines, in order
+        """
         self.ahead.extendleft(reversed(taken))
         self.number -= len(taken)
 
@@ -327,8 +334,7 @@ class _Table:
         return not goes_on
 
     def look_like_rows(self, taken: list[str]) -> bool:
-        """Return whether the lines of one record look like separate rows, so that its quotation mark was probably left
-        open.
+        """Return whether the lines of one record look like rows of their own: then its quotation mark was left open.
 
         At least half of the lines that can show it must do so. A line between the first and the last shows it if it has
         as many columns as the header and, in one of them, a value known from other rows. The first line is judged only
@@ -349,8 +355,9 @@ class _Table:
         return any(shown) and 2 * sum(shown) >= len(shown)
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
-        """Return whether one of the (column, value) pairs occurs in other rows too, or is a number in a column of
-        numbers.
+        """Return whether a value is one that its column usually holds: it is repeated, or a number among numbers.
+
+        values   (number of the column, value); one such value is enough
         """
         for column, value in values:
             counts, is_numeric = self._seen[column]
@@ -381,7 +388,10 @@ class _Table:
         return seen
 
     def _peek(self, places: int) -> str | None:
-        """Return a line ahead without taking it: that `places` after the next one; None if there is none."""
+        """Return a later line without taking it; None at the end of the file.
+
+        places   how many lines after the next one it is
+        """
         while len(self.ahead) <= places:
             line = next(self.rest, None)
             if line is None:
@@ -397,7 +407,7 @@ class _Table:
 
 
 def _describe_repeated(header: list[str]) -> str:
-    """Say which names of columns are there several times; empty if none is."""
+    """Say which columns of a header have the same name; empty if all names differ."""
     twice = [name for name, count in Counter(header).items() if count > 1]
     if not twice:
         return ""
@@ -405,7 +415,9 @@ def _describe_repeated(header: list[str]) -> str:
 
 
 def _find_open_column(values: list[str]) -> int:
-    """Return which value of a line is the one whose quotation mark stays open: the last that begins with one, else 0.
+    """Return the position of the value whose quotation mark is not closed in its line.
+
+    It is the last value that begins with a quotation mark; 0 if there is none.
 
     values   of the line, split at every separator
     """

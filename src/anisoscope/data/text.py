@@ -134,7 +134,7 @@ def _read_text(
     # such a corpus comes as documents: nothing is left to split
     if asked.documents != "auto":
         raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
-    read, source = place.made(asked.limit)
+    read, source = place.make(asked.limit)
     return read, source
 
 

@@ -221,19 +221,19 @@ def open_vectors(
         cure = CURES.get(get_ending(place), "convert it, for instance to .npy or .parquet")
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), cure)
     content = read_content(place, split=split)
-    asked = {"columns": columns, "unit_column": unit_column, "label_column": label_column}
-    return read_vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **asked)
+    named = {"columns": columns, "unit_column": unit_column, "label_column": label_column}
+    return read_vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **named)
 
 
-def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
+def read_vectors_of(content: Content, name: str, source: dict[str, Any], **named: str | None) -> VectorArrays:
     """Decide what each column of a file or table is (vectors, units, labels, mask), and make vectors of it.
 
     name      name of the file or table, for errors and the result
     source    what the caller knows of the origin, for the result's `source`; how each column was understood is added
               there as `reading`
-    asked     `columns`, `unit_column`, `label_column` as for `open_vectors`
+    named     `columns`, `unit_column`, `label_column` as for `open_vectors`
     """
-    roles = decide_roles(content, name, **asked)
+    roles = decide_roles(content, name, **named)
     layers = _build_layers(content, roles)
     first = next(iter(layers.values()))
     reading = describe_roles(content, roles, name, first.shape)
@@ -248,7 +248,7 @@ def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked
 
 
 def _list_column(content: Content, name: str | None) -> list[Any] | None:
-    """Return the entries of a column; None without a name."""
+    """Return the entries of a column as a list; None if `name` is None."""
     if name is None:
         return None
     entries: list[Any] = np.asarray(content.columns[name]).tolist()
@@ -256,7 +256,10 @@ def _list_column(content: Content, name: str | None) -> list[Any] | None:
 
 
 def _find_mask(content: Content, roles: Roles) -> Any:
-    """Return the array that says which tokens are real: the file's own, else the one that reading made; else None."""
+    """Return the array that says which tokens are real [sequence, token]; None if all are.
+
+    It is a column of the file, or was made when sequences of different lengths were read.
+    """
     if roles.mask is not None:
         return content.columns[roles.mask]
     for column in chain.from_iterable(roles.layers.values()):
@@ -266,7 +269,7 @@ def _find_mask(content: Content, roles: Roles) -> Any:
 
 
 def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
-    """Return the array of each layer; columns of numbers are put side by side into [row, dim]."""
+    """Return {layer: its array}; columns of single numbers are joined to an array [row, dim]."""
     layers: dict[str, Any] = {}
     for layer, columns in roles.layers.items():
         first = content.columns[columns[0]]
@@ -308,7 +311,10 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
 
 
 def _explain_damage(path: Path, error: BaseException) -> CorpusError:
-    """Make the error for a file whose reader failed. The caller raises it."""
+    """Make the error for a file that could not be read. The caller raises it.
+
+    error   what the reader raised
+    """
     reason = (str(error) or type(error).__name__).splitlines()[0]
     # numpy and torch refuse objects in words of their own, since unpickling them could run code
     if any(word in reason.lower() for word in ("pickle", "object", "weights_only", "unsupported global")):
@@ -320,7 +326,7 @@ def _explain_damage(path: Path, error: BaseException) -> CorpusError:
 
 
 def _read_arrays(path: Path) -> Content:
-    """Read arrays of numpy or safetensors; formats that allow it are only read when sliced."""
+    """Read the arrays of a .npy, .npz or .safetensors file; large ones stay on the disk until rows are sliced."""
     if get_ending(path) == ".safetensors":
         file: Any = safe_open(path, framework="pt")
         names = sorted(file.keys(), key=natural_sort_key)
@@ -337,7 +343,10 @@ def _read_arrays(path: Path) -> Content:
 
 
 def _read_archive(archive: Any, path: Path) -> dict[str, Any]:
-    """Return {name: array} of an opened .npz archive; large ones are only read when sliced."""
+    """Return {name: array} of an opened .npz archive; large ones stay on the disk until rows are sliced.
+
+    path   of the archive
+    """
     arrays: dict[str, Any] = {}
     mapped = _map_large_members(path)
     for name in sorted(archive.files, key=natural_sort_key):
@@ -395,7 +404,10 @@ def _is_mapped(info: ZipInfo) -> bool:
 
 
 def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
-    """Return {name: array} of the large arrays of an .npz archive that need no unpacking; they are read when sliced."""
+    """Return {name: array} of those large arrays of an .npz archive that are stored without compression.
+
+    They stay on the disk until rows are sliced.
+    """
     found: dict[str, NDArray[Any]] = {}
     with ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
@@ -504,8 +516,10 @@ def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> I
 
 
 def _build_content(found: dict[str, Any], path: Path) -> Content:
-    """Make the content of a file out of arrays by name; those with no axis or more than three are listed as
-    unusable.
+    """Return the content of a file that holds these arrays; those with no axis or more than three are unusable.
+
+    found   {name: array}
+    path    of the file
     """
     if {"indices", "indptr", "data"} <= found.keys():
         cure = "store numbers: numpy.save('x.npy', x.toarray())"
@@ -535,9 +549,12 @@ def _require_axes(name: str, values: Any, path: Path) -> None:
 
 
 def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays with `hidden_states` [token, layer, dim] split into layers, if `token_ids` [token] says so.
+    """Split the hidden states that vLLM writes [token, layer, dim] into an array for each layer.
 
-    vLLM writes such a file for each request. Read as [sequence, token, dim], its layers would count as tokens.
+    Read as [sequence, token, dim], its layers would count as tokens. Arrays of other files are returned unchanged; that
+    a file is vLLM's is known by `token_ids` [token] next to `hidden_states`.
+
+    found   {name: array}
     """
     hidden, ids = found.get("hidden_states"), found.get("token_ids")
     if hidden is None or ids is None or hidden.ndim != 3 or ids.ndim != 1 or len(ids) != len(hidden):
@@ -592,7 +609,7 @@ def read_dataset(dataset: Any) -> Content:
 
 
 def _read_folder(folder: Path) -> Content:
-    """Read the files of a folder: each is a layer, or they hold consecutive rows, as their names say."""
+    """Read the files of a folder: each is a layer, or they hold consecutive rows; their names say which."""
     files = _list_vector_files(folder)
     if not files:
         raise _refuse_folder(folder)
@@ -713,7 +730,10 @@ def _require_same_columns(parts: Sequence[Content], files: Sequence[Path], *, by
 
 
 def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:
-    """Join the rows of one column, file after file. CorpusError if their vectors differ in width."""
+    """Join the rows of one column, file after file. CorpusError if their vectors differ in width.
+
+    pieces   the column's array in each file
+    """
     widths = {piece.shape[1:] for piece in pieces}
     if len(widths) > 1:
         shapes = ", ".join(str(list(piece.shape)) for piece in pieces[:3])

@@ -1,6 +1,6 @@
 """Vectors in JSON: lists of numbers, records, and the answers of embedding services, wherever the numbers lie in them.
 
-Every list of numbers has a path (`data[].embedding`). Those of one path are vectors, and what stands beside each
+Every list of numbers has a path (`data[].embedding`). Those of one path are vectors, and what is next to each
 (numbers, texts, the entry of a list as long) are columns. Known to be read so: OpenAI, Azure, Mistral, Jina and Voyage
 (`data[].embedding`, base64 too), Cohere (`embeddings[]`, `embeddings.float[]`), Google (`embedding.values`,
 `embeddings[].values`, `predictions[].embeddings.values`), text-embeddings-inference (`[]`, `[][]`), Ollama, Pinecone,
@@ -40,13 +40,13 @@ class FoundVectors:
 
     path    its keys, with `[]` for lists: `data[].embedding`
     places  its index in each of the lists on the path
-    beside  the single values found with it, by name
+    scalars  the single values found with it, by name
     """
 
     path: str
     places: tuple[int, ...]
     numbers: NDArray[Any]
-    beside: dict[str, Any]
+    scalars: dict[str, Any]
 
 
 def read_json_vectors(path: Path) -> Content:
@@ -128,20 +128,20 @@ def read_json_value(value: Any, file: str) -> Content:
 
 
 def _iter_lists_of_numbers(
-    value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]
+    value: Any, path: str, places: tuple[int, ...], scalars: dict[str, Any]
 ) -> Iterator[FoundVectors]:
     """Yield every list of numbers inside a JSON value, in order, with its path and the single values found with it.
 
-    path     keys that lead to the value, with `[]` for lists
-    places   its index in each of these lists
-    beside   single values found on the way, by name
+    path      keys that lead to the value, with `[]` for lists
+    places    its index in each of these lists
+    scalars   single values found on the way, by name
     """
     if isinstance(value, dict):
-        yield from _iter_lists_of_object(value, path, places, beside | _collect_scalars(value))
+        yield from _iter_lists_of_object(value, path, places, scalars | _collect_scalars(value))
         return
     if isinstance(value, list) and _is_nested(value):
         for place, each in enumerate(value):
-            yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), beside)
+            yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), scalars)
         return
     numbers = None
     if isinstance(value, list):
@@ -150,16 +150,20 @@ def _iter_lists_of_numbers(
     elif isinstance(value, str) and _name_path(path).rpartition(".")[2] in IN_BASE64:
         numbers = _decode_base64(value)
     if numbers is not None:
-        yield FoundVectors(path, places, numbers, beside)
+        yield FoundVectors(path, places, numbers, scalars)
 
 
 def _iter_lists_of_object(
-    value: dict[str, Any], path: str, places: tuple[int, ...], beside: dict[str, Any]
+    value: dict[str, Any], path: str, places: tuple[int, ...], scalars: dict[str, Any]
 ) -> Iterator[FoundVectors]:
-    """Yield the lists of numbers inside a JSON object, as `_iter_lists_of_numbers` does.
+    """Yield every list of numbers inside a JSON object, with its path and the single values found with it.
 
-    A plain list as long as a nested one runs parallel to it (Chroma: `ids` and `embeddings`): its entries are values of
-    the vectors, not a vector.
+    A plain list as long as a list of lists runs parallel to it (Chroma: `ids` and `embeddings`): its entries are values
+    of the vectors, not a vector.
+
+    path      keys that lead to the object, with `[]` for lists
+    places    its index in each of these lists
+    scalars   single values found on the way, by name
     """
     nested, parallel = _separate_parallel_lists(value)
     for key, item in value.items():
@@ -167,11 +171,11 @@ def _iter_lists_of_object(
             continue
         inner = f"{path}.{key}" if path else str(key)
         if key not in nested:
-            yield from _iter_lists_of_numbers(item, inner, places, beside)
+            yield from _iter_lists_of_numbers(item, inner, places, scalars)
             continue
         for place, each in enumerate(item):
             own = _collect_entries(parallel, len(item), place)
-            yield from _iter_lists_of_numbers(each, f"{inner}[]", (*places, place), beside | own)
+            yield from _iter_lists_of_numbers(each, f"{inner}[]", (*places, place), scalars | own)
 
 
 def _separate_parallel_lists(value: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
@@ -191,7 +195,10 @@ def _separate_parallel_lists(value: dict[str, Any]) -> tuple[dict[str, list[Any]
 
 
 def _collect_entries(parallel: dict[str, list[Any]], length: int, place: int) -> dict[str, Any]:
-    """Return {name: entry at `place`} of the lists that have this length."""
+    """Return {key: entry number `place`} of the lists that have this length.
+
+    parallel   {key: plain list}
+    """
     own = {}
     for name, entries in parallel.items():
         if len(entries) == length:
@@ -283,9 +290,9 @@ def _collect_scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
 
 
 def _name_path(path: str) -> str:
-    """Return the column name for a path in JSON, in which `[]` follows the key of a list.
+    """Return the name that a list of numbers gets as a column: the keys after the last list on its path.
 
-    It is what follows the last list of objects: `items[].out.vec` gives `out.vec`. `vectors` if no key follows.
+    `items[].out.vec` gives `out.vec`; a path that ends with a list gives `vectors`.
     """
     while path.endswith("[]"):
         path = path.removesuffix("[]")
@@ -293,7 +300,7 @@ def _name_path(path: str) -> str:
 
 
 def _name_paths(paths: list[str]) -> dict[str, str]:
-    """Return {path: name of its column}; paths that end alike (`queries[].vec`, `documents[].vec`) keep their whole."""
+    """Return {path: name of its column}; paths that end alike (`queries[].vec`, `texts[].vec`) are not shortened."""
     counts = Counter(map(_name_path, paths))
     names = {}
     for path in paths:
@@ -313,19 +320,19 @@ class StackedLists:
 
     values   [row, dim] or [row, token, dim]
     mask     [row, token]: which tokens are real; None if all are
-    beside   the values found with each row
+    scalars   the values found with each row
     """
 
     values: NDArray[Any]
     mask: NDArray[np.bool_] | None
-    beside: list[dict[str, Any]]
+    scalars: list[dict[str, Any]]
 
 
 def _join_stacks(stacked: dict[str, StackedLists], unusable: dict[str, str]) -> Content:
-    """Make columns of the arrays with as many rows as the largest, and of the values found with its rows.
+    """Return the columns of a file: arrays with as many rows as the largest one, and the values found with its rows.
 
-    stacked    name → lists of one path as an array
-    unusable   name → why lists are none; arrays with another number of rows are added to it
+    stacked    {name: the lists of one path, as an array}
+    unusable   {name: why its lists cannot be a column}; arrays with another number of rows are added to it
     """
     # the largest array decides what a row is; arrays of another number of rows belong to something else
     main = max(stacked, key=lambda name: stacked[name].values.size)
@@ -340,13 +347,17 @@ def _join_stacks(stacked: dict[str, StackedLists], unusable: dict[str, str]) -> 
         if lists.mask is not None:
             masks[name] = lists.mask
     # a vector goes before a value of the same name
-    for name, values in _make_columns(stacked[main].beside).items():
+    for name, values in _make_columns(stacked[main].scalars).items():
         columns.setdefault(name, values)
     return Content(columns, masks, unusable)
 
 
 def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
-    """Stack the lists of one path into an array [row, dim] or [row, token, dim]; or say why they cannot be stacked."""
+    """Stack the lists of one path into an array [row, dim] or [row, token, dim]; or say why they cannot be stacked.
+
+    path      with `[]` for lists
+    members   the lists
+    """
     widths = {len(each.numbers) for each in members}
     if len(widths) > 1:
         return f"lists of {min(widths)} to {max(widths)} numbers"
@@ -370,9 +381,10 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
 
 
 def _group_members(members: list[FoundVectors], above: int, kept: list[int]) -> list[list[FoundVectors]]:
-    """Group the lists of numbers that differ only in their place in the innermost of the `kept` levels of lists.
+    """Group lists of numbers into sequences: those that differ only in their place in the innermost level that counts.
 
-    above   number of lists with objects between them and the numbers
+    above   how many levels of lists have objects between them and the numbers
+    kept    the levels of lists that count, outermost first
     """
     groups: dict[tuple[int, ...], list[FoundVectors]] = {}
     for each in members:
@@ -382,10 +394,12 @@ def _group_members(members: list[FoundVectors], above: int, kept: list[int]) -> 
 
 
 def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[int]:
-    """Return the levels of lists that count, outermost first: those below the first that always hold one entry do not.
+    """Return which levels of lists around the numbers count, outermost first.
 
-    above    number of lists with objects between them and the numbers
-    levels   number of lists directly around the numbers
+    Levels that always hold a single entry do not count, except the first.
+
+    above    how many levels of lists have objects between them and the numbers
+    levels   how many levels of lists are directly around the numbers
     """
     kept = []
     for level in range(above, above + levels):
@@ -397,7 +411,7 @@ def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[i
 def _stack_rows(members: list[FoundVectors]) -> StackedLists:
     """Stack lists as rows [row, dim]."""
     values = np.stack([each.numbers for each in members])
-    return StackedLists(values, None, [each.beside for each in members])
+    return StackedLists(values, None, [each.scalars for each in members])
 
 
 def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
@@ -411,14 +425,18 @@ def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
     for row, group in enumerate(groups):
         values[row, : len(group)] = np.stack([each.numbers for each in group])
         mask[row, : len(group)] = True
-    beside = [group[0].beside for group in groups]
+    scalars = [group[0].scalars for group in groups]
     if mask.all():
-        return StackedLists(values, None, beside)
-    return StackedLists(values, mask, beside)
+        return StackedLists(values, None, scalars)
+    return StackedLists(values, mask, scalars)
 
 
 def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> None:
-    """Raise CorpusError for an object of equally long lists, whose keys may be rows or columns."""
+    """Raise CorpusError for an object of equally long lists, whose keys may be rows or columns.
+
+    by_path   {path: the lists of numbers found there}
+    file      its name, for errors
+    """
     if len(by_path) < 2:
         return
     widths = set()
@@ -492,7 +510,7 @@ def _are_objects_alike(items: list[Any]) -> bool:
 
 
 def _are_rows_of(rows: list[Any], names: list[Any]) -> bool:
-    """Return whether each row is a list with an entry for each name."""
+    """Return whether each of the rows is a list with as many entries as there are names of columns."""
     return all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
@@ -533,7 +551,7 @@ def _make_columns(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _make_column(entries: list[Any]) -> NDArray[Any]:
-    """Make a column of the entries of one name; None is missing."""
+    """Return an array of the entries of one column: numbers, true/false or texts. None counts as missing."""
     present = [entry for entry in entries if entry is not None]
     n_booleans = sum(isinstance(entry, bool) for entry in present)
     if present and n_booleans == len(present):

@@ -79,7 +79,7 @@ class Roles:
     """The decision which columns of a file are vectors, units (documents, clips, images) and labels.
 
     layers            name of each layer → the columns of its vectors: one of lists or arrays, or several of numbers
-    places            columns of the one array that are dimensions; None: all
+    places            which dimensions of a single array [row, dim] are the vector; None: all
     units, labels, mask   names of columns, or None
     left_out          name → what it was taken for
     """
@@ -104,12 +104,12 @@ def decide_roles(
 
     file   its name in errors; without its ending, the name of the layer that columns of numbers make
     """
-    units = _find_beside(content, unit_column, UNITS)
-    labels = _find_beside(content, label_column, LABELS)
+    units = _find_side_column(content, unit_column, UNITS)
+    labels = _find_side_column(content, label_column, LABELS)
     mask = None
     # a table has a row for each vector: a column called mask is one of its numbers
     if not content.is_table:
-        mask = _find_beside(content, None, MASK)
+        mask = _find_side_column(content, None, MASK)
     taken = {name for name in (units, labels, mask) if name is not None}
     places = None
     left_out: dict[str, str] = {}
@@ -128,9 +128,11 @@ def decide_roles(
 def _complete_left_out(
     content: Content, left_out: Mapping[str, str], layers: Mapping[str, tuple[str, ...]], taken: Iterable[str]
 ) -> dict[str, str]:
-    """Return {column: what it was taken for} for every column that is neither in a layer nor in `taken`.
+    """Return {column: what it was taken for} for every column that is not used.
 
     left_out   what is known already; it may name columns of layers, which are not returned
+    layers     {layer: the columns of its vectors}
+    taken      columns of units, labels and mask
     """
     reasons = dict(left_out)
     for name, reason in content.unusable.items():
@@ -147,9 +149,11 @@ def _complete_left_out(
 def _decide_layers(
     content: Content, taken: Iterable[str], left_out: dict[str, str], file: str
 ) -> dict[str, tuple[str, ...]]:
-    """Return {layer: its columns} by the rules of this module; what the rules leave out is added to `left_out`.
+    """Decide by the rules of this module which columns are vectors, and return {layer: its columns}.
 
-    taken   columns of units, labels and mask
+    taken      columns of units, labels and mask
+    left_out   receives {column that the rules leave out: what it was taken for}
+    file       its name, for errors
     """
     candidates = [name for name in content.columns if name not in left_out and name not in taken]
     wide = [name for name in candidates if _is_wide(content.columns[name])]
@@ -200,34 +204,37 @@ def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
     return phrases
 
 
-# ---- what is asked for -----------------------------------------------------------------------------------------------
+# ---- what is named for -----------------------------------------------------------------------------------------------
 
 
-def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> str | None:
-    """Return the column of units or labels: the one asked for, else the first with a known name; None if there is none.
+def _find_side_column(content: Content, named: str | None, known: Sequence[str]) -> str | None:
+    """Return the column of units or labels: the one that the user named, else the first with a usual name.
 
-    asked   the name given by the user
+    None if there is none. CorpusError if the one that the user named is missing.
+
+    named   by the user; None: not named
     known   names that such columns usually have
-
-    CorpusError if the one asked for is missing.
     """
-    if asked is None:
+    if named is None:
         for name in content.columns:
             if _strip_prefixes(name) in known:
                 return name
         return None
-    if asked not in content.columns:
+    if named not in content.columns:
         names = [*content.columns, *content.unusable]
-        raise CorpusError("a column or an array of the file", repr(asked), suggest_names(asked, names))
-    return asked
+        raise CorpusError("a column or an array of the file", repr(named), suggest_names(named, names))
+    return named
 
 
 def _choose(
     content: Content, columns: str, file: str, taken: Iterable[str]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]:
-    """Return the layers that `--columns` names: ({layer: its columns}, dimensions if it names those of the only array).
+    """Return the vectors that the user named with `--columns`: ({layer: its columns}, dimensions or None).
 
-    taken   columns of units and labels, which cannot be vectors
+    If the file holds a single array [row, dim], the names may be dimensions of it; they are returned then.
+
+    columns   as the user wrote it
+    taken     columns of units and labels, which cannot be vectors
 
     CorpusError for a column of text or one that is unusable.
     """
@@ -258,7 +265,10 @@ def _choose(
 
 
 def _find_only_matrix(content: Content, taken: Iterable[str]) -> str | None:
-    """Return the name of the array [row, dim] of a file that holds no other array with several axes; else None."""
+    """Return the name of a file's array [row, dim], if it holds no other array with several axes; else None.
+
+    taken   columns of units and labels, which do not count
+    """
     if content.is_table:
         return None
     arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
@@ -278,11 +288,15 @@ def _require_numbers(content: Content, names: Sequence[str], file: str) -> None:
 
 
 def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True) -> list[str]:
-    """Return the names that a specification as `0-7`, `dim_*`, `dim_0-dim_7` or `embedding,mean` means, in
-    file order.
+    """Return the names of columns that a user's specification means, in the order of the file.
 
-    Each part is tried as an exact name, then a pattern with * or ?, then a range of names or of the numbers they end
-    with, then positions counted from 0. CorpusError for a part that matches nothing.
+    It has parts with commas between them (`0-7`, `dim_*`, `dim_0-dim_7`, `embedding,mean`). Each part is tried as an
+    exact name, then a pattern with * or ?, then a range of names or of the numbers they end with, then positions
+    counted from 0. CorpusError for a part that matches nothing.
+
+    spec       the specification
+    names      all names to choose from, in the order of the file
+    by_place   positions are allowed
     """
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     if not parts:
@@ -308,7 +322,10 @@ def _refuse_unknown_part(part: str, names: Sequence[str], file: str) -> CorpusEr
 
 
 def _match_names(part: str, names: Sequence[str], by_place: bool) -> list[str]:
-    """Return the names that one part of a specification means; empty if none."""
+    """Return the names of columns that one part of a specification (`dim_*`, `0-7`) means; empty if none.
+
+    by_place   positions are allowed
+    """
     if part in names:
         return [part]
     if set(part) & set("*?"):
@@ -392,8 +409,9 @@ def _require_no_bad_cell(content: Content, name: str, file: str) -> None:
 
 
 def _find_bad_cell(values: Any, first_line: int) -> str:
-    """Return the first text in a column that mostly holds numbers, and its row or line, in words; empty if there is
-    none.
+    """Find the first text in a column that mostly holds numbers, and say what it is and in which row or line.
+
+    Empty if there is no such text.
 
     first_line   line number of the first row; 0 if rows are not lines
     """
@@ -428,9 +446,10 @@ def _identify_by_name(name: str) -> str:
 
 
 def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
-    """Return {layer: its columns} among columns of lists or arrays; the others are added to `left_out` with a reason.
+    """Decide which columns of lists or arrays are vectors, and return {layer: its columns}.
 
-    wide   names of the columns with more than one axis
+    wide       names of the columns with more than one axis
+    left_out   receives {column that is left out: the reason}
     """
     wide = _leave_out_precisions(wide, left_out)
     if not wide:
@@ -448,7 +467,11 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
 
 
 def _leave_out_precisions(wide: list[str], left_out: dict[str, str]) -> list[str]:
-    """Return the columns without those that repeat another at lower precision, which are added to `left_out`."""
+    """Drop columns that repeat another at lower precision (`int8`, `binary`), and return the others.
+
+    wide       names of columns of lists or arrays
+    left_out   receives {column that is dropped: the reason}
+    """
     repeated = _find_lower_precisions(wide)
     for name in repeated:
         if _split_precision(name)[1] in PACKED:
@@ -459,7 +482,11 @@ def _leave_out_precisions(wide: list[str], left_out: dict[str, str]) -> list[str
 
 
 def _prefer_named_vectors(wide: list[str], left_out: dict[str, str]) -> list[str]:
-    """Return the columns of lists called vector or embedding, or all if none is; add the others to `left_out`."""
+    """Return the columns called vector or embedding, or all if none is called so.
+
+    wide       names of columns of lists or arrays
+    left_out   receives {column that is dropped: the reason}
+    """
     named = [name for name in wide if CALLED_VECTORS.fullmatch(name.lower())]
     if not named:
         return wide
@@ -519,7 +546,11 @@ def _check_arrays(content: Content, wide: list[str], file: str) -> None:
 
 
 def _leave_out_narrow(content: Content, wide: list[str], left_out: dict[str, str]) -> list[str]:
-    """Return the arrays without those of one dimension, which are added to `left_out`; all if every array is so."""
+    """Drop arrays whose vectors have a single dimension, and return the others; all if every array is so.
+
+    wide       names of arrays with more than one axis
+    left_out   receives {array that is dropped: the reason}
+    """
     narrow = [name for name in wide if content.columns[name].shape[-1] == 1]
     if len(narrow) == len(wide):
         return wide
@@ -528,7 +559,7 @@ def _leave_out_narrow(content: Content, wide: list[str], left_out: dict[str, str
 
 
 def _find_lower_precisions(names: list[str]) -> list[str]:
-    """Return the columns that repeat another at lower precision, as names differing only in that show."""
+    """Return the columns whose names say that they repeat another at lower precision (`a.int8` next to `a.float`)."""
     ranked: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         head, precision = _split_precision(name)
@@ -553,10 +584,11 @@ def _split_precision(name: str) -> tuple[str, str]:
 def _decide_numbers(
     content: Content, names: list[str], left_out: dict[str, str], file: str
 ) -> dict[str, tuple[str, ...]]:
-    """Return {the one layer: the columns of numbers that are its dimensions}; others are added to `left_out` with a
-    reason.
+    """Decide which columns of single numbers are the dimensions of the vector, and return {layer: these columns}.
 
-    names   the columns of numbers
+    names      the columns of numbers
+    left_out   receives {column that is left out: the reason}
+    file       its name, without the ending that of the layer
 
     CorpusError if it is unclear which columns belong to the vector.
     """
@@ -597,7 +629,10 @@ def _begins_with_row_numbers(content: Content, numbers: list[str]) -> bool:
 
 
 def _prefer_numbered(numbers: list[str], left_out: dict[str, str], file: str) -> list[str]:
-    """Return the numbered columns of one name (dim_0, dim_1 …), or all if there are none; add others to `left_out`.
+    """Return the numbered columns of one name (dim_0, dim_1 …), or all columns of numbers if there are none.
+
+    numbers    the columns of numbers
+    left_out   receives {column that is dropped: the reason}
 
     CorpusError if the numbered ones are fewer than three quarters of the columns.
     """
@@ -680,7 +715,7 @@ def _get_kind(values: Any) -> str:
 
 
 def _get_first_rows(values: Any) -> NDArray[Any]:
-    """Return the first rows of an array or a tensor as a numpy array."""
+    """Return the first rows of an array or a tensor as a numpy array, enough to judge it by."""
     rows = values[:LOOKED]
     if not isinstance(rows, np.ndarray) and _get_kind(rows) == "f":
         # numpy has no bfloat16
@@ -746,7 +781,7 @@ def _describe_column(values: Any) -> str:
 
 
 def compress_names(names: Sequence[str]) -> str:
-    """Write names in few words: consecutive numbers as `dim_0–dim_7`, many others as the first few and a count."""
+    """Write many names in short: consecutive numbers as `dim_0–dim_7`, many others as the first few and a count."""
     runs: list[list[str]] = []
     for name in names:
         if runs and _follows(name, runs[-1][-1]):
@@ -763,7 +798,7 @@ def compress_names(names: Sequence[str]) -> str:
 
 
 def _follows(name: str, before: str) -> bool:
-    """Return whether two names differ only in the number they end with, and the first is one higher."""
+    """Return whether a name is another one (`before`) with its last number raised by one: dim_4 after dim_3."""
     match, match_before = NUMBERED.fullmatch(name), NUMBERED.fullmatch(before)
     if match is None or match_before is None:
         return False

@@ -59,7 +59,7 @@ def _read_ipc(path: Path) -> Any:
 
 
 def _read_parquet(path: Path) -> Content:
-    """Read a parquet file; large columns of vectors are left in it, and read when rows of them are asked for."""
+    """Read the columns of a parquet file; large columns of vectors stay on the disk until rows are sliced."""
     file = parquet.ParquetFile(path)
     left: dict[str, StreamedVectors] = {}
     for name, (rows, dim, dtype) in _find_large_columns(file).items():
@@ -80,7 +80,7 @@ def _read_parquet(path: Path) -> Content:
 def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
     """Return {column of a parquet file: (rows, dim, numpy type)} for lists of decimals of more than `LARGE` bytes.
 
-    A column whose lists can be seen from outside to be missing or to differ in length is not among them.
+    A column is left out if the file's metadata show that lists are missing or differ in length.
     """
     rows = file.metadata.num_rows
     leaves = _list_leaves(file)
@@ -98,9 +98,9 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
 
 
 def _count_numbers(file: Any, place: int) -> int:
-    """Return how many numbers a leaf of a parquet file holds, by its metadata; 0 if some are known to be missing.
+    """Return how many numbers a column of a parquet file holds, by its metadata; 0 if some are known to be missing.
 
-    place   of the leaf in the file's schema
+    place   position of the column among the leaves of the file's schema
     """
     count = 0
     for group in range(file.metadata.num_row_groups):
@@ -118,7 +118,10 @@ def _is_list_type(kind: Any) -> bool:
 
 
 def _list_leaves(file: Any) -> list[str]:
-    """Return the column of each leaf of a parquet file: `id`, `embedding` (of the leaf `embedding.list.element`) …"""
+    """Return the column that each leaf of a parquet file's schema belongs to.
+
+    The leaf `embedding.list.element` belongs to the column `embedding`.
+    """
     return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]
 
 
@@ -171,7 +174,7 @@ class StreamedVectors:
         return self._held[: stop - start]
 
     def _go_to(self, start: int) -> None:
-        """Begin to read at the row group of row `start`, unless the rows held or read next come no later than it."""
+        """Move back or ahead to the row group that holds row `start`, unless reading on in order reaches it soonest."""
         group = int(np.searchsorted(self._begins, start, "right")) - 1
         end = self._first + len(self._held)
         is_behind = start < self._first
@@ -185,7 +188,10 @@ class StreamedVectors:
             self._held = self._held[:0]
 
     def _read_piece(self, row: int) -> NDArray[Any]:
-        """Read the next rows [row, dim], which begin with number `row`."""
+        """Read the next piece of rows [row, dim].
+
+        row   number of its first row, for errors
+        """
         expected = f"a list of {self.shape[1]} numbers in every row of the column {self.name!r} of {self.path}"
         try:
             column = next(self._pieces).column(0)
@@ -260,9 +266,10 @@ def _parse_pandas_index(written: bytes, names: list[str]) -> list[str]:
 
 
 def _convert_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Convert an Arrow column: (array, mask [row, token] if sequences differ in length else None, why it is no vector).
+    """Convert an Arrow column to an array: returns (array, mask, why it cannot be read).
 
-    The last is empty if the column can be read. The array is None if it cannot.
+    The mask [row, token] says which tokens are real; None if all sequences are equally long. If the column can be read,
+    the last is empty; else the array is None.
     """
     array = _unwrap_column(column)
     if isinstance(array, pyarrow.FixedShapeTensorArray):
@@ -316,7 +323,7 @@ def _unwrap_column(column: Any) -> Any:
 def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Convert an Arrow column of lists of numbers to [row, dim], or of lists of such lists to [row, token, dim].
 
-    Returns (array or None, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
+    Returns (array, mask, why it cannot be read), as `_convert_column` does.
     """
     if array.null_count:
         return None, None, f"{array.null_count} rows without a list"
@@ -352,8 +359,12 @@ def _convert_nested_lists(inner: Any, lengths: NDArray[Any]) -> tuple[Any, NDArr
 
 
 def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Arrange the vectors [token, dim] of all sequences as [sequence, token, dim]; a mask if lengths differ, else
-    None.
+    """Arrange the vectors of all sequences, one after the other, as [sequence, token, dim].
+
+    Returns (the padded array, which tokens are real [sequence, token] or None if all are).
+
+    vectors   [token, dim]
+    lengths   number of tokens of each sequence
     """
     longest = int(lengths.max(initial=0))
     mask = np.arange(longest) < lengths[:, None]
@@ -366,9 +377,9 @@ def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[ND
 
 
 def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Turn printed lists of numbers (`[0.1, 0.2]`, `[0.1 0.2]`) into arrays; other texts are returned unchanged.
+    """Turn a column of printed lists of numbers (`[0.1, 0.2]`, `[0.1 0.2]`) into an array [row, dim].
 
-    Returns (array, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
+    A column of other texts is returned unchanged. Returns (array, mask, why it cannot be read), as `_convert_column`.
     """
     # the first row decides, so that a column of plain texts is not searched
     first = next((text for text in texts if text), "")
@@ -487,10 +498,11 @@ def _choose_separator(body: list[str], path: Path) -> str:
 
 
 def _rate_separator(body: list[str], separator: str) -> tuple[float, int]:
-    """Return (share of cells that are numbers or lists, number of columns) if lines are split so; the larger, the
-    better.
+    """Rate how well a separator splits lines: (share of cells that are numbers or lists, number of columns).
 
-    (0, 0) if that makes a single column, or rows of different lengths.
+    The larger, the better; (0, 0) if it makes a single column, or rows of different lengths.
+
+    body   the lines
     """
     rows = _split(body, separator)
     # the first may be a header, of text
@@ -508,7 +520,10 @@ def _rate_separator(body: list[str], separator: str) -> tuple[float, int]:
 
 
 def _split(body: list[str], separator: str) -> list[list[str]]:
-    """Split lines into cells at the separator; blanks separate as runs."""
+    """Split lines into cells at the separator; several blanks count as one.
+
+    body   the lines
+    """
     if separator == " ":
         return [line.split() for line in body]
     return [row for row in csv.reader(body, delimiter=separator, skipinitialspace=True) if row]
@@ -626,7 +641,10 @@ def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) 
 
 
 def _read_names(first: list[str], path: Path) -> list[str]:
-    """Return the names of columns in a header; those without one are numbered. CorpusError for a name that is twice."""
+    """Return the names of columns in a header; empty cells are numbered. CorpusError for a name that occurs twice.
+
+    first   cells of the header
+    """
     names = [name or f"column {place}" for place, name in enumerate(first)]
     # `# id,x0,x1` of numpy.savetxt
     names[0] = (first[0] or "row numbers").removeprefix("#").strip()
@@ -638,7 +656,12 @@ def _read_names(first: list[str], path: Path) -> list[str]:
 
 
 def _parse_comment(line: str, separator: str, width: int) -> list[str]:
-    """Return the names in a comment line above rows without a header (`# id x0 x1` of numpy.savetxt); empty if none."""
+    """Return the names of columns in the last comment line above the rows (`# id x0 x1` of numpy.savetxt).
+
+    Empty if it does not hold a different name for each column.
+
+    width   number of columns
+    """
     rows = _split([line.lstrip("# ")], separator)
     if not rows:
         return []
@@ -748,7 +771,7 @@ def _guess_types(names: list[str], rows: list[list[str]], comma: bool) -> tuple[
 
 
 def _list_filled_cells(rows: list[list[str]], place: int) -> list[str]:
-    """Return the cells of the column at `place` that hold something, without blanks around them."""
+    """Return the cells of the column at `place` that are not empty, without blanks around them."""
     texts = []
     for row in rows:
         if place < len(row) and row[place].strip():
