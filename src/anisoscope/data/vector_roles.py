@@ -204,7 +204,7 @@ def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
     return phrases
 
 
-# ---- what is named for -----------------------------------------------------------------------------------------------
+# ---- what is asked for -----------------------------------------------------------------------------------------------
 
 
 def _find_side_column(content: Content, named: str | None, known: Sequence[str]) -> str | None:

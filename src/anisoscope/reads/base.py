@@ -161,11 +161,11 @@ class Keeper(ABC):
         """Return whether this keeper accumulates values of the site (place in the model)."""
 
     @abstractmethod
-    def add(self, site: Site, value: Any, done: Pass) -> None:
+    def add(self, site: Site, value: Any, running: Pass) -> None:
         """Add the value captured at a site (place in the model) to what is accumulated.
 
-        value   a tensor, or tensors by name, for the current batch
-        done    the running measurement, with the masks of the batch and the sums to add to
+        value     a tensor, or tensors by name, for the current batch
+        running   the running measurement, with the masks of the batch and the sums to add to
         """
 
 
@@ -256,7 +256,7 @@ class Declared(Protocol):
 
 
 @dataclass(frozen=True)
-class TrialLayout:
+class Batching:
     """How a test splits its data into batches.
 
     batch    sequences per batch (0: all in one)
@@ -271,8 +271,8 @@ class TrialLayout:
     dtype: torch.dtype = torch.float64
 
 
-class TrialPass(Protocol):
-    """A measurement without a model: a test feeds it directly (`measure.accumulator.Measurement`)."""
+class FedMeasurement(Protocol):
+    """A measurement that a test feeds with data itself, without a model (`measure.accumulator.Measurement`)."""
 
     weights: dict[str, dict[str, Tensor]]
 
@@ -381,11 +381,11 @@ class Reads(ABC):
         return None
 
     @abstractmethod
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the input of the metric for each place where it applies: each layer, pair of layers, and so on.
 
-        metric   the metric's declaration
-        kept     everything that the finished pass has accumulated
+        metric     the metric's declaration
+        gathered   everything that the finished pass has accumulated
         """
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
@@ -397,13 +397,13 @@ class Reads(ABC):
         return list(draw_cloud(seed, sizes, d))
 
     @abstractmethod
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Feed test data to a measurement without a model, as if they had been captured from one.
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+        """Feed test data to a measurement, as if they had been captured from a model.
 
-        metric   the metric under test
-        units    test data by unit, as `draw` returns them
-        layout   how the units are split into batches and padded
-        trial    the measurement, which receives the data
+        metric        the metric under test
+        units         test data by unit, as `draw` returns them
+        batching      how the units are split into batches and padded
+        measurement   receives the data
         """
 
 
@@ -438,20 +438,26 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
     return pairs
 
 
-def split_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Split test units into batches as `layout` says; yields (number of the batch's first unit, its units)."""
-    size = layout.batch or max(1, len(units))
+def split_batches(units: Sequence[Any], batching: Batching) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Split the units of test data into batches: yields (number of the batch's first unit, its units).
+
+    batching   how many units a batch has
+    """
+    size = batching.batch or max(1, len(units))
     for first in range(0, len(units), size):
         yield first, units[first : first + size]
 
 
-def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
-    """Pad vectors of several sequences to one tensor.
+def pad(arrays: Sequence[Array], batching: Batching) -> tuple[Tensor, Tensor]:
+    """Pad the vectors of several sequences of test data to one tensor.
 
     Returns the vectors [sequence, token, dim] and which positions are real [sequence, token].
+
+    arrays     vectors [token, dim] of each sequence
+    batching   number of padded positions, and their value
     """
-    width = max(map(len, arrays)) + layout.padding
-    x = torch.full((len(arrays), width, arrays[0].shape[1]), layout.filler, dtype=layout.dtype)
+    width = max(map(len, arrays)) + batching.padding
+    x = torch.full((len(arrays), width, arrays[0].shape[1]), batching.filler, dtype=batching.dtype)
     real = torch.zeros(len(arrays), width, dtype=torch.bool)
     for row, array in enumerate(arrays):
         x[row, : len(array)] = torch.as_tensor(array)
@@ -459,13 +465,15 @@ def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
     return x, real
 
 
-def pad_pairs(units: Sequence[Any], layout: TrialLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad units of two equally large sets of vectors each (as `draw_pairs` makes them).
+def pad_pairs(units: Sequence[Any], batching: Batching) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad units of test data that hold two equally large sets of vectors each (as `draw_pairs` makes them).
 
     Returns the first sets [sequence, token, dim], the second, and which positions are real [sequence, token].
+
+    batching   number of padded positions, and their value
     """
-    first, real = pad([unit[0] for unit in units], layout)
-    second, _ = pad([unit[1] for unit in units], layout)
+    first, real = pad([unit[0] for unit in units], batching)
+    second, _ = pad([unit[1] for unit in units], batching)
     return first, second, real
 
 

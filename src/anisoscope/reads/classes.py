@@ -10,14 +10,14 @@ from torch import Tensor
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.reads.base import (
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     make_totals,
     split_batches,
@@ -39,13 +39,13 @@ class ClassSums(Keeper):
         """Return whether a site (place in the model) holds hidden states."""
         return site.quantity == "hidden"
 
-    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+    def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Pool each sequence to one vector, and add its direction to the sum of its class."""
-        positions = done.copy_to(done.find_masks(site, value), value.device)
-        vectors = pool_sequences(value, positions.real, done.settings.at)
-        label = done.copy_to(done.label, value.device)
-        group = done.copy_to(done.group, value.device)
-        add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
+        positions = running.copy_to(running.find_masks(site, value), value.device)
+        vectors = pool_sequences(value, positions.real, running.settings.at)
+        label = running.copy_to(running.label, value.device)
+        group = running.copy_to(running.group, value.device)
+        add_class_sums(running.sums, site.name, vectors, label, group, len(running.classes))
 
 
 class Classes(Reads):
@@ -73,34 +73,34 @@ class Classes(Reads):
         """Yield the keeper (accumulator) of sums by class."""
         yield ClassSums()
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the class sums of each layer, with the number of sequences and the class names."""
-        for name, site in kept.sites.items():
+        for name, site in gathered.sites.items():
             if site.quantity != "hidden":
                 continue
-            totals = make_totals(kept.sums.at(name, metric.needs))
+            totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                count = np.array(kept.sums.at(name, ("class_n",))["class_n"].sum())
-                yield Reading(totals, kept.make_columns(site), count, tuple(kept.classes))
+                count = np.array(gathered.sums.at(name, ("class_n",))["class_n"].sum())
+                yield Reading(totals, gathered.make_columns(site), count, tuple(gathered.classes))
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed test data as classes: each unit is a class and each of its vectors a sequence.
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as classes: each test unit is a class, and each of its vectors a sequence.
 
-        The i-th sequences of all classes make up the i-th unit of data.
+        The i-th sequences of all classes make up the i-th unit (independent piece of data) of the measurement.
         """
         rows: list[tuple[int, int, Any]] = []
         for label, of_class in enumerate(units):
             for number, vector in enumerate(of_class):
                 rows.append((number, label, vector))
-        for _, part in split_batches(rows, layout):
+        for _, part in split_batches(rows, batching):
             if not part:
                 continue
             numbers, labels, vectors = zip(*part, strict=True)
-            x = torch.full((len(part), 1 + layout.padding, len(vectors[0])), layout.filler, dtype=layout.dtype)
+            x = torch.full((len(part), 1 + batching.padding, len(vectors[0])), batching.filler, dtype=batching.dtype)
             x[:, 0] = torch.as_tensor(np.stack(vectors))
             real = torch.arange(x.shape[1]).unsqueeze(0).expand(len(part), -1) == 0
             stream = Stream(real, torch.zeros_like(real), torch.zeros(len(part), dtype=torch.int64))
             batch = Batch({}, torch.tensor(numbers), {"encoder": stream}, label=torch.tensor(labels))
-            trial.begin(batch, torch.device("cpu"))
-            trial.receive(Site("encoder", 1, "hidden"), x)
-            trial.end()
+            measurement.begin(batch, torch.device("cpu"))
+            measurement.receive(Site("encoder", 1, "hidden"), x)
+            measurement.end()

@@ -17,14 +17,14 @@ from torch import Tensor
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.reads.base import (
     Array,
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     draw_pairs,
     make_batch,
@@ -90,22 +90,24 @@ class _WithExtremes(Reads):
     def reads_at(self, site: Site) -> bool:
         """Return whether this kind of data is read at a site (place in the model)."""
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values at each site (place in the model) where the metric applies."""
-        yield from self.iter_readings(metric, kept, self.counted)
+        yield from self.iter_readings(metric, gathered, self.counted)
 
-    def iter_readings(self, metric: Declared, kept: Gathered, counted: str) -> Iterator[Reading]:
-        """Yield sums and largest values at each site where the metric applies; the term `counted` says how many
-        sequences are behind a value.
+    def iter_readings(self, metric: Declared, gathered: Gathered, counted: str) -> Iterator[Reading]:
+        """Yield sums and largest values at each site (place in the model) where the metric applies.
+
+        gathered   everything that the finished pass has accumulated
+        counted    name of the sum that says how many sequences are behind a value
         """
-        for name, site in kept.sites.items():
+        for name, site in gathered.sites.items():
             if not self.reads_at(site):
                 continue
-            totals = make_totals(kept.sums.at(name, metric.needs))
+            totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                count = np.asarray(kept.sums.at(name, (counted,))[counted].sum(0))
-                data = SumsAndExtremes(totals, kept.extremes.at(name))
-                yield Reading(data, kept.make_columns(site), count)
+                count = np.asarray(gathered.sums.at(name, (counted,))[counted].sum(0))
+                data = SumsAndExtremes(totals, gathered.extremes.at(name))
+                yield Reading(data, gathered.make_columns(site), count)
 
 
 # ---- sequences of hidden vectors -------------------------------------------------------------------------------------
@@ -126,40 +128,40 @@ class SequenceSums(Keeper):
         """Return whether a site (place in the model) holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
-    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+    def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Add the per-sequence terms of a layer's vectors [sequence, token, dim], as far as `needs` names them.
 
         Zero and non-finite vectors are left out.
         """
-        if is_whole_image(value, done):
+        if is_whole_image(value, running):
             return
         x = _widen(value)
-        positions = done.copy_to(done.find_masks(site, value), value.device)
+        positions = running.copy_to(running.find_masks(site, value), value.device)
         size = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1)
         real = positions.real & size.isfinite() & (size > 0)
         terms: dict[str, Tensor] = {}
         if "activation_sequences" in self.needs:
             terms |= _sum_activations(x, size, real)
-            self._offer_largest(site, x, real, positions.places, done)
+            self._offer_largest(site, x, real, positions.places, running)
         if "matrix_entropy" in self.needs:
             terms |= _compute_matrix_entropy(x, real)
         needed = {name: term for name, term in terms.items() if name in self.needs}
-        done.add_sums(site.name, needed)
+        running.add_sums(site.name, needed)
 
-    def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, done: Pass) -> None:
+    def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, running: Pass) -> None:
         """Keep the largest absolute activation of each dimension so far, and the token that had it.
 
         x        vectors [sequence, token, dim]
         real     which tokens are counted [sequence, token]
         places   which token each one is [sequence, token, 4] (`sums.extremes.WHERE`)
 
-        done     the running measurement
+        running     the running measurement
         """
         if x.shape[0] * x.shape[1] == 0:
             return
         absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
         values, where = find_largest_over_tokens(absolute, places)
-        done.extremes.offer(site.name, "activation", values, where)
+        running.extremes.offer(site.name, "activation", values, where)
 
 
 def _widen(x: Tensor) -> Tensor:
@@ -308,20 +310,20 @@ class Sequences(_WithExtremes):
         """Return whether a site (place in the model) holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values of each layer, with the number of sequences that count for this metric."""
         is_of_activations = "activation_sequences" in metric.needs
         counted = "activation_sequences" if is_of_activations else "matrix_sequences"
-        yield from self.iter_readings(metric, kept, counted)
+        yield from self.iter_readings(metric, gathered, counted)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed test data as hidden states: each unit is a sequence of its own."""
-        for first, part in split_batches(units, layout):
-            x, real = pad([np.asarray(unit) for unit in part], layout)
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as hidden states of a layer: each unit is a sequence of its own."""
+        for first, part in split_batches(units, batching):
+            x, real = pad([np.asarray(unit) for unit in part], batching)
             if real.shape[1]:
-                trial.begin(make_batch(first, real), torch.device("cpu"))
-                trial.receive(Site("encoder", 1, "hidden"), x)
-                trial.end()
+                measurement.begin(make_batch(first, real), torch.device("cpu"))
+                measurement.receive(Site("encoder", 1, "hidden"), x)
+                measurement.end()
 
 
 # ---- logits ----------------------------------------------------------------------------------------------------------
@@ -340,14 +342,13 @@ class LogitExtremes(Keeper):
         """Return whether a site (place in the model) holds statistics of attention rows."""
         return site.quantity == "attention"
 
-    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Keep the largest and the smallest attention logit of each head, and add the largest of each sequence to the
-        sums.
+    def add(self, site: Site, value: Mapping[str, Tensor], running: Pass) -> None:
+        """Keep the largest and the smallest attention logit of each head, and sum the largest of each sequence.
 
         value   statistics of attention rows [sequence, head, query]; only real queries that see a key are read
         """
         keys = value["keys"]
-        counts = done.find_real_queries(site, keys).unsqueeze(1) & (keys > 0)
+        counts = running.find_real_queries(site, keys).unsqueeze(1) & (keys > 0)
         counts = counts & value["largest"].isfinite() & value["smallest"].isfinite()
         if counts.shape[0] * counts.shape[2] == 0:
             return
@@ -358,13 +359,13 @@ class LogitExtremes(Keeper):
             "logit_sequences": has_any.double(),
             "largest_logit": torch.where(has_any, of_sequence, 0.0).double(),
         }
-        done.add_sums(site.name, terms)
-        places = done.locate_queries(site, keys)
+        running.add_sums(site.name, terms)
+        places = running.locate_queries(site, keys)
         # Negated, so that the smallest logit is a largest value too.
         negated = torch.where(counts, -value["smallest"], -torch.inf)
         for name, rows in (("logit", largest), ("negative_logit", negated)):
             values, where = find_largest_over_tokens(rows.transpose(1, 2), places)
-            done.extremes.offer(site.name, name, values, where)
+            running.extremes.offer(site.name, name, values, where)
 
 
 class Logits(_WithExtremes):
@@ -400,16 +401,19 @@ class Logits(_WithExtremes):
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
-        for site, value, first, real in _iter_rows(units, layout):
-            trial.begin(make_batch(first, real), torch.device("cpu"))
-            trial.receive(site, value)
-            trial.end()
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
+
+        Every query sees all keys of its sequence, and logits are scaled by 1.
+        """
+        for site, value, first, real in _iter_rows(units, batching):
+            measurement.begin(make_batch(first, real), torch.device("cpu"))
+            measurement.receive(site, value)
+            measurement.end()
 
 
 def _iter_rows(
-    units: Sequence[Unit], layout: TrialLayout, *, columns: bool = False
+    units: Sequence[Unit], batching: Batching, *, columns: bool = False
 ) -> Iterator[tuple[Site, dict[str, Tensor], int, Tensor]]:
     """Compute the attention of test data, batch by batch, and yield it as if it was captured from a model.
 
@@ -421,8 +425,8 @@ def _iter_rows(
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
-    for first, part in split_batches(units, layout):
-        query, key, real = pad_pairs(part, layout)
+    for first, part in split_batches(units, batching):
+        query, key, real = pad_pairs(part, batching)
         if not real.shape[1]:
             continue
         q = query.unsqueeze(1)
@@ -452,7 +456,7 @@ class KeySums(Keeper):
         """Return whether a site (place in the model) holds the attention that each key receives."""
         return site.quantity == "extremes"
 
-    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+    def add(self, site: Site, value: Mapping[str, Tensor], running: Pass) -> None:
         """Add the attention that each key receives in every head to the sums, and keep the largest norms of queries
         and keys.
 
@@ -466,17 +470,17 @@ class KeySums(Keeper):
         device = value["key"].device
         of_key = Site(site.stack, site.layer, "key", kind=site.kind)
         of_query = Site(site.stack, site.layer, "query", kind=site.kind)
-        keys = done.copy_to(done.find_masks(of_key, value["key"]), device)
-        queries = done.copy_to(done.find_masks(of_query, value["query"]), device)
+        keys = running.copy_to(running.find_masks(of_key, value["key"]), device)
+        queries = running.copy_to(running.find_masks(of_query, value["query"]), device)
         parts = _classify_keys(keys)
         norm = _measure_norms(value["value"], heads)
-        done.add_sums(site.name, _sum_keys(mass, value["seen"], keys.real, parts, norm))
+        running.add_sums(site.name, _sum_keys(mass, value["seen"], keys.real, parts, norm))
         for side, positions in (("query", queries), ("key", keys)):
             length = _measure_norms(value[side], heads).transpose(1, 2)
             is_counted = positions.real.unsqueeze(-1) & length.isfinite()
             length = torch.where(is_counted, length, -torch.inf)
             values, where = find_largest_over_tokens(length, positions.places)
-            done.extremes.offer(site.name, f"{side}_norm", values, where)
+            running.extremes.offer(site.name, f"{side}_norm", values, where)
 
 
 def _measure_norms(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
@@ -622,11 +626,12 @@ class Keys(_WithExtremes):
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, the scale is 1,
-        values = keys.
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
+
+        Every query sees all keys of its sequence, logits are scaled by 1, and the values are the keys.
         """
-        for site, value, first, real in _iter_rows(units, layout, columns=True):
-            trial.begin(make_batch(first, real), torch.device("cpu"))
-            trial.receive(site, value)
-            trial.end()
+        for site, value, first, real in _iter_rows(units, batching, columns=True):
+            measurement.begin(make_batch(first, real), torch.device("cpu"))
+            measurement.receive(site, value)
+            measurement.end()

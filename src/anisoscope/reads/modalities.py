@@ -9,14 +9,14 @@ from torch import Tensor
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.reads.base import (
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     draw_pairs,
     make_batch,
@@ -42,13 +42,13 @@ class ModalitySums(Keeper):
         """Return whether a site holds hidden states."""
         return site.measured_as in ("hidden", "final")
 
-    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+    def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Add the unit vectors of a layer [sequence, token, dim]: one sum for image tokens, one for text tokens."""
-        positions = done.copy_to(done.find_masks(site, value), value.device)
+        positions = running.copy_to(running.find_masks(site, value), value.device)
         text = positions.real & ~positions.image & ~positions.special
         masks = torch.stack([positions.image, text], 1)
         values, _ = sum_vectors(value.unsqueeze(1), masks, None, frozenset(TERMS.values()))
-        done.add_sums(site.name, {term: values[of_all] for term, of_all in TERMS.items()})
+        running.add_sums(site.name, {term: values[of_all] for term, of_all in TERMS.items()})
 
 
 class Modalities(Reads):
@@ -79,31 +79,31 @@ class Modalities(Reads):
         """Yield the keeper (accumulator) of sums by modality."""
         yield ModalitySums()
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the sums of each site that has tokens of images and of texts."""
-        for name, site in kept.sites.items():
-            terms = kept.sums.at(name, metric.needs)
+        for name, site in gathered.sites.items():
+            terms = gathered.sums.at(name, metric.needs)
             if not terms or not bool((terms["modality_n"].sum(0) > 0).all()):
                 continue
             totals = make_totals(terms)
             if totals is not None:
                 count = np.asarray(terms["modality_n"].sum(0).sum(0))
-                yield Reading(totals, kept.make_columns(site), count)
+                yield Reading(totals, gathered.make_columns(site), count)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random tokens of an image and of a text for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed the tokens of one layer: each unit is a sequence of an image and a text."""
-        for first, part in split_batches(units, layout):
-            x, real = pad([np.concatenate(unit) for unit in part], layout)
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as tokens of a layer: each unit is a sequence of an image and a text."""
+        for first, part in split_batches(units, batching):
+            x, real = pad([np.concatenate(unit) for unit in part], batching)
             if not real.shape[1]:
                 continue
             image_tokens = torch.tensor([len(image) for image, _ in part])
             is_image = real & (torch.arange(real.shape[1]) < image_tokens.unsqueeze(1))
             batch = make_batch(first, real)
             batch.streams["encoder"] = replace(batch.streams["encoder"], image=is_image)
-            trial.begin(batch, torch.device("cpu"))
-            trial.receive(Site("encoder", 1, "hidden"), x)
-            trial.end()
+            measurement.begin(batch, torch.device("cpu"))
+            measurement.receive(Site("encoder", 1, "hidden"), x)
+            measurement.end()

@@ -11,11 +11,11 @@ import torch
 from anisoscope.axes import Site
 from anisoscope.reads.base import (
     Array,
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Reading,
-    TrialLayout,
-    TrialPass,
     Unit,
     draw_pairs,
     make_batch,
@@ -83,12 +83,12 @@ class LayerPair(OfSample):
         """Return 2: `anisoscope.metric` takes two arrays of hidden vectors."""
         return 2
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         """Yield each pair of layers of a sample, on the tokens that are usable in all layers."""
-        for reservoir, layers in _iter_samples(kept):
+        for reservoir, layers in _iter_samples(gathered):
             in_each = [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
             in_all = np.logical_and.reduce(in_each)
-            samples = {name: select_sample(name, reservoir, kept, self.most, in_all) for name in layers}
+            samples = {name: select_sample(name, reservoir, gathered, self.most, in_all) for name in layers}
             for name, other_name in combinations(layers, 2):
                 first = samples[name]
                 second = samples[other_name]
@@ -99,34 +99,34 @@ class LayerPair(OfSample):
                 if other.layer is not None:
                     component = f"{other.label} {other.layer}"
                 pair = SampledPair(first, second)
-                columns = kept.make_columns(layers[name]) | {"component": component}
+                columns = gathered.make_columns(layers[name]) | {"component": component}
                 yield Reading(pair, columns, np.array(float(len(pair))))
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw two sets of vectors for each unit, one for each layer."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed test data as the hidden states of two layers: each unit is a sequence of its own."""
-        for start, part in split_batches(units, layout):
-            x, y, real = pad_pairs(part, layout)
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as the hidden states of two layers: each unit is a sequence of its own."""
+        for start, part in split_batches(units, batching):
+            x, y, real = pad_pairs(part, batching)
             if real.shape[1]:
-                trial.begin(make_batch(start, real), torch.device("cpu"))
-                trial.receive(Site("encoder", 1, "hidden"), x)
-                trial.receive(Site("encoder", 2, "hidden"), y)
-                trial.end()
+                measurement.begin(make_batch(start, real), torch.device("cpu"))
+                measurement.receive(Site("encoder", 1, "hidden"), x)
+                measurement.receive(Site("encoder", 2, "hidden"), y)
+                measurement.end()
 
 
-def _iter_samples(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
+def _iter_samples(gathered: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
     """Yield each sample of tokens with the layers it was taken at, without layers that have no usable vector.
 
-    kept   everything that the finished pass has accumulated
+    gathered   everything that the finished pass has accumulated
     """
     samples: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
-    for name, site in kept.sites.items():
+    for name, site in gathered.sites.items():
         if site.quantity not in ("hidden", "final"):
             continue
-        reservoir = find_reservoir(name, site, kept)
+        reservoir = find_reservoir(name, site, gathered)
         if reservoir is None or not is_usable(reservoir.vectors[name].double().numpy()).any():
             continue
         _, layers = samples.setdefault(id(reservoir), (reservoir, {}))

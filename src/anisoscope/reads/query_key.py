@@ -8,13 +8,13 @@ import torch
 from anisoscope.axes import Site
 from anisoscope.reads.base import (
     Array,
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     draw_pairs,
     make_batch,
@@ -55,34 +55,34 @@ class QueryKey(Reads):
         """Yield the keeper (accumulator) of sums over queries and keys."""
         yield VectorSums({"query": needs, "key": needs})
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the sums over queries and keys of each layer and stage."""
         count = "head_moment_n" if metric.needs & HEAD_MOMENTS else "n"
-        for name, site in kept.sites.items():
+        for name, site in gathered.sites.items():
             if site.quantity != "query":
                 continue
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
             terms: dict[str, Array] = {}
-            for term, x in kept.sums.at(name, metric.needs).items():
+            for term, x in gathered.sums.at(name, metric.needs).items():
                 terms[f"query.{term}"] = x
-            for term, x in kept.sums.at(key.name, metric.needs).items():
+            for term, x in gathered.sums.at(key.name, metric.needs).items():
                 terms[f"key.{term}"] = x
             totals = make_totals(terms)
             if totals is not None:
-                rows = np.asarray(kept.sums.at(name, (count,))[count].sum(0))
-                yield Reading(totals, kept.make_columns(site), rows)
+                rows = np.asarray(gathered.sums.at(name, (count,))[count].sum(0))
+                yield Reading(totals, gathered.make_columns(site), rows)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed queries and keys of one head: each unit is a sequence of its own."""
-        for first, part in split_batches(units, layout):
-            query, key, real = pad_pairs(part, layout)
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own."""
+        for first, part in split_batches(units, batching):
+            query, key, real = pad_pairs(part, batching)
             if not real.shape[1]:
                 continue
-            trial.begin(make_batch(first, real), torch.device("cpu"))
-            trial.receive(Site("encoder", 1, "query"), query.unsqueeze(1))
-            trial.receive(Site("encoder", 1, "key"), key.unsqueeze(1))
-            trial.end()
+            measurement.begin(make_batch(first, real), torch.device("cpu"))
+            measurement.receive(Site("encoder", 1, "query"), query.unsqueeze(1))
+            measurement.receive(Site("encoder", 1, "key"), key.unsqueeze(1))
+            measurement.end()

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from anisoscope.axes import Quantity, Site
 from anisoscope.reads.base import (
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     draw_pairs,
     make_batch,
@@ -56,9 +56,9 @@ class RowSums(OfQuantity):
 
     quantity = "attention"
 
-    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+    def add(self, site: Site, value: Mapping[str, Tensor], running: Pass) -> None:
         """Sum the statistics of attention rows [sequence, head, query] over the real queries of a batch."""
-        add_rows(site, value, done)
+        add_rows(site, value, running)
 
 
 class CentredRowSums(OfQuantity):
@@ -69,10 +69,10 @@ class CentredRowSums(OfQuantity):
 
     quantity = "centred"
 
-    def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], done: Pass) -> None:
+    def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], running: Pass) -> None:
         """Add the attention-row statistics of plain, query-centred and key-centred attention, each under its prefix."""
         for side, rows in value.items():
-            add_rows(site, rows, done, f"{side}.")
+            add_rows(site, rows, running, f"{side}.")
 
 
 class ScoreSums(OfQuantity):
@@ -80,26 +80,27 @@ class ScoreSums(OfQuantity):
 
     quantity = "scores"
 
-    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add sums of attention logits [sequence, head, …] of a batch (`capture.scores.sum_scores`) to those of their
-        site.
+    def add(self, site: Site, value: Mapping[str, Tensor], running: Pass) -> None:
+        """Add the sums over attention logits of a batch to those of their site (place in the model).
+
+        value   {name of a sum: [sequence, head, …]}, as `capture.scores.sum_scores` makes them
         """
-        done.add_sums(site.name, value)
+        running.add_sums(site.name, value)
 
 
-def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "") -> None:
+def add_rows(site: Site, rows: Mapping[str, Tensor], running: Pass, prefix: str = "") -> None:
     """Sum the statistics of attention rows (one row per query) over real queries that see a key, and add them to a
     site.
 
     rows     statistics [sequence, head, query] by name, as `capture.rows.attention_rows` returns them
     prefix   is put before the names of the sums
 
-    done     the running measurement
+    running     the running measurement
     """
     keys = rows["keys"]
-    real = done.find_real_queries(site, keys)
+    real = running.find_real_queries(site, keys)
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
-    done.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
+    running.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
 
 class _OfAttention(Reads):
@@ -117,36 +118,39 @@ class _OfAttention(Reads):
         """Return `head`: values have one entry per head."""
         return ("head",)
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the sums over attention of each layer, with the number of rows behind them."""
-        for name, site in kept.sites.items():
+        for name, site in gathered.sites.items():
             if site.quantity != self.quantity:
                 continue
-            totals = make_totals(kept.sums.at(name, metric.needs))
+            totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                count = np.asarray(kept.sums.at(name, (self.counted,))[self.counted].sum(0))
-                yield Reading(totals, kept.make_columns(site), count)
+                count = np.asarray(gathered.sums.at(name, (self.counted,))[self.counted].sum(0))
+                yield Reading(totals, gathered.make_columns(site), count)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
+
+        Every query sees all keys of its sequence, and logits are scaled by 1.
+        """
         means = []
         for side in (0, 1):
             vectors = np.concatenate([unit[side] for unit in units])
             # The mean of no vector would be NaN.
             mean = vectors.sum(0) / max(1, len(vectors))
-            means.append(torch.as_tensor(mean).to(layout.dtype))
-        for first, part in split_batches(units, layout):
-            query, key, real = pad_pairs(part, layout)
+            means.append(torch.as_tensor(mean).to(batching.dtype))
+        for first, part in split_batches(units, batching):
+            query, key, real = pad_pairs(part, batching)
             if not real.shape[1]:
                 continue
-            trial.begin(make_batch(first, real), torch.device("cpu"))
+            measurement.begin(make_batch(first, real), torch.device("cpu"))
             value = self.simulate_capture(query.unsqueeze(1), key.unsqueeze(1), real, means)
-            trial.receive(Site("encoder", 1, self.quantity), value)  # type: ignore[arg-type]
-            trial.end()
+            measurement.receive(Site("encoder", 1, self.quantity), value)  # type: ignore[arg-type]
+            measurement.end()
 
     @abstractmethod
     def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:

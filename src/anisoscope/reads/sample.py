@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.reads.base import (
     Array,
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     make_batch,
     pad,
@@ -53,12 +53,12 @@ class KeptSample(Keeper):
         of_heads = site.quantity in ("query", "key") and site.kind == "self"
         return site.quantity in LAYER_QUANTITIES or (self.heads and of_heads)
 
-    def add(self, site: Site, value: Any, done: Pass) -> None:
+    def add(self, site: Site, value: Any, running: Pass) -> None:
         """Offer the vectors of a site (place in the model) to the sample; vectors that are whole images are skipped."""
         if site.quantity not in LAYER_QUANTITIES:
-            done.add_sample(site, value.transpose(1, 2))
-        elif not is_whole_image(value, done):
-            done.add_sample(site, value)
+            running.add_sample(site, value.transpose(1, 2))
+        elif not is_whole_image(value, running):
+            running.add_sample(site, value)
 
 
 @dataclass(frozen=True)
@@ -188,37 +188,37 @@ class Sample(OfSample):
         """Return 1: `anisoscope.metric` takes one array of hidden vectors."""
         return 1
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         """Yield the sample of each layer that has at least two usable vectors."""
-        for name, site in kept.sites.items():
-            reservoir = find_reservoir(name, site, kept)
+        for name, site in gathered.sites.items():
+            reservoir = find_reservoir(name, site, gathered)
             if reservoir is None:
                 continue
-            sample = select_sample(name, reservoir, kept)
+            sample = select_sample(name, reservoir, gathered)
             if sample is not None:
-                yield Reading(sample, kept.make_columns(site), np.array(float(len(sample))))
+                yield Reading(sample, gathered.make_columns(site), np.array(float(len(sample))))
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed test data as hidden states: each unit is a sequence of its own."""
-        for first, part in split_batches(units, layout):
-            x, real = pad([np.asarray(unit) for unit in part], layout)
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+        """Feed test data to a measurement as hidden states of a layer: each unit is a sequence of its own."""
+        for first, part in split_batches(units, batching):
+            x, real = pad([np.asarray(unit) for unit in part], batching)
             if real.shape[1]:
-                trial.begin(make_batch(first, real), torch.device("cpu"))
-                trial.receive(Site("encoder", 1, "hidden"), x)
-                trial.end()
+                measurement.begin(make_batch(first, real), torch.device("cpu"))
+                measurement.receive(Site("encoder", 1, "hidden"), x)
+                measurement.end()
 
 
-def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
+def find_reservoir(name: str, site: Site, gathered: Gathered) -> Reservoir | None:
     """Return the sample of tokens that includes vectors of a layer: that of its stack, or its own; None if none does.
 
     name   name of the layer's site
     site   the site itself
-    kept   everything that the finished pass has accumulated
+    gathered   everything that the finished pass has accumulated
     """
     if site.quantity not in LAYER_QUANTITIES:
         return None
     # A layer has a sample of its own if its positions are not those of other layers.
-    reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
+    reservoir = gathered.reservoirs.get(site.stack) or gathered.reservoirs.get(name)
     if reservoir is None or name not in reservoir.vectors:
         return None
     return reservoir
@@ -230,7 +230,11 @@ def is_usable(vectors: Array) -> NDArray[np.bool_]:
 
 
 def select_sample(
-    name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
+    name: str,
+    reservoir: Reservoir,
+    gathered: Gathered,
+    most: int | None = None,
+    usable: NDArray[np.bool_] | None = None,
 ) -> SampledVectors | None:
     """Return the sampled vectors of one layer that are usable; None if there are fewer than two.
 
@@ -239,15 +243,15 @@ def select_sample(
     most        read only the first `most` tokens; None: all
     usable      which tokens may be used [token]; None: those that are finite and not zero in this layer
 
-    kept        everything that the finished pass has accumulated
+    gathered        everything that the finished pass has accumulated
     """
     vectors = reservoir.vectors[name][:most].double().numpy()
     if usable is None:
         usable = is_usable(vectors)
     if usable.sum() < 2:
         return None
-    group = (reservoir.unit[:most].numpy() % kept.sums.groups)[usable]
-    totals = kept.sums.at(name, ("vector", "n"))
+    group = (reservoir.unit[:most].numpy() % gathered.sums.groups)[usable]
+    totals = gathered.sums.at(name, ("vector", "n"))
     # Of the first token policy; layers have one head.
     mean = totals["vector"].sum(0)[0, 0] / totals["n"].sum(0)[0, 0]
-    return SampledVectors(vectors[usable], group, kept.sums.groups, mean)
+    return SampledVectors(vectors[usable], group, gathered.sums.groups, mean)

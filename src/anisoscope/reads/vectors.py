@@ -12,14 +12,14 @@ from anisoscope.axes import LAYER_QUANTITIES, SUBSET_FAMILIES, Site
 from anisoscope.errors import UsageError
 from anisoscope.reads.base import (
     Array,
+    Batching,
     Declared,
+    FedMeasurement,
     Gathered,
     Keeper,
     Pass,
     Reading,
     Reads,
-    TrialLayout,
-    TrialPass,
     Unit,
     make_batch,
     make_totals,
@@ -75,17 +75,17 @@ class VectorSums(Keeper):
         """Return whether a site (place in the model) holds vectors: hidden states, queries, keys or values."""
         return site.measured_as in OF_VECTORS
 
-    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+    def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Add the vectors of a site: [sequence, token, dim] for layers, [sequence, head, token, dim] for heads."""
         terms = self.list_terms(site.measured_as) | COUNTED
-        positions = done.copy_to(done.find_masks(site, value), value.device)
+        positions = running.copy_to(running.find_masks(site, value), value.device)
         if site.quantity in LAYER_QUANTITIES:
-            _add_layer(site, value, positions, terms, done)
+            _add_layer(site, value, positions, terms, running)
         else:
-            _add_heads(site, value, positions, terms, done)
+            _add_heads(site, value, positions, terms, running)
 
 
-def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
+def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass) -> None:
     """Add the vectors of a layer [sequence, token, dim] to its sums, and to its second moments if asked for.
 
     Whole images as vectors, and batches of many single vectors on a CPU, are summed by cheaper ways.
@@ -93,29 +93,29 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
 
-    done        the running measurement
+    running        the running measurement
     """
-    if is_whole_image(x, done):
+    if is_whole_image(x, running):
         values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
-        done.sums.add(site.name, values, done.copy_to(done.group, x.device) % FEW_GROUPS)
+        running.sums.add(site.name, values, running.copy_to(running.group, x.device) % FEW_GROUPS)
         return
     subsets = positions.subsets if "subset_unit" in terms else None
-    are_single = x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * done.settings.groups
+    are_single = x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * running.settings.groups
     if are_single and x.device.type == "cpu":
-        values, inverse, groups = sum_single_vectors(x, positions.policies, subsets, terms, done.group)
-        done.sums.add(site.name, values, groups)
+        values, inverse, groups = sum_single_vectors(x, positions.policies, subsets, terms, running.group)
+        running.sums.add(site.name, values, groups)
     else:
         values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
-        done.add_sums(site.name, values)
+        running.add_sums(site.name, values)
     if "moment" in terms:
         # Of the first token policy. Zero and non-finite vectors have the inverse norm 0.
         is_counted = positions.policies[:, 0] & (inverse[:, 0] > 0)
         # On the CPU in any case: places that a device would tell make the host wait.
-        drawn = done.find_masks(site, x).drawn
-        done.moments.add(site.name, x, is_counted, inverse[:, 0], drawn if drawn.numel() else None)
+        drawn = running.find_masks(site, x).drawn
+        running.moments.add(site.name, x, is_counted, inverse[:, 0], drawn if drawn.numel() else None)
 
 
-def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
+def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass) -> None:
     """Add the vectors of attention heads [sequence, head, token, dim] to their sums.
 
     Second moments are kept by head, if asked for.
@@ -123,24 +123,24 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
 
-    done        the running measurement
+    running        the running measurement
     """
     values, inverse = sum_vectors(x, positions.policies, None, terms)
-    done.add_sums(site.name, values)
+    running.add_sums(site.name, values)
     if "head_moment" in terms:
-        groups = min(done.settings.spectrum_groups or FEW_GROUPS, done.settings.groups)
+        groups = min(running.settings.spectrum_groups or FEW_GROUPS, running.settings.groups)
         weight = positions.policies[:, :1] * (inverse > 0)
-        group = done.copy_to(done.group, x.device) % groups
-        add_head_moments(done.sums, site.name, x, weight, group, groups)
+        group = running.copy_to(running.group, x.device) % groups
+        add_head_moments(running.sums, site.name, x, weight, group, groups)
 
 
-def is_whole_image(x: Tensor, done: Pass) -> bool:
+def is_whole_image(x: Tensor, running: Pass) -> bool:
     """Return whether each vector is a whole flattened image, with millions of dimensions.
 
     x      the captured values
-    done   the running measurement, whose settings say how maps become vectors
+    running   the running measurement, whose settings say how maps become vectors
     """
-    return done.settings.flatten == "image" and x.shape[1] == 1
+    return running.settings.flatten == "image" and x.shape[1] == 1
 
 
 @dataclass(frozen=True)
@@ -213,56 +213,58 @@ class Vectors(Reads):
         """Yield the keeper (accumulator) of these sums at the chosen quantities."""
         yield VectorSums(dict.fromkeys(self.at, needs))
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the sums of each site where the metric applies, with the number of vectors."""
-        for name, site in kept.sites.items():
+        for name, site in gathered.sites.items():
             if site.measured_as not in self.at:
                 continue
-            totals = make_totals(kept.sums.at(name, metric.needs))
+            totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                yield Reading(totals, kept.make_columns(site), self._count_vectors(metric.needs, kept, name))
+                yield Reading(totals, gathered.make_columns(site), self._count_vectors(metric.needs, gathered, name))
 
-    def _count_vectors(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
+    def _count_vectors(self, needs: frozenset[str], gathered: Gathered, site: str) -> Array:
         """Return the number of vectors behind the values, by token policy and head.
 
         For similarity inside sequences, return the number of sequences.
 
         needs   names of the sums that the metric uses
-        kept    everything that the finished pass has accumulated
+        gathered    everything that the finished pass has accumulated
         site    name of the place in the model
         """
         if needs & SUBSETS:
-            by_subset = kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)
+            by_subset = gathered.sums.at(site, ("subset_n",))["subset_n"].sum(0)
             return np.asarray(by_subset[:KINDS].sum(0))
         term = "n"
         if needs & MOMENTS:
             term = "moment_n"
         elif needs & INSIDE and "n" not in needs:
             term = "sequences"
-        return np.asarray(kept.sums.at(site, (term,))[term].sum(0))
+        return np.asarray(gathered.sums.at(site, (term,))[term].sum(0))
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Feed test data: each unit is a sequence of its own; for subsets, two units are the tokens of two subsets."""
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+        """Feed test data to a measurement as vectors of a layer or head: each unit is a sequence of its own.
+
+        For a metric of token subsets, there are two units: the tokens of two subsets.
+        """
         if metric.needs & SUBSETS:
-            _feed_subsets(units, layout, trial)
+            _feed_subsets(units, batching, measurement)
             return
         quantity = next(q for q in OF_VECTORS if q in self.at)
-        for first, part in split_batches(units, layout):
-            x, real = pad([np.asarray(unit) for unit in part], layout)
+        for first, part in split_batches(units, batching):
+            x, real = pad([np.asarray(unit) for unit in part], batching)
             if not real.shape[1]:
                 continue
-            trial.begin(make_batch(first, real), torch.device("cpu"))
+            measurement.begin(make_batch(first, real), torch.device("cpu"))
             layer = None if quantity == "final" else 1
             site = Site("encoder", layer, quantity)  # type: ignore[arg-type]
             if quantity in OF_HEADS:
                 x = x.unsqueeze(1)
-            trial.receive(site, x)
-            trial.end()
+            measurement.receive(site, x)
+            measurement.end()
 
 
-def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-    """Feed two units of test data as two token subsets: `special` tokens, and tokens that come `first` in their
-    sequence.
+def _feed_subsets(units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+    """Feed two units of test data to a measurement as two token subsets: special tokens, and first tokens of sequences.
 
     Each vector of the second unit begins a sequence. The vectors of the first unit are distributed over the sequences
     round-robin.
@@ -275,8 +277,8 @@ def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) 
     sequences = []
     for i in range(count):
         sequences.append(np.concatenate([first[i : i + 1], special[i::count]]))
-    for number, part in split_batches(sequences, layout):
-        x, real = pad(part, layout)
+    for number, part in split_batches(sequences, batching):
+        x, real = pad(part, batching)
         if not real.shape[1]:
             continue
         batch = make_batch(number, real)
@@ -284,6 +286,6 @@ def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) 
         if begins_with_first:
             is_special[:, 0] = False
         batch.streams["encoder"].special.copy_(is_special)
-        trial.begin(batch, torch.device("cpu"))
-        trial.receive(Site("encoder", 1, "hidden"), x)
-        trial.end()
+        measurement.begin(batch, torch.device("cpu"))
+        measurement.receive(Site("encoder", 1, "hidden"), x)
+        measurement.end()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anisoscope.reads.base import Array, Declared, Gathered, Reading, Reads, TrialLayout, TrialPass, Unit, make_totals
+from anisoscope.reads.base import Array, Batching, Declared, FedMeasurement, Gathered, Reading, Reads, Unit, make_totals
 
 Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
 
@@ -38,11 +38,11 @@ class Weights(Reads):
         """Return the function that reduces an embedding matrix to the named arrays that are kept of it."""
         return self.summarise
 
-    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+    def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the terms kept of each embedding matrix, with its number of rows."""
         columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
         prefix = f"{metric.name}."
-        for matrix, terms in kept.weights.items():
+        for matrix, terms in gathered.weights.items():
             of_metric: dict[str, Array] = {}
             for name, x in terms.items():
                 if name.startswith(prefix):
@@ -51,10 +51,10 @@ class Weights(Reads):
             if totals is not None:
                 yield Reading(totals, columns | {"site": matrix}, np.asarray(terms["rows"].numpy()[0]))
 
-    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Feed all units of test data as the rows of one matrix."""
-        matrix = torch.as_tensor(np.concatenate([np.asarray(unit) for unit in units])).to(layout.dtype)
-        trial.weights["embedding.input"] = summarise_matrix(matrix.numpy(), {metric.name: self.summarise})
+    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+        """Feed test data to a measurement as a weight matrix: the vectors of all units are its rows."""
+        matrix = torch.as_tensor(np.concatenate([np.asarray(unit) for unit in units])).to(batching.dtype)
+        measurement.weights["embedding.input"] = summarise_matrix(matrix.numpy(), {metric.name: self.summarise})
 
 
 def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import build_columns
 from anisoscope.metrics import INVARIANCES, Metric, find_all, is_own
 from anisoscope.metrics.mean_cosine import reference as mean_cosine_of
-from anisoscope.reads.base import Array, Reading, TrialLayout, Unit
+from anisoscope.reads.base import Array, Batching, Reading, Unit
 from anisoscope.reads.vectors import MOMENTS
 from anisoscope.registry import registered
 
@@ -117,11 +117,11 @@ def temporarily_register(metric: Metric) -> Iterator[None]:
         yield
 
 
-def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
+def run_test_pass(metric: Metric, units: Sequence[Unit], **batching: Any) -> Measurement:
     """Measure a metric on test data, without a model; every unit is a group of its own.
 
-    units    vectors by unit
-    layout   fields of `reads.base.TrialLayout`
+    units      vectors [vector, dim] of each unit
+    batching   fields of `reads.base.Batching`: how units are split into batches and padded
     """
     groups = max(GROUPS, len(units))
     settings = Settings(metrics=(metric.name,), tokens=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
@@ -130,40 +130,47 @@ def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measu
         # Each unit of test data is a class.
         classes = tuple(map(str, range(len(units))))
     done = Measurement(settings, classes=classes)
-    metric.reads.feed(metric, units, TrialLayout(**layout), done)
+    metric.reads.feed(metric, units, Batching(**batching), done)
     return done
 
 
-def read_test_data(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
-    """Measure test data without a model, and return what the metric reads of it; None if it reads nothing."""
-    return read_pass(metric, run_test_pass(metric, units, **layout))
+def read_test_data(metric: Metric, units: Sequence[Unit], **batching: Any) -> Reading | None:
+    """Measure test data without a model, and return the metric's input; None if there is no place that it reads.
+
+    units      vectors [vector, dim] of each unit
+    batching   fields of `reads.base.Batching`: how units are split into batches and padded
+    """
+    return read_pass(metric, run_test_pass(metric, units, **batching))
 
 
 def read_pass(metric: Metric, done: Measurement) -> Reading | None:
-    """Return what the metric reads of a finished test measurement; None if it reads nothing."""
+    """Return the metric's input from a finished test measurement; None if there is no place that it reads."""
     return next(metric.reads.readings(metric, done.gather()), None)
 
 
-def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
+def compute_replicates(metric: Metric, units: Sequence[Unit], **batching: Any) -> dict[str, Array]:
     """Compute the metric's values on test data: of all groups, then with each group left out.
 
-    Returns {name of a value: [replicate, …]}; empty if the metric reads nothing.
+    Returns {name of a value: [1 + group, …]}; empty if there is no place that the metric reads.
+
+    units      vectors [vector, dim] of each unit
+    batching   fields of `reads.base.Batching`: how units are split into batches and padded
     """
-    reading = read_test_data(metric, units, **layout)
+    reading = read_test_data(metric, units, **batching)
     if reading is None:
         return {}
     return metric.compute(reading.data)
 
 
-def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
+def compute_values(metric: Metric, units: Sequence[Unit], **batching: Any) -> dict[str, float]:
     """Compute the metric's values on test data: {name of a value or component: its number}.
 
     The numbers are of the first token policy and head, named as the metric's reference names them.
 
-    units    vectors by unit
-    layout   fields of `reads.base.TrialLayout`
+    units      vectors [vector, dim] of each unit
+    batching   fields of `reads.base.Batching`: how units are split into batches and padded
     """
-    reading = read_test_data(metric, units, **layout)
+    reading = read_test_data(metric, units, **batching)
     if reading is None:
         return {}
     return name_values(metric, reading, metric.compute(reading.data))
@@ -326,15 +333,15 @@ def _check_reference(metric: Metric) -> None:
         require_reference(metric, metric.reads.draw(seed))
 
 
-def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
+def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **batching: Any) -> None:
     """Raise _Broken unless the values on test data equal those of the metric's slow reference, up to `tolerance`.
 
     units    test data by unit
-    layout   fields of `reads.base.TrialLayout`: how the data are split into batches and padded
+    batching   fields of `reads.base.Batching`: how the data are split into batches and padded
     """
     assert metric.reference is not None
     expected = metric.reference(units)
-    got = compute_values(metric, units, **layout)
+    got = compute_values(metric, units, **batching)
     if not expected:
         raise _Broken("its reference names no value")
     missing = sorted(expected.keys() - got.keys())
