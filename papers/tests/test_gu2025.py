@@ -32,7 +32,7 @@ def sharp(arm: str) -> GPTNeoXForCausalLM:
 
 
 def measured(model: GPTNeoXForCausalLM) -> pd.Series:
-    rows = pd.DataFrame(small_models.look_at_sinks(model, [TEXT]))
+    rows = pd.DataFrame(small_models.measure_sinks_of_heads(model, [TEXT]))
     return rows.set_index(["metric", "layer", "head"])["value"]
 
 

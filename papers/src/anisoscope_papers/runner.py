@@ -172,7 +172,7 @@ class _Known:
 
 
 def _format_gigabytes(x: float) -> str:
-    """Format a size in gigabytes: `1.5 GB`."""
+    """Format a number of gigabytes in words for the user: `1.5 GB`."""
     if x >= 0.05:
         return f"{x:.1f} GB"
     return "under 0.1 GB"

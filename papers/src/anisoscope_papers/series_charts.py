@@ -95,18 +95,19 @@ def draw_parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool =
     return facet([ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2)
 
 
-def draw_clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
+def draw_clouds(records: pd.DataFrame, basis: str, title: str) -> ChartType:
     """Draw sampled queries and keys of one head in their common plane, a panel per step, with their means as rings.
 
-    `over`: whose SVD spans the plane (union, key, query); `title`: of the legend.
+    basis   whose SVD spans the plane: `query`, `key`, `union` (both)
+    title   of the legend
     """
     parts = []
     for side, word in SIDES.items():
-        points = select(records, metric=f"svd.{over}.cloud.{side}")
+        points = select(records, metric=f"svd.{basis}.cloud.{side}")
         place = points["component"].str.split(" ", expand=True)
         points = points.assign(point=place[0], direction="d" + place[1])
         wide = points.pivot_table(index=["step", "point"], columns="direction", values="value").reset_index()
-        means = select(_select_path(records, over, side), step=wide["step"].unique().tolist())
+        means = select(_select_path(records, basis, side), step=wide["step"].unique().tolist())
         parts += [wide.assign(side=word, mean=False), means.assign(side=word, mean=True)]
     data = pd.concat(parts, ignore_index=True)[["step", "d1", "d2", "side", "mean"]].sort_values("step", kind="stable")
     data["panel"] = [f"step {step:,}" for step in data["step"]]
@@ -122,22 +123,27 @@ def draw_clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
     return facet([_draw_origin("x"), _draw_origin("y"), cloud, rim, ring], data, "panel", (WIDTH, 210), 2)
 
 
-def draw_paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
+def draw_paths(panels: Sequence[tuple[str, pd.DataFrame]], basis: str) -> ChartType:
     """Draw how mean query and mean key of a head move in a plane from checkpoint to checkpoint, as arrows.
 
-    One panel per entry of `panels` (name, records). `over`: whose SVD spans the plane (union, key, query).
+    panels   (name, records) of each panel: a head
+    basis    whose SVD spans the plane: `query`, `key`, `union` (both)
     """
     size = ((WIDTH - 70) // len(panels), 260)
-    drawn: ChartType = alt.hconcat(*(_draw_path(name, records, over, size) for name, records in panels), spacing=34)
+    drawn: ChartType = alt.hconcat(*(_draw_path(name, records, basis, size) for name, records in panels), spacing=34)
     return drawn
 
 
-def _draw_path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) -> ChartType:
-    """Draw one panel of `draw_paths`, with this name and `size` (width, height) in pixels.
+def _draw_path(name: str, records: pd.DataFrame, basis: str, size: tuple[int, int]) -> ChartType:
+    """Draw how mean query and mean key of one head move in a plane from checkpoint to checkpoint, as arrows.
 
     Arrows are turned by their angle on the page, so the ranges of the axes are fixed here.
+
+    name    title of the panel
+    basis   whose SVD spans the plane: `query`, `key`, `union` (both)
+    size    (width, height) in pixels
     """
-    data = pd.concat([_select_path(records, over, side).assign(side=word) for side, word in SIDES.items()])
+    data = pd.concat([_select_path(records, basis, side).assign(side=word) for side, word in SIDES.items()])
     ranges = [_pad_range(data[column]) for column in ("d1", "d2")]
     data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
     across, up = (
@@ -177,12 +183,14 @@ def _select_with_endings(records: pd.DataFrame, metric: str, endings: pd.Series)
     return data.sort_values([*places, "step"]).join(ending, on=places)
 
 
-def _select_path(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
-    """Return the coordinates d1, d2 of the mean query or key (`side`) by step, for the first seed in `records`.
+def _select_path(records: pd.DataFrame, basis: str, side: str) -> pd.DataFrame:
+    """Return a table with the coordinates of a mean query or mean key in a plane: `step`, `d1`, `d2`.
 
-    `over`: whose SVD spans the plane (union, key, query).
+    records   of one head; the first seed is taken
+    basis     whose SVD spans the plane: `query`, `key`, `union` (both)
+    side      `query` or `key`
     """
-    rows = select(records, metric=f"svd.{over}.{side}")
+    rows = select(records, metric=f"svd.{basis}.{side}")
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
     directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
     return pd.DataFrame({"d1": directions[0], "d2": directions[1]}).sort_index().reset_index()

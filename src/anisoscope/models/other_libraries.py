@@ -234,7 +234,9 @@ def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
     inputs   keyword arguments of the model: `input_ids` and so on
     output   what the model returned for them
     """
-    features = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+    features: dict[str, Any] = {
+        name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs
+    }
     if isinstance(model.sentence, WholeModel):
         features = model.sentence(features)
     else:

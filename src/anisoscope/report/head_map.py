@@ -190,7 +190,10 @@ def _find_heads(results: Results, frames: Sequence[pd.DataFrame]) -> pd.DataFram
 
 
 def _list_panels(heads: pd.DataFrame) -> tuple[Panel, ...]:
-    """Return the tables that the heads fill, in their order."""
+    """Return the panels of the head map: for each stack or kind of attention its layers and the numbers of its heads.
+
+    heads   a row for each head, with columns for panel, layer and head; panels keep their order of appearance
+    """
     panels = []
     for name, part in heads.groupby(PANEL, sort=False):
         layers = dict.fromkeys(part["layer"].tolist())

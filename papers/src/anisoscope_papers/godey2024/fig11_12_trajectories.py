@@ -6,13 +6,13 @@ The right singular vectors of all queries (and keys) of all steps stacked are th
 second moments, Σ_s (Σqqᵀ + Σkkᵀ): exact, and no vector is kept. Signs: the mean query of the last step lies on the
 positive side of both directions (a direction that it does not touch: its largest entry is positive).
 
-Records, per step, seed, layer and head; `over` is `union`, `key` or `query`, the vectors whose SVD it is:
+Records, per step, seed, layer and head; `basis` is `union`, `key` or `query`, the vectors whose SVD it is:
 
-    svd.<over>.query, .key            coordinates of Q̄ and K̄; component: the direction, 1 or 2
-    svd.<over>.drift_share            share of ‖Q̄‖² + ‖K̄‖² of the last step that lies on the first direction
-    svd.<over>.agreement              |cosine| of the first direction with that of the union
-    svd.<over>.path_agreement         |correlation| of the first coordinates of Q̄ and K̄, all steps, with the union's
-    svd.<over>.cloud.query, .key      coordinates of a sampled vector; component: `<vector> <direction>`
+    svd.<basis>.query, .key            coordinates of Q̄ and K̄; component: the direction, 1 or 2
+    svd.<basis>.drift_share            share of ‖Q̄‖² + ‖K̄‖² of the last step that lies on the first direction
+    svd.<basis>.agreement              |cosine| of the first direction with that of the union
+    svd.<basis>.path_agreement         |correlation| of the first coordinates of Q̄ and K̄, all steps, with the union's
+    svd.<basis>.cloud.query, .key      coordinates of a sampled vector; component: `<vector> <direction>`
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +31,8 @@ from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, r
 from anisoscope_papers.judge import Array, judge_tests, make_test_of_seeds, make_verdict_without_test
 from anisoscope_papers.study import Context, Study, Verdict, declare, read_claims
 
-Over = Literal["union", "key", "query"]
-OVERS: tuple[Over, ...] = ("union", "key", "query")
+Basis = Literal["union", "key", "query"]
+BASES: tuple[Basis, ...] = ("union", "key", "query")
 SIDES = ("query", "key")
 NEGLIGIBLE = 1e-9
 """Share of a mean's norm below which it does not touch a direction."""
@@ -45,38 +45,48 @@ def find_plane(moment: Array, mean: Array) -> Array:
     """
     directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
     along = np.einsum("...d,...dk->...k", mean, directions)
+    # A mean at right angles to a direction gives it no sign: then its largest coordinate is made positive.
     largest = np.take_along_axis(directions, np.abs(directions).argmax(-2, keepdims=True), -2)[..., 0, :]
-    touched = np.abs(along) > NEGLIGIBLE * np.linalg.norm(mean, axis=-1)[..., None]
-    return np.asarray(directions * np.where(np.where(touched, along, largest) < 0, -1.0, 1.0)[..., None, :])
+    decides = np.abs(along) > NEGLIGIBLE * np.linalg.norm(mean, axis=-1)[..., None]
+    sign = np.where(np.where(decides, along, largest) < 0, -1.0, 1.0)
+    return np.asarray(directions * sign[..., None, :])
 
 
-def read_moment(heads: dict[str, Any], layer: int, over: Over) -> Array:
-    """Return the second moment of a layer's queries, keys or both of one checkpoint, [head, dim, dim].
+def read_moment(heads: dict[str, Any], layer: int, basis: Basis) -> Array:
+    """Return the second moment of queries, keys or both of every head of a layer, in one checkpoint [head, dim, dim].
 
-    `heads`: the tensors measured of the checkpoint's heads (`Piece.heads`); `over`: `query`, `key` or `union` (both).
     Keys that several heads share count once for each of them.
+
+    heads   the tensors measured of the checkpoint's heads (`Piece.heads`)
+    basis   whose moment: `query`, `key` or `union` (both added)
     """
     moments = [_read_tensor(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
-    if over == "union":
+    if basis == "union":
         return moments[0] + moments[1]
-    return moments[SIDES.index(over)]
+    return moments[SIDES.index(basis)]
 
 
 def _read_tensor(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
-    """Return one tensor of a checkpoint's `heads` as float64, for a layer and `side` (query or key): its moment,
-    mean or points (`what`).
+    """Return one of the tensors measured of a checkpoint's heads, as float64.
+
+    heads   all of these tensors (`Piece.heads`)
+    side    `query` or `key`
+    what    `moment`, `mean` or `points`
     """
     return np.asarray(heads[f"{layer} {side} {what}"].double().numpy())
 
 
-def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
-    """Return the coordinates of mean queries and keys of all heads in planes, and how the planes agree.
+def measure_planes(pieces: Sequence[Piece], bases: Iterable[Basis]) -> pd.DataFrame:
+    """Measure how mean queries and mean keys of all heads move in a plane during training, and how the planes agree.
 
-    A plane holds the first two directions of an SVD of both sides (`union`), and of each of `overs` (`query`, `key`).
-    `pieces`: the checkpoints, ordered by step.
+    The plane of a head is spanned by the first two directions of an SVD of its queries, its keys, or both, over all
+    steps. Returns a table of records (see the top of this file).
+
+    pieces   the checkpoints, ordered by step
+    bases    whose SVD: `query`, `key`, `union` (both); `union` is always added
     """
-    wanted: tuple[Over, ...] = tuple(dict.fromkeys(("union", *overs)))
+    wanted: tuple[Basis, ...] = tuple(dict.fromkeys(("union", *bases)))
     parts: list[pd.DataFrame] = []
     for seed in dict.fromkeys(piece.seed for piece in pieces):
         of_seed = [piece for piece in pieces if piece.seed == seed]
@@ -93,24 +103,27 @@ def _list_layers(heads: dict[str, Any]) -> list[int]:
 
 
 def _measure_layer(
-    pieces: Sequence[Piece], heads: Sequence[dict[str, Any]], layer: int, overs: Sequence[Over]
+    pieces: Sequence[Piece], heads: Sequence[dict[str, Any]], layer: int, bases: Sequence[Basis]
 ) -> Iterator[pd.DataFrame]:
-    """Yield the records of one layer of one seed: paths in each of the planes (`overs`), and how the planes agree.
+    """Yield the records of one layer of one seed: paths of mean queries and keys in planes, and how the planes agree.
 
-    `pieces`: the checkpoints of the seed; `heads`: the tensors measured of the heads of each.
+    pieces   the checkpoints of the seed
+    heads    the tensors measured of the heads of each checkpoint
+    bases    whose SVD spans the planes: `query`, `key`, `union` (both)
     """
-    planes = {over: _find_common_plane(heads, layer, over) for over in overs}
-    paths = {over: _project_paths(heads, layer, planes[over]) for over in overs}
-    for over in overs:
-        yield from _make_frames(over, pieces, layer, planes, paths)
+    planes = {basis: _find_common_plane(heads, layer, basis) for basis in bases}
+    paths = {basis: _project_paths(heads, layer, planes[basis]) for basis in bases}
+    for basis in bases:
+        yield from _make_frames(basis, pieces, layer, planes, paths)
 
 
-def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
-    """Return the plane of each head of a layer (two directions) over all steps, [head, dim, 2].
+def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, basis: Basis) -> Array:
+    """Return the plane of each head of a layer, common to all steps: two directions [head, dim, 2].
 
-    `heads`: the tensors measured of heads, of each checkpoint, by step; `over`: whose SVD it is (query, key, union).
+    heads   the tensors measured of the heads of each checkpoint, by step
+    basis   whose SVD spans the plane: `query`, `key`, `union` (both)
     """
-    total = reduce(np.add, (read_moment(step, layer, over) for step in heads))
+    total = reduce(np.add, (read_moment(step, layer, basis) for step in heads))
     return find_plane(total, _read_tensor(heads[-1], layer, "query", "mean"))
 
 
@@ -127,32 +140,36 @@ def _project_paths(heads: Sequence[dict[str, Any]], layer: int, directions: Arra
 
 
 def _make_frames(
-    over: Over, pieces: Sequence[Piece], layer: int, planes: dict[Over, Array], paths: dict[Over, dict[str, Array]]
+    basis: Basis, pieces: Sequence[Piece], layer: int, planes: dict[Basis, Array], paths: dict[Basis, dict[str, Array]]
 ) -> Iterable[pd.DataFrame]:
-    """Yield the records of one layer's paths in the plane `over`, and of its agreement with the plane of both sides
-    (`union`).
+    """Yield the records of one layer of one seed, as tables: paths in one kind of plane, and how well it agrees.
 
-    `pieces`: the checkpoints of one seed; `planes`: [head, dim, 2] by `over`; `paths`: those of `_project_paths` by
-    `over`.
+    Records are the coordinates of mean query and mean key at each step; the share of their squared norms on the first
+    direction; and how well plane and path agree with those spanned by queries and keys together (`union`).
+
+    basis    the kind of plane: whose SVD spans it (`query`, `key`, `union`)
+    pieces   the checkpoints of the seed
+    planes   {basis: two directions of every head [head, dim, 2]}
+    paths    {basis: coordinates in these planes, as `_project_paths` returns them}
     """
     steps = np.array([piece.step for piece in pieces])
     seed = pieces[0].seed
-    path = paths[over]
+    path = paths[basis]
     union = paths["union"]
     given = {"seed": seed, "layer": layer}
     for side in SIDES:
         step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
         columns = {"step": steps[step], "head": head, "component": (direction + 1).astype(str)}
-        yield pd.DataFrame({"metric": f"svd.{over}.{side}", "value": path[side].ravel(), **columns, **given})
+        yield pd.DataFrame({"metric": f"svd.{basis}.{side}", "value": path[side].ravel(), **columns, **given})
     joined = (np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union))
     of_heads = {
         "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
-        "agreement": np.abs(np.einsum("hd,hd->h", planes[over][..., 0], planes["union"][..., 0])),
+        "agreement": np.abs(np.einsum("hd,hd->h", planes[basis][..., 0], planes["union"][..., 0])),
         "path_agreement": _compute_correlation(*joined),
     }
     for name, value in of_heads.items():
         columns = {"step": steps[-1], "head": np.arange(len(value))}
-        yield pd.DataFrame({"metric": f"svd.{over}.{name}", "value": value, **columns, **given})
+        yield pd.DataFrame({"metric": f"svd.{basis}.{name}", "value": value, **columns, **given})
 
 
 def _compute_correlation(a: Array, b: Array) -> Array:
@@ -162,24 +179,27 @@ def _compute_correlation(a: Array, b: Array) -> Array:
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
-def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Return coordinates of sampled queries and keys of the `chosen` (layer, head) of the first seed, at the sampled
-    steps.
+def measure_clouds(pieces: Sequence[Piece], basis: Basis, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
+    """Return records of the coordinates of sampled queries and keys of some heads in their planes, for the first seed.
 
-    They are in the plane of each head; `over`: whose SVD it is (query, key, union).
+    Only steps at which vectors were sampled are there.
+
+    pieces   the checkpoints, ordered by step
+    basis    whose SVD spans the plane: `query`, `key`, `union` (both)
+    chosen   (layer, head) of each head
     """
     of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
     heads = [piece.heads() for piece in of_seed]
     parts = []
     for layer, head in dict.fromkeys(chosen):
-        directions = _find_common_plane(heads, layer, over)[head]
+        directions = _find_common_plane(heads, layer, basis)[head]
         for piece, tensors in zip(of_seed, heads, strict=True):
             given = {"seed": piece.seed, "step": piece.step, "layer": layer, "head": head}
             for side in SIDES:
                 # Only some checkpoints keep points, since they are large.
                 if f"{layer} {side} points" in tensors:
                     rows = _project_points(tensors, layer, head, side, directions)
-                    parts.append(rows.assign(metric=f"svd.{over}.cloud.{side}", **given))
+                    parts.append(rows.assign(metric=f"svd.{basis}.cloud.{side}", **given))
     return as_records(pd.concat(parts, ignore_index=True))
 
 
@@ -197,30 +217,29 @@ def _project_points(tensors: dict[str, Any], layer: int, head: int, side: str, d
     return pd.DataFrame({"component": names, "value": at.ravel()})
 
 
-def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Measure every head along training: the cosine of its mean query and mean key, and the path of both means in a
-    plane.
+def measure(basis: Basis, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
+    """Measure every head along training: the cosine of its mean query and mean key, and their paths in a plane.
 
-    One row per head and checkpoint, also with the validation losses. With `clouds`, sampled queries and keys of two
-    heads of the first seed are added: those whose final cosine is largest and smallest.
+    Returns a table of records, with the validation losses.
 
-    over     whose SVD spans the plane: `query`, `key`, or `union` (both); a plane per head
-    series   the checkpoints to measure
-    context  the study's cache, device and progress
+    basis     whose SVD spans the plane of a head: `query`, `key`, or `union` (both)
+    clouds    add sampled queries and keys of two heads of the first seed: those whose final cosine is largest and
+              smallest
+    series    the checkpoints to measure
+    context   the study's cache, device and progress
     """
     pieces = checkpoints.measure(series, context)
     alignment = checkpoints.read_records(pieces, COSINES)
-    parts = [alignment, checkpoints.read_losses(pieces), measure_planes(pieces, (over,))]
+    parts = [alignment, checkpoints.read_losses(pieces), measure_planes(pieces, (basis,))]
     if clouds:
-        parts.append(measure_clouds(pieces, over, Alignment.of(alignment).chosen().values()))
+        parts.append(measure_clouds(pieces, basis, Alignment.of(alignment).chosen().values()))
     return pd.concat(parts, ignore_index=True)
 
 
 def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
-    """Judge what share of the mean query and mean key lies on the first direction of their plane, by their squared
-    norms.
+    """Judge what share of the squared norms of mean query and mean key lies on the first direction of their plane.
 
-    For all heads, and for those whose means end similar or opposite.
+    There is a verdict on all heads, and one each on heads whose two means end similar and opposite.
     """
     claim, other = read_claims("godey2024", "fig11").values()
     share = read_table(records, "svd.union.drift_share").values[:, -1]
@@ -234,10 +253,10 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_paths(records: pd.DataFrame) -> list[Verdict]:
-    """Judge from when on the mean query and mean key of heads stay aligned (|cosine| above the bound), for those that
-    end similar and those that end opposite.
+    """Judge when in training the mean query and mean key of heads become aligned (|cosine| stays above a bound).
 
-    That is counted in steps, and in how far the loss has fallen.
+    Heads whose two means end similar and opposite are judged apart. Time is counted in steps, and in how far the loss
+    has fallen.
     """
     first, later, about, after = read_claims("godey2024", "fig12").values()
     alignment = Alignment.of(records)
@@ -268,9 +287,10 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
-    """Judge how well the plane of one side (queries or keys) agrees with that of both, over all heads.
+    """Judge how well the plane spanned by queries or by keys agrees with that spanned by both, as a mean over heads.
 
-    `name`: the figure, whose one claim is judged; `metric`: the records that hold the agreement.
+    name     of the figure, whose one claim is judged
+    metric   name of the records that hold the agreement
     """
     (claim,) = read_claims("godey2024", name).values()
     values = read_table(records, metric).values[:, -1]
@@ -278,10 +298,14 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
     return judge_tests([make_test_of_seeds(claim, values.mean((1, 2)), reason=least)])
 
 
-def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the two chosen heads: clouds with a panel per step (a chart per head), or paths in two panels.
+def draw(name: str, basis: Basis, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
+    """Draw queries and keys of two heads in their planes: those whose final cosine is largest and smallest.
 
-    `over`: whose SVD spans the plane (query, key, union). Returns {chart name: chart}.
+    Returns {chart name: chart}.
+
+    name     of the figure
+    basis    whose SVD spans the plane: `query`, `key`, `union` (both)
+    clouds   draw sampled vectors, a chart per head with a panel per step; else the paths of the means, a panel per head
     """
     alignment = Alignment.of(records)
     first = records[records["seed"] == alignment.table.seeds[0]]
@@ -289,28 +313,30 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
     for which, (layer, head) in alignment.chosen().items():
         chosen[which] = (alignment.name(which), select(first, layer=layer, head=head))
     if not clouds:
-        return {name: series_charts.draw_paths(list(chosen.values()), over)}
-    return {f"{name}_{which}": series_charts.draw_clouds(rows, over, title) for which, (title, rows) in chosen.items()}
+        return {name: series_charts.draw_paths(list(chosen.values()), basis)}
+    return {f"{name}_{which}": series_charts.draw_clouds(rows, basis, title) for which, (title, rows) in chosen.items()}
 
 
-def _declare_study(number: int, over: Over) -> Study:
-    """Declare the study of figure `number`: odd numbers show clouds, even ones paths, in the plane of `over` (query,
-    key, union).
+def _declare_study(number: int, basis: Basis) -> Study:
+    """Declare the study of a figure: odd numbers show clouds of vectors, even ones paths of their means.
+
+    number   of the figure
+    basis    whose SVD spans the planes: `query`, `key`, `union` (both)
     """
     name = f"fig{number}"
     clouds = number % 2 == 1
     judge = judge_clouds if clouds else judge_paths
-    if over != "union":
-        judge = partial(judge_agreement, name, f"svd.{over}.{'agreement' if clouds else 'path_agreement'}")
+    if basis != "union":
+        judge = partial(judge_agreement, name, f"svd.{basis}.{'agreement' if clouds else 'path_agreement'}")
     return declare(
         "godey2024",
         name,
         **checkpoints.SERIES,
-        measure=partial(measure, over, clouds),
+        measure=partial(measure, basis, clouds),
         judge=judge,
-        draw=partial(draw, name, over, clouds),
+        draw=partial(draw, name, basis, clouds),
     )
 
 
-FIGURES: dict[int, Over] = {11: "union", 12: "union", 19: "key", 20: "key", 21: "query", 22: "query"}
-STUDIES = tuple(_declare_study(number, over) for number, over in FIGURES.items())
+FIGURES: dict[int, Basis] = {11: "union", 12: "union", 19: "key", 20: "key", 21: "query", 22: "query"}
+STUDIES = tuple(_declare_study(number, basis) for number, basis in FIGURES.items())

@@ -117,8 +117,8 @@ class SmallModels:
         def on_step(step: int, _last: int, model: Any) -> None:
             """Measure the model if this step is one of those to be seen."""
             if step in self.seen:
-                look = partial(look_at, model, plan, last=step == self.steps)
-                make_records_once(folder / f"step-{step}.parquet", look)
+                measure = partial(measure_model, model, plan, last=step == self.steps)
+                make_records_once(folder / f"step-{step}.parquet", measure)
 
         training = Training(task="causal-lm", own_size=size, steps=self.steps, seed=seed, device=device)
         how = Fitting(
@@ -177,14 +177,18 @@ def _attend(
     dropout: float = 0.0,  # noqa: ARG001 (these models have none)
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention with one learnt key (`module.key_bias`) beside the others, whose value is 0.
+    """Compute attention with one learnt key (`module.key_bias`) in addition to those of the tokens; its value is 0.
 
     It has the signature of transformers' attention functions: query, key, value are [sequence, head, token, dim].
+    Returns (output [sequence, query, head, dim], weights of the tokens [sequence, head, query, key]).
     """
     scores = query @ key.transpose(2, 3) * scaling
-    scores = scores if attention_mask is None else scores + attention_mask
-    given = compute_biased_weights(scores, _score_bias(module, query) * scaling)[..., :-1]
-    return (given @ value).transpose(1, 2).contiguous(), given
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = compute_biased_weights(scores, _score_bias(module, query) * scaling)
+    # The last column is that of the learnt key, whose value adds nothing.
+    of_tokens = weights[..., :-1]
+    return (of_tokens @ value).transpose(1, 2).contiguous(), of_tokens
 
 
 def _score_bias(module: Any, query: Tensor) -> Tensor:
@@ -197,18 +201,21 @@ AttentionMaskInterface.register(KEY_BIAS, eager_mask)
 
 
 @torch.no_grad()
-def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
-    """Measure a model on the batches `plan`: sinks of every head, A (mean cosine) by layer, isotropy I(W)
-    of embeddings (Mu & Viswanath 2018).
+def measure_model(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
+    """Measure a small model at one training step, and return a table of records.
 
-    At the `last` step sinks are also measured on random tokens.
+    They are: measures of attention sinks of every head, A (mean cosine) by layer, and the isotropy I(W) of embeddings
+    (Mu & Viswanath 2018).
+
+    plan   the batches of texts to measure
+    last   it is the last step: sinks are also measured on random tokens
     """
     batches = [plan[i].inputs["input_ids"] for i in range(len(plan))]
     with evaluation_mode(model):
-        rows = list(look_at_sinks(model, batches))
+        rows = list(measure_sinks_of_heads(model, batches))
         if last:
             rate = "sinks.first_rate"
-            of_random = look_at_sinks(model, list(_draw_random(batches, model.config.vocab_size)))
+            of_random = measure_sinks_of_heads(model, list(_draw_random(batches, model.config.vocab_size)))
             for row in of_random:
                 if row["metric"] == rate:
                     rows.append(row | {"metric": f"{rate}_random"})
@@ -222,27 +229,32 @@ def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
 
 
 def _draw_random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
-    """Yield random tokens of the shape of each batch, always the same ones."""
+    """Yield for each batch random token ids [sequence, token] of the same shape; they are the same at every call.
+
+    vocabulary   number of token ids
+    """
     drawn = torch.Generator().manual_seed(0)
     for batch in batches:
         yield torch.randint(vocabulary, batch.shape, generator=drawn)
 
 
-def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
-    """Yield a row for every head and measure of attention sinks, averaged over texts; `batches`: token ids.
+def measure_sinks_of_heads(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
+    """Run a model and yield a row for every head and measure of attention sinks, averaged over texts.
 
     Measures: the weight of the first key, how often it exceeds a bound, the norms of its value and key over those of
     other tokens, and how much more queries resemble it than other keys.
+
+    batches   token ids [sequence, token]
     """
     found: dict[tuple[int, str], list[Heads]] = defaultdict(list)
 
-    def look(call: Call) -> None:
-        """Measure one attention call, text by text and head by head."""
+    def keep_measures(call: Call) -> None:
+        """Measure the sinks in one attention call, and append the results [text, head] to `found`, by layer."""
         layer = int(call.module.layer_idx) + 1  # type: ignore[arg-type]
         for name, of_texts in measure_sinks(call).items():
             found[layer, name].append(of_texts)
 
-    with intercept_attention(model, look):
+    with intercept_attention(model, keep_measures):
         for batch in batches:
             model(input_ids=batch)
     for (layer, name), parts in found.items():
@@ -252,7 +264,7 @@ def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, A
 
 
 def measure_sinks(call: Call) -> dict[str, Heads]:
-    """Return the measures of attention sinks of one attention call, {measure: [sequence, head]}.
+    """Compute measures of attention sinks from one attention call: {measure: [sequence, head]}.
 
     first         mean weight of the first key
     first_rate    1 if that exceeds `EPSILON`, else 0; `bias_rate`: the same of the learnt key

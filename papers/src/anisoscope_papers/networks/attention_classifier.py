@@ -37,14 +37,14 @@ ATTENTIONS = ("learned", "uniform", "random")
 
 
 class PlainNorm(nn.Module):
-    """Normalisation (x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
+    """Layer normalisation without parameters: (x − mean) / unbiased standard deviation; no gain, bias or epsilon."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis of x [..., dim]."""
+        """Return x [..., dim] with mean 0 and unbiased standard deviation 1 along its last axis."""
         return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
 
 
