@@ -52,7 +52,10 @@ def reproduce(
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> int | None:
-    """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
+    """Reproduce a paper and show each verdict as it comes.
+
+    Returns the exit code if models or data were unavailable, else None.
+    """
     from anisoscope.data.local import parse_paths, use_copies
     from anisoscope_papers import study_names
 
@@ -111,14 +114,14 @@ def _export_and_print(
 def masked_lm(
     training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
 ) -> None:
-    """Train a BERT, and say where it is."""
+    """Train a BERT, and print its folder."""
     _train("masked-lm", training, place, view, quiet)
 
 
 def causal_lm(
     training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
 ) -> None:
-    """Train a GPT-2, and say where it is."""
+    """Train a GPT-2, and print its folder."""
     _train("causal-lm", training, place, view, quiet)
 
 
@@ -143,7 +146,7 @@ def classifier(
     device: Annotated[Device, option("cpu or cuda; one device", MACHINE)] = "cpu",
     quiet: Quiet = False,
 ) -> None:
-    """Train a classifier, and say how well it does and where it is."""
+    """Train a classifier, and print its accuracy and its folder."""
     if recipe.model != ATTENTION:
         check_model(recipe.model)
     check_labelled(recipe.corpus)

@@ -345,10 +345,13 @@ def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing
 
 
 def _pick_worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
-    """Return the one way of failing of a verdict from the `ways` in which its tests fail.
+    """Return in which way a verdict fails, given the ways in which its tests fail.
 
     It is the worst one, in the order contrary, beyond, too small. If one test that holds would have been enough (`over`
     = "any"), it is the mildest.
+
+    ways   of each test; empty: it does not fail
+    over   how many of the tests must hold: any, all, most, or the last; None: there is one test
     """
     order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
     if over == "any":
@@ -391,9 +394,10 @@ def _group_into_families(tests: Sequence[Test], *, together: bool) -> list[list[
 
 
 def _pick_p(first: Test, p: Array) -> float:
-    """Return the p that counts for tests that count as one (`p`: of each): the largest, or for "last" the last one's.
+    """Return the p of several tests that count as one: the largest, or the last one's if only the last must hold.
 
-    `first`: the first of these tests.
+    first   the first of these tests
+    p       of each test
     """
     return float(p[-1] if first.over == "last" else p.max())
 
@@ -493,8 +497,11 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
 
 
 def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
-    """Describe the number that a verdict shows: which of its `tests` it is (`shown`), of which seed, and at which
-    place.
+    """Say in words which number a verdict on several tests shows, such as `largest A, at encoder layer 3:`.
+
+    shown   the test whose number it is
+    over    how many of the tests must hold: any, all, most, or the last
+    tests   all tests of the verdict
     """
     words = shown.statistic.rstrip(":")
     if sum(test.seed == shown.seed for test in tests) > 1:
@@ -509,8 +516,12 @@ def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
 def _explain_verdict(
     shown: Test, over: Over, tests: list[Test], outcomes: list[Outcome], of_seeds: list[Outcome]
 ) -> str:
-    """Say in words how many tests hold, how the seeds (`of_seeds`) decide, and what n counts. `shown`: the decisive
-    test.
+    """Give the reason of a verdict on several tests in words: how many hold, how seeds decide, and what n counts.
+
+    shown      the test whose number the verdict shows
+    over       how many of the tests must hold: any, all, most, or the last
+    outcomes   of each test
+    of_seeds   the outcome for each seed
     """
     reason = f"{outcomes.count('holds')} of {len(tests)} {shown.words}"
     if over == "last":

@@ -76,7 +76,10 @@ def choose_names(paper: str, only: str = "") -> list[str]:
 
 
 def _expand_name(part: str, studies: list[str]) -> list[str]:
-    """Return those of the `studies` that one name (`fig3`, `fig3a`) or range (`fig3-5`, `fig3-fig5`) stands for."""
+    """Return the studies that one name (`fig3`, `fig3a`) or range of names (`fig3-5`, `fig3-fig5`) stands for.
+
+    studies   names of all studies of the paper
+    """
     if part in studies:
         return [part]
     wanted = [part]

@@ -109,12 +109,13 @@ def average_cells(
     return by_cell
 
 
-def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
+def judge(name: str, records: pd.DataFrame, *, baseline: str = "the unigrams") -> list[Verdict]:
     """Judge every claim of the study `name`, by differences between models of the same seed.
 
     A difference is that of the claim's arm (changed model) and what the claim compares it with: another arm, or the
-    same model before training. Claims without a finished pair are undecided. `over`: in words, the baseline relative to
-    which the models' skill is given.
+    same model before training. Claims without a finished pair are undecided.
+
+    baseline   the guess that skill is measured against, in words
     """
     of_study = list(read_claims("beyond", name).values())
     if records.empty:
@@ -127,7 +128,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
             subject = arm if len(claim.systems) > 1 else ""
             pairs = subtract_paired(claim, records, arm)
             if len(pairs):
-                tests.append(_make_test(claim, records, arm, pairs, skill, over, subject))
+                tests.append(_make_test(claim, records, arm, pairs, skill, baseline, subject))
             else:
                 why = f"no seed of {arm} beside {claim.against} is finished"
                 untrained.append(make_verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
@@ -135,13 +136,13 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
 
 def _make_test(
-    claim: Claim, records: pd.DataFrame, arm: str, pairs: pd.Series, skill: pd.Series, over: str, subject: str
+    claim: Claim, records: pd.DataFrame, arm: str, pairs: pd.Series, skill: pd.Series, baseline: str, subject: str
 ) -> Test:
     """Make the test of a claim on one arm (changed model).
 
     pairs     differences of the arm to what the claim compares it with, by seed
     skill     of every cell, by (arm, seed)
-    over      what skill is relative to, in words
+    baseline  what skill is relative to, in words
     subject   the arm, if the claim has several
     """
     learnt = skill[skill >= LEARNT].index
@@ -149,7 +150,7 @@ def _make_test(
     # a model that has learnt nothing is no evidence on trained models: its pair is left out
     is_known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
     values = np.where(is_known, pairs.to_numpy(float), np.nan)
-    reasons = [f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"]
+    reasons = [f"skill over {baseline} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"]
     if not all(is_known):
         reasons.append(f"a cell whose skill is below {LEARNT:g} says nothing")
     nothing = _explain_untestable(claim, records)

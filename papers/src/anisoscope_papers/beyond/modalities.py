@@ -55,8 +55,8 @@ class KindRecipe:
         identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
-    def read(self) -> dict[str, str]:
-        """Return {}: no hashes of the training data are needed, since the name of the folder depends on them."""
+    def hash_data(self) -> dict[str, str]:
+        """Return {}: hashes of the training data are not needed, since the name of the folder depends on the data."""
         return {}
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
@@ -144,10 +144,10 @@ STUDIES = tuple(
         name,
         settings=SETTINGS[name],
         measure=partial(measure_arms, name),
-        judge=partial(judge, name, over=over),
+        judge=partial(judge, name, baseline=baseline),
         draw=partial(draw, name, loss=loss),
     )
-    for name, over, loss in (
+    for name, baseline, loss in (
         ("vision", "the average", "loss (mean error of a pixel)"),
         ("speech", "chance", "loss (sum over a batch)"),
     )

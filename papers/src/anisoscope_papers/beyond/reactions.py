@@ -46,7 +46,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Reactions:
-    """How many reactions are read, equally many of each class, and at how many tokens they are cut."""
+    """Settings: how many reactions are read, equally many of each class, and at how many tokens they are cut."""
 
     utterances: int = 999
     longest: int = 512

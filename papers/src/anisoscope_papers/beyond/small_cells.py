@@ -56,16 +56,16 @@ VERSION = 1
 
 
 @torch.no_grad()
-def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
-    """Measure a small model on the test split of the sentences `made`; return the records.
+def measure_model(model: Reader, cell: SmallCell, sentences: Sentences) -> pd.DataFrame:
+    """Measure a small model on the test split of these sentences; return the records.
 
     Accuracy, majority rate and whether the model learnt nothing (`collapsed`); the similarity of the words of a
     sentence by layer; cosines between the directions of classes; and how well these directions separate the classes.
     """
-    vectors, truth, units = _read(model, made)
+    vectors, truth, units = _read(model, sentences)
     with evaluation_mode(model):
         found = model.classifier(vectors).argmax(-1)
-        batches = LabelledPlan(made.encoded[TEST], int(made.tokenizer.pad_token_id))
+        batches = LabelledPlan(sentences.encoded[TEST], int(sentences.tokenizer.pad_token_id))
         alike = run_pass(model, batches, MEASURED).records()
     alike = alike[(alike["metric"] == "intra_sequence") & alike["component"].isna() & alike["site"].isin(SITES)]
     majority = float(truth.bincount().max()) / len(truth)
@@ -80,20 +80,20 @@ def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFra
         rows.append({"metric": f"class_cosine.{name}", "value": x})
     # Separation compares all pairs: its cost grows with the square of the number of words.
     few = slice(0, MOST)
-    names = made.labels(cell.read)
+    names = sentences.labels(cell.read)
     apart = make_separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
-    shared = as_records(pd.DataFrame(rows), n_units=len(made.encoded[TEST]))
+    shared = as_records(pd.DataFrame(rows), n_units=len(sentences.encoded[TEST]))
     return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
 
 
-def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _read(model: Reader, sentences: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return what the model's head reads in the test split: vectors [vector, dim], labels [vector] and sentence
     numbers [vector].
     """
     kept = []
     with evaluation_mode(model):
-        for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
-            inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
+        for chosen in torch.split(torch.arange(len(sentences.encoded[TEST])), 256):
+            inputs, labels = sentences.batch(TEST, chosen.tolist(), model.read)
             unit = chosen
             if model.read == EACH:
                 unit = chosen[:, None].expand(labels.shape)
@@ -135,11 +135,11 @@ def read_or_measure(cell: SmallCell, plan: SmallGrid, context: Context, wait: bo
     def make() -> pd.DataFrame:
         """Train the model and measure it before and after."""
         write_json(noted, read)
-        made = open_material(cell.task, plan.limit, plan.held, cell.seed)
-        model = build_untrained(cell, made)
-        before = measure_model(model, cell, made)
-        train(model, cell, made, plan)
-        after = measure_model(model, cell, made)
+        sentences = open_material(cell.task, plan.limit, plan.held, cell.seed)
+        model = build_untrained(cell, sentences)
+        before = measure_model(model, cell, sentences)
+        train(model, cell, sentences, plan)
+        after = measure_model(model, cell, sentences)
         same = {"corpus": cell.task, "seed": cell.seed}
         parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
         return pd.concat(parts, ignore_index=True)

@@ -252,22 +252,22 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
         return (x[:, 1:] * words).sum(1) / words.sum(1)
 
 
-def build_untrained(cell: SmallCell, made: Sentences) -> Reader:
-    """Build the model at step 0 for the sentences `made`, with weights drawn from the seed of `cell`."""
+def build_untrained(cell: SmallCell, sentences: Sentences) -> Reader:
+    """Build the model at step 0 for these sentences, with weights drawn from the seed of `cell`."""
     set_seed(cell.seed)
-    return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
+    return Reader(cell, len(sentences.tokenizer), len(sentences.labels(cell.read)))
 
 
-def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
-    """Train a small model in place on the sentences `made`, for the fixed number of steps of `plan`."""
+def train(model: Reader, cell: SmallCell, sentences: Sentences, plan: SmallGrid) -> None:
+    """Train a small model in place on these sentences, for the fixed number of steps of `plan`."""
     # Wide models need smaller steps; `SmallGrid` says how this factor was found.
     rate = plan.rate * math.sqrt(WIDTH / cell.dim)
     optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
     draw = torch.Generator().manual_seed(cell.seed)
     model.train()
-    for chosen in _draw_batches(len(made.encoded[TRAIN]), plan.batch, plan.steps, draw):
-        inputs, labels = made.batch(TRAIN, chosen, cell.read)
+    for chosen in _draw_batches(len(sentences.encoded[TRAIN]), plan.batch, plan.steps, draw):
+        inputs, labels = sentences.batch(TRAIN, chosen, cell.read)
         logits = model.classifier(model.states(**inputs))
         loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED)
         optimiser.zero_grad()

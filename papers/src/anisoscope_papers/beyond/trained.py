@@ -52,15 +52,16 @@ VERSION = 1
 
 
 class Cells(Protocol):
-    """What an experiment needs to train and measure its cells: a recipe, by which one model per arm (changes) and
-    seed is made.
-    """
+    """How an experiment trains and measures its models (cells), one for each arm (set of changes) and seed."""
 
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model of an arm (set of changes) and a seed; it depends on every setting."""
 
-    def read(self) -> dict[str, str]:
-        """Hash the data that models are trained and measured on: {name: hash}; {} if `folder` depends on them."""
+    def hash_data(self) -> dict[str, str]:
+        """Return {name of a corpus: hash of its files} for the corpora that models are trained and measured on.
+
+        Empty if the name of `folder` depends on these data already.
+        """
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train the model of an arm (set of changes) and a seed in `folder`, or resume, and write its records."""
@@ -91,7 +92,7 @@ class Recipe:
         identity = make_run_id([asdict(self), VERSION, list_corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
-    def read(self) -> dict[str, str]:
+    def hash_data(self) -> dict[str, str]:
         """Return {name of a corpus: hash of its files} for training and measuring."""
         return hash_corpora(*list_corpora())
 
@@ -145,7 +146,7 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
         it.
         """
         folder = recipe.folder(*cell)
-        check_noted(folder / READ, recipe.read(), folder)
+        check_noted(folder / READ, recipe.hash_data(), folder)
         make_once(
             folder, lambda: _train_noted(recipe, cell, folder, context.device), marker=experiment.files[-1], wait=wait
         )
@@ -163,7 +164,7 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
 def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
     """Note what a cell, (arm, seed), reads in training, then train it in `folder`, or resume, and write its records."""
-    write_json(folder / READ, recipe.read())
+    write_json(folder / READ, recipe.hash_data())
     recipe.train(*cell, folder, device)
 
 

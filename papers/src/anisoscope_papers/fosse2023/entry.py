@@ -167,7 +167,7 @@ class Evidence:
             found |= {"low": low, "high": high, "spread": float(rows["value"].dropna().std(ddof=1))}
         return Compared(f"{self.title}, {place}", published, n=n, note=note, apart=self.apart, **found)
 
-    def beside(self, **where: Any) -> str:
+    def describe_classifiers(self, **where: Any) -> str:
         """Describe the classifiers behind a similarity: mean accuracy, majority rate, how many collapsed and were left
         out.
         """

@@ -31,10 +31,11 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
 
     In the records, `site` is the stage (`tuned`, `pretrained`), `component` the classes by name.
 
-    first             cosine quantiles of each class to the first correct utterance of each class, as in the paper
-    representative    quantiles, over all correct utterances i of a class, of the median cosine to i of each class
-    auc               quantiles of the AUC: is an utterance of i's class nearer to i than one of the others?
-    others            quantiles of the AUC between the two other classes (three classes only)
+    first             the first correct utterance of each class is the representative, as in the paper: quantiles of the
+                      cosines of each class to it
+    representative    every correct utterance is one in turn: quantiles of its median cosine to each class
+    auc               quantiles of the AUC of each representative: is its own class nearer to it than the others?
+    others            quantiles of the AUC that separates the two other classes by it (three classes only)
     separability      AUC and nearest-direction accuracy against left-one-out class means
     """
 
@@ -88,7 +89,7 @@ def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tu
 
 
 def _measure_separations(cosine: Array, labels: Labels, label: int, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return rows on how well representatives of a class (`label`) tell it from others, and two others apart.
+    """Return records on how well representatives of a class separate it from others, and two others from each other.
 
     `cosine` [representative, utterance]: NaN for the representative itself; `labels`: class index of each [utterance];
     `names`: of all classes.
@@ -108,8 +109,12 @@ def _measure_separations(cosine: Array, labels: Labels, label: int, names: tuple
 
 
 def _summarise_values(metric: str, component: str, values: Array, *, mean: bool = True) -> list[dict[str, Any]]:
-    """Return a row for each quantile of `values`, and one for their mean if `mean`; `component` names the class or
-    classes.
+    """Return records of the quantiles (`QUANTILES`) of some values, and of their mean.
+
+    metric      beginning of the records' names, to which the quantile (`auc.0.5`) or `mean` is added
+    component   the class, or classes, that the values are about
+    values      one for each representative utterance
+    mean        add the mean
     """
     summary = {}
     for share, quantile in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True):
@@ -123,8 +128,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of figure 2: the direction of the final [CLS] vector separates the classes after fine-tuning, and
     not before.
 
-    Also that it does so from any representative utterance; that from contradiction the two other classes of e-SNLI are
-    hardly told apart; and, over all corpora, that closer classes are better classified. `whole`: the records of all
+    Also that it does so from any representative utterance; that contradiction hardly separates the two other classes of
+    e-SNLI; and, over all corpora, that closer classes are better classified. `whole`: the records of all
     corpora; a test has one number per seed.
     """
     for here in whole.corpora:

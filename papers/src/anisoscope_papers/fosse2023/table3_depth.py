@@ -69,11 +69,11 @@ def compare(here: Evidence) -> Iterator[Compared]:
     models.
     """
     for depth in range(1, len(here.numbers["keys"]) + 1):
-        beside = here.beside(family=OWN, layers=depth)
+        classifiers = here.describe_classifiers(family=OWN, layers=depth)
         for name, site in SITES.items():
             for layer, published in enumerate(here.numbers[name][depth - 1], 1):
                 rows = here.find(site=site, layers=depth, layer=layer, **SIMILAR)
-                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, beside)
+                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, classifiers)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

@@ -71,14 +71,14 @@ def compare(here: Evidence) -> Iterator[Compared]:
     The entropy H is taken in the form in which it was published.
     """
     for place, weight in enumerate(WEIGHTS):
-        beside = here.beside(weight=weight, **ONE_LAYER)
+        classifiers = here.describe_classifiers(weight=weight, **ONE_LAYER)
         for name, published in here.numbers.items():
             where = QUANTITIES[name]
-            note = beside
+            note = classifiers
             if name in ENTROPY:
                 form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
                 where = where | {"component": form}
-                note = "; ".join(filter(None, (_describe_form(here, form), beside)))
+                note = "; ".join(filter(None, (_describe_form(here, form), classifiers)))
             rows = here.find(weight=weight, **ONE_LAYER, **where)
             yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, note)
 

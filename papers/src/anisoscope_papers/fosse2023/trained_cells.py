@@ -46,7 +46,9 @@ def open_corpus(name: str, limit: int | None = None, split: int = 0) -> Labelled
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished classifier (cell) of a plan. `wait`: whether to wait for what other processes are measuring of it."""
+    """A finished classifier (cell) of a plan, with what studies measure of it.
+
+    wait   wait for measurements that another process is making"""
 
     cell: Cell
     plan: Grid

@@ -267,7 +267,7 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
 
 
 def compare(name: str, records: pd.DataFrame) -> list[Compared]:
-    """Set A of each layer beside what others published of the same weights; empty if no such model was measured.
+    """Compare A of each layer with what others published of the same weights; empty if no such model was measured.
 
     The published cosines are absolute values, so that A is compared without its sign.
     """

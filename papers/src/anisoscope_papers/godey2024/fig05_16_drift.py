@@ -3,8 +3,8 @@
 A permutation p is the share of all n! pairings whose |coefficient| is at least the observed one (two-sided). With few
 layers even the strongest coefficient leaves it above .05: with n = 3 at 2/3! = .333, n = 4 at .083, n = 5 at .017.
 
-Where a LayerNorm holds the norm of every vector at √d, ‖x̄‖² is d·A by algebra and no coefficient is evidence. So beside
-each stands how far E‖x‖ spreads over the layers; below PINNED it is an identity.
+If a LayerNorm holds the norm of every vector at √d, ‖x̄‖² is d·A by algebra, and no coefficient is evidence. So each
+coefficient is shown with how far E‖x‖ spreads over the layers; if that is below PINNED, the outcome is an identity.
 """
 
 from dataclasses import dataclass, replace

@@ -146,8 +146,8 @@ def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject
     """Test how much a course [seed, step] of values at the training steps `steps` rises from its lowest point to the
     end.
 
-    A course that is lowest at the end in every seed does not rise: it fails without a test. `subject`: what the course
-    is of.
+    A course that is lowest at the end in every seed does not rise: it fails without a test. `subject`: the model or
+    layer that the values are about.
     """
     places = courses.find_turning_places(course)
     if (places == len(steps) - 1).all():

@@ -165,7 +165,10 @@ def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
 
 
 def find_unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
-    """Return the seeds of which a model of these arms (forms of attention) has learnt too little to say anything."""
+    """Return the seeds for which a model of one of these arms (forms of attention) has learnt too little to be judged.
+
+    records   of all models, with their skill at the end of training
+    """
     skill = select(records, metric=SKILL, model=arms)
     skill = skill[skill["step"] == skill["step"].max()]
     return {int(seed) for seed in skill.loc[skill["value"] < LEARNT, "seed"]}
@@ -200,7 +203,7 @@ def make_claim_test(claim: Claim, records: pd.DataFrame) -> Test | None:
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge every claim by its number of each seed; one whose models were not measured is undecided."""
+    """Judge every claim on sinks, from one number per seed; a claim whose models were not measured is undecided."""
     tests = []
     missing = []
     for claim in read_claims(PAPER, "sinks").values():

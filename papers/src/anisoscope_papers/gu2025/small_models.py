@@ -99,7 +99,7 @@ class SmallModels:
         identity = make_run_id([asdict(self), VERSION, list_corpora()])
         return cache_folder() / "gu2025" / f"{arm}-{seed}-{identity[:8]}"
 
-    def read(self) -> dict[str, str]:
+    def hash_data(self) -> dict[str, str]:
         """Return {name of a corpus: hash of its files} for training and measuring."""
         return hash_corpora(*list_corpora())
 
@@ -162,7 +162,11 @@ def build_untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> An
 def compute_biased_weights(
     scores: Float[Tensor, "sequence head query key"], bias: Float[Tensor, "sequence head query"]
 ) -> Float[Tensor, "sequence head query key_and_bias"]:
-    """Return the softmax over all keys and the learnt one, whose weight comes last. `bias`: its scores."""
+    """Return attention weights over the keys of the tokens and one learnt key, whose weight comes last.
+
+    scores   of the tokens' keys
+    bias     scores of the learnt key
+    """
     return torch.cat((scores, bias.unsqueeze(-1)), -1).softmax(-1)
 
 

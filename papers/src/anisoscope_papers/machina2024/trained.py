@@ -155,7 +155,7 @@ def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge every claim by its number of each seed; a seed that has learnt too little says nothing."""
+    """Judge every claim on isotropy, from one number per seed; seeds whose model has learnt too little are left out."""
     tests: list[Test] = []
     missing = []
     skill = select(records, metric=SKILL)

@@ -108,7 +108,7 @@ class _Pooling(nn.Module):
 
 
 class _Judge(nn.Module):
-    """From features to the quality of a window, 0 to 1."""
+    """Estimates the quality of a recording's windows from their features, each from 0 to 1."""
 
     def __init__(self, width: int, config: DistillMosConfig) -> None:
         super().__init__()

@@ -248,7 +248,7 @@ def _train(
 def _build_fitting(recipe: ClassifierRecipe, parts: Parts, device: str) -> Fitting:
     """Return how a recipe is trained: penalty, order of the examples, what is frozen, and when it is evaluated.
 
-    Attention rows beside [CLS]'s are computed only if the penalty reads them: this is set in `parts.model`.
+    Attention rows other than [CLS]'s are computed only if the penalty reads them: this is set in `parts.model`.
     """
     # Without a penalty it has weight 0, and its form does not matter.
     variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty

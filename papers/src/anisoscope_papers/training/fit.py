@@ -60,7 +60,7 @@ BEST: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Material:
-    """What is trained on what: a model, its processor (saved with it), examples, and a function that makes a batch."""
+    """What a training needs: a model, its processor (saved with it), examples, and a function that makes a batch."""
 
     model: Any
     processor: Any
@@ -114,11 +114,15 @@ def keep(folder: Path, *parts: Any) -> None:
 
 
 def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None) -> dict[str, Any]:
-    """Train `made.model` in place; return {"steps", "seconds", "loss", "validation_loss"}, the losses as (step, loss).
+    """Train a model in place; return {"steps", "seconds", "loss", "validation_loss"}, the losses as (step, loss).
 
-    It resumes from the state in `folder` if there is one. On SIGINT or SIGTERM it saves its state there and raises
-    Interrupted; without a folder nothing is kept. `on_step`: called with (step, last step, model) after every step.
-    DivergedError if the loss is not finite; OutputError on a full disk.
+    On SIGINT or SIGTERM it saves its state in `folder` and raises Interrupted. DivergedError if the loss is not finite;
+    OutputError on a full disk.
+
+    made      the model, its processor and its examples
+    how       settings of the training loop
+    on_step   called with (step, last step, model) after every step
+    folder    holds the state, from which an interrupted training resumes; None: no state is saved
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -181,8 +185,12 @@ class FittingTrainer(Trainer):
     """
 
     def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
-        """Prepare the training of `made` by the settings `how`; `on_step` is called after every step; `folder` holds
-        the state.
+        """Prepare a training.
+
+        made      the model, its processor and its examples
+        how       settings of the training loop
+        on_step   called with (step, last step, model) after every step
+        folder    holds the state
         """
         self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()
         arguments = TrainingArguments(**COMMON | dict(how.settings), output_dir=str(self.folder))
@@ -250,7 +258,10 @@ class FittingTrainer(Trainer):
         return grad_norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save a checkpoint, with seconds and unlogged loss, so that a resumed training continues both."""
+        """Save a checkpoint of the model, with seconds and unlogged loss, so that a resumed training continues both.
+
+        trial   the Trainer's own argument, for a search of hyperparameters, which is not used here
+        """
         loss = self.accelerator.gather(self._tr_loss).mean().item()
         kept: Any = self.state.stateful_callbacks
         kept[UNFINISHED] = {"loss": loss, "logged": self._globalstep_last_logged, "seconds": self.seconds}

@@ -197,7 +197,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         return self.model == ATTENTION
 
     def filled(self) -> "ClassifierRecipe":
-        """Return the recipe with the published values where a field is None."""
+        """Return the recipe with each field that is None replaced by the published value."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         unused = ("epochs", "patience") if self.steps is not None else ()
         missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
@@ -232,7 +232,7 @@ class ModelSize:
     layers, width, heads   of the encoder (masked: BERT) or decoder (causal: GPT-2); feed-forward width is 4 × `width`
     vocabulary             most tokens of a vocabulary learnt on the corpus
     window, batch          tokens a sequence, special ones counted; sequences a step, over all devices
-    rate, steps            highest learning rate and steps, where none are asked for
+    rate, steps            highest learning rate and number of steps, unless the user chooses others
     """
 
     layers: int
