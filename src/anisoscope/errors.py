@@ -95,10 +95,9 @@ def is_too_long(name: str) -> bool:
 
 
 def suggest_names(name: str, known: Iterable[str], *, all_names: str = "") -> str:
-    """Return a sentence with the known names nearest to `name`, for the cure of an error; all names if none is
-    near.
+    """Return a sentence with the known names nearest to a wrong one, for an error's cure; all names if none is near.
 
-    all_names   what is said instead of all names
+    all_names   a sentence to use instead of the list of all names
     """
     known = sorted(set(known) - {name})
     near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(name, known, n=3, cutoff=0.5)

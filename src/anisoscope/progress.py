@@ -35,7 +35,7 @@ class Shown:
         show   draws (done, total, name, unit)
         say    prints a line above the progress
 
-        `brief` is set where the same work is repeated with other models: what it costs is then said of the first.
+        `brief` is set if the same work is repeated with other models: its costs are then shown for the first only.
         """
         self.what, self.unit, self.show, self.say = what, unit, show, say
         self.brief = False
@@ -68,7 +68,11 @@ def scale_progress(progress: Progress | None, i: int, n: int, noun: str) -> Prog
         return lambda done, total: progress(i * total + done, n * total)
 
     def show(done: int, total: int, what: str, unit: str) -> None:
-        """Show the piece's progress as progress of the whole."""
+        """Show the progress of one piece as progress of the whole work.
+
+        what   name of the work
+        unit   what is counted
+        """
         progress.show(i * total + done, n * total, what, unit)
 
     what = progress.what
@@ -88,9 +92,11 @@ def is_animated() -> bool:
 
 @contextmanager
 def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
-    """Yield a callback `(done, total)` that shows `what` with units done, rate and time left.
+    """Yield a callback `(done, total)` that shows the progress of some work, its rate and the time left.
 
-    `loading …` is shown until it is first called. With `quiet` nothing is shown.
+    what    name of the work; `loading …` is shown until the callback is first called
+    unit    what is counted, such as tokens
+    quiet   show nothing
     """
     if quiet:
         yield lambda _done, _total: None
@@ -180,7 +186,11 @@ def _show_bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None]
     with _show_live_line(f"loading {title}", *columns) as (bar, task):
 
         def update(done: int, total: int, what: str, unit: str) -> None:
-            """Move the bar; start again at zero if a new part of the work begins."""
+            """Move the bar on the terminal; start again at zero if another part of the work begins.
+
+            what   name of the part
+            unit   what is counted
+            """
             # Another piece of the work has begun.
             if done < bar.tasks[0].completed:
                 bar.reset(task)
@@ -221,7 +231,11 @@ def _make_line_printer() -> Callable[[int, int, str, str], None]:
     first = last = -1
 
     def update(done: int, total: int, what: str, unit: str) -> None:
-        """Print a line of progress, unless one was printed less than `SECONDS_BETWEEN_LINES` ago; at the end always."""
+        """Print a line of progress, unless one was printed less than `SECONDS_BETWEEN_LINES` ago; at the end always.
+
+        what   name of the work
+        unit   what is counted
+        """
         nonlocal shown_at, started, first, last
         now = time.monotonic()
         if first < 0 or done < last:

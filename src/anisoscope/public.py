@@ -1,7 +1,7 @@
-"""The names that other packages may import, beside those of `anisoscope` itself, module by module.
+"""The names that other packages may import, in addition to those of `anisoscope` itself, module by module.
 
-A name that stands here stays, or changes with a line under "Changes names" in the changelog. Whatever else they reach
-for may change without a word. anisoscope-papers keeps to these names; a test of it says so.
+A name that is listed here stays, or changes with a line under "Changes names" in the changelog. Any other name may
+change without notice. anisoscope-papers imports only these names; one of its tests checks that.
 """
 
 NAMES: dict[str, tuple[str, ...]] = {

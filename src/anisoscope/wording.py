@@ -19,7 +19,10 @@ NAMES_OF_VECTORS = {PAIRS: "the joint vectors", SENTENCES: "the sentence vectors
 
 
 def format_short(value: float, places: int = 3) -> str:
-    """Format a number in few characters: `.246`, `−.003`, `12.3`; no zero before the point, a dash if undefined."""
+    """Format a number in few characters: `.246`, `−.003`, `12.3`; no zero before the point, a dash if undefined.
+
+    places   decimals of a number below 10
+    """
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -87,7 +90,10 @@ def format_signed_interval(value: float, low: float, high: float) -> str:
 
 
 def format_measured(row: Any, places: int | None = 3) -> str:
-    """Format the `value`, `low` and `high` of a row as a value with its interval."""
+    """Format the fields `value`, `low` and `high` of a record as a value with its interval, `.246 [.239, .254]`.
+
+    places   decimals, as for `format_interval`
+    """
     return format_interval(row.value, row.low, row.high, places)
 
 

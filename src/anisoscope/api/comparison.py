@@ -39,7 +39,10 @@ class Comparison:
     """
 
     def __init__(self, found: ComparedRuns) -> None:
-        """Wrap the result of `runs.comparison.compare`."""
+        """Wrap a finished comparison.
+
+        found   as `runs.comparison.compare` returns it
+        """
         self._found = found
         self.differences: pd.DataFrame = found.table
         self.findings: list[Finding] = list(found.findings)

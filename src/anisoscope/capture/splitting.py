@@ -28,8 +28,8 @@ ALIKE = 1e-3
 class Parts:
     """The processes among which tensor parallelism splits a model. All of them must ask for the same tensors.
 
-    Whether a tensor is split is told by its numbers: processes hold the same ones, or different ones. No name of a
-    module or plan is needed, and every process comes to the same answer.
+    A tensor's numbers show whether it is split: processes hold the same ones, or different ones. No name of a module or
+    plan is needed, and every process comes to the same answer.
     """
 
     def __init__(self, ranks: tuple[int, ...]) -> None:

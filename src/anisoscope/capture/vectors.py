@@ -114,7 +114,7 @@ def is_joint(block: nn.Module) -> bool:
 
 
 def count_texts(blocks: Iterable[nn.Module]) -> int:
-    """Return how many blocks return the vectors of a text beside those of an image."""
+    """Return how many of these blocks return the vectors of a text in addition to those of an image."""
     count = 0
     for block in blocks:
         # The last block of SD3 drops the text.

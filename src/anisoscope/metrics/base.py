@@ -91,8 +91,10 @@ class Metric:
         object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
-        """Raise UsageError if `names` (of `needs` or `invariant`) contains one that is not known.
+        """Raise UsageError if a field of the metric's declaration contains an unknown name.
 
+        what    the field: `needs` or `invariant`
+        names   what it contains
         known   the names that may be used; None: any
         """
         if known is None:

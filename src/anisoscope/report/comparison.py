@@ -23,44 +23,44 @@ MOST_LINES = 8
 """Components that are drawn as lines of their own."""
 
 
-def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
+def write_comparison(compared: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
     """Write `report.html`, `figures/`, `differences.parquet` and `comparison.json` into a folder, and return the
     page's path.
 
-    formats   of the figures beside the page: svg, pdf, png
+    formats   of the files of figures next to the page: svg, pdf, png
     """
     check_output(folder)
-    figures = list(build_figures(found))
+    figures = list(build_figures(compared))
     drawn = draw_figures(figures, folder / "figures", formats)
-    write_table(folder / "differences.parquet", found.table)
-    write_json(folder / "comparison.json", _describe(found))
+    write_table(folder / "differences.parquet", compared.table)
+    write_json(folder / "comparison.json", _describe(compared))
     return write_page(
         folder,
         HERE.joinpath(TEMPLATE),
-        title=" · ".join(found.names),
-        metric=name_metric(found.metric),
-        headline=[finding.text for finding in found.findings],
-        notes=list(found.notes),
-        facts=[(run.name, str(run.manifest.get("model") or "–")) for run in found.runs],
+        title=" · ".join(compared.names),
+        metric=name_metric(compared.metric),
+        headline=[finding.text for finding in compared.findings],
+        notes=list(compared.notes),
+        facts=[(run.name, str(run.manifest.get("model") or "–")) for run in compared.runs],
         figures=figures,
         drawn=drawn,
         formats=formats,
-        table=_build_table(found),
+        table=_build_table(compared),
     )
 
 
-def _describe(found: ComparedRuns) -> dict[str, Any]:
+def _describe(compared: ComparedRuns) -> dict[str, Any]:
     """Return what was compared and found, for `comparison.json`."""
     runs = []
-    for run in found.runs:
+    for run in compared.runs:
         runs.append({"name": run.name, "model": run.manifest.get("model"), "run": run.manifest.get("run")})
     return {
-        "metric": found.metric,
-        "tokens": found.tokens,
-        "heads": found.heads,
+        "metric": compared.metric,
+        "tokens": compared.tokens,
+        "heads": compared.heads,
         "runs": runs,
-        "notes": found.notes,
-        "findings": [finding.text for finding in found.findings],
+        "notes": compared.notes,
+        "findings": [finding.text for finding in compared.findings],
     }
 
 
@@ -69,27 +69,27 @@ def name_metric(metric: str) -> str:
     return "anisotropy A" if metric == A else metric
 
 
-def build_figures(found: ComparedRuns) -> list[Figure]:
+def build_figures(compared: ComparedRuns) -> list[Figure]:
     """Build the figures of a comparison: the metric of all runs by layer, and the differences from the first run.
 
     Metrics of heads are drawn as a heat map.
     """
-    table = found.table
+    table = compared.table
     if not len(table):
         return []
-    if found.heads:
-        return [_build_head_map(found, table)]
-    values = _collect_values(found)
-    differences = _collect_differences(found, table)
+    if compared.heads:
+        return [_build_head_map(compared, table)]
+    values = _collect_values(compared)
+    differences = _collect_differences(compared, table)
     places = values.drop_duplicates(["panel", "layer", "site"])
     if len(places) < 2:
-        return [_build_bars(found, values)]
+        return [_build_bars(compared, values)]
     blocks = table[table["site"].ne("final").fillna(True)]
     # Models of different depths have no common numbers of layers.
     is_relative = bool(blocks["layer_other"].ne(blocks["layer"]).fillna(False).any())
     axis = "relative depth" if is_relative else "layer"
-    metric = name_metric(found.metric)
-    against = found.names[0]
+    metric = name_metric(compared.metric)
+    against = compared.names[0]
     return [
         _build_lines("values", _title_values(metric), values, (axis, metric), is_relative),
         _build_lines("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
@@ -138,9 +138,9 @@ def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     return Figure(name, title, caption, basis, f"Line chart of {titles[1]} by {titles[0]}: {span}.", {"": draw})
 
 
-def _build_bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
+def _build_bars(compared: ComparedRuns, values: pd.DataFrame) -> Figure:
     """Build a figure with a bar for each run, used if there is only one layer. `values` holds one row per run."""
-    metric = name_metric(found.metric)
+    metric = name_metric(compared.metric)
 
     def draw(width: int) -> ChartType:
         """Draw the bars at this width in pixels."""
@@ -150,7 +150,7 @@ def _build_bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
     return Figure("values", _title_values(metric), caption, "", f"Bars of {metric} by run.", {"": draw})
 
 
-def _build_head_map(found: ComparedRuns, table: pd.DataFrame) -> Figure:
+def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
     """Build a heat map of the differences of all heads; a number is in brackets if its interval contains 0.
 
     table   one row per difference
@@ -165,7 +165,7 @@ def _build_head_map(found: ComparedRuns, table: pd.DataFrame) -> Figure:
         return drawn(size=(width, 22 if width >= WIDE else 18))
 
     caption = "In brackets, or with a dot: the interval of the difference holds 0."
-    title = f"{name_metric(found.metric)}: difference from {found.names[0]}, head by head"
+    title = f"{name_metric(compared.metric)}: difference from {compared.names[0]}, head by head"
     return Figure("heads", title, caption, "", f"Heat map of differences over {len(frame)} heads.", {"": draw})
 
 
@@ -190,10 +190,10 @@ def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
     return (layer / deepest).mask(table["site"].eq("final").fillna(False), FINAL_AT)
 
 
-def _collect_values(found: ComparedRuns) -> pd.DataFrame:
+def _collect_values(compared: ComparedRuns) -> pd.DataFrame:
     """Return the values of every run at each of its layers, including layers without a match in other runs."""
-    frame = found.values
-    n = {run.name: _count_units(run.manifest) for run in found.runs}
+    frame = compared.values
+    n = {run.name: _count_units(run.manifest) for run in compared.runs}
     frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
     stacks = frame.groupby("run")["stack"].nunique()
     # Runs of one stack each, such as an encoder and a decoder, share a panel.
@@ -202,12 +202,12 @@ def _collect_values(found: ComparedRuns) -> pd.DataFrame:
     return _to_plain_types(frame.assign(joined=frame["site"].ne("final").fillna(True)))
 
 
-def _collect_differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
+def _collect_differences(compared: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
     """Return the differences of every run from the first, by the first run's layers; the first run itself is 0."""
     frame = table.assign(value=table["difference"], depth=_scale_depths(table, "layer"), panel=_name_panels(table))
     frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
     zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
-    zero = zero.assign(run=found.names[0], value=0.0, low=float("nan"), high=float("nan"))
+    zero = zero.assign(run=compared.names[0], value=0.0, low=float("nan"), high=float("nan"))
     return _to_plain_types(pd.concat([zero, frame], ignore_index=True))
 
 
@@ -230,11 +230,11 @@ def _count_units(manifest: Any) -> float:
     return float("nan") if n is None else float(n)
 
 
-def _build_table(found: ComparedRuns) -> PageTable:
+def _build_table(compared: ComparedRuns) -> PageTable:
     """Build the table of the page, with one row for each difference."""
-    table = found.table
+    table = compared.table
     optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
-    head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")
+    head = ("run", "layer", *optional, compared.names[0], "run’s own value", "difference")
     rows = []
     for one in iter_rows(table):
         cells = [(str(one.run), ""), (_name_layers(one), "")]
@@ -244,7 +244,7 @@ def _build_table(found: ComparedRuns) -> PageTable:
         difference, _, ends = format_signed_interval(one.difference, one.low, one.high).partition(" [")
         cells.append((difference, f"[{ends}" if ends else ""))
         rows.append(tuple(cells))
-    caption = f"Every difference from {found.names[0]}; two layers: of {found.names[0]}, and of the other run."
+    caption = f"Every difference from {compared.names[0]}; two layers: of {compared.names[0]}, and of the other run."
     return PageTable(caption, head, tuple(rows))
 
 

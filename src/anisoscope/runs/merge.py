@@ -161,7 +161,7 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     parts       the runs' folders
     manifests   of the runs, in the same order
 
-    MeasureError if two runs read the same texts, or told documents apart by different rules.
+    MeasureError if two runs read the same texts, or separated documents by different rules.
     """
     first = manifests[0]["corpus"]
     owner: dict[str, Path] = {}
@@ -188,7 +188,11 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
 
 
 def _find_free_name(name: str, taken: Mapping[str, str], part: RunFolder) -> str:
-    """Return the name of a file; with the folder of its run if a file of another run is called so too."""
+    """Return the name of a file; with the folder of its run before it, if a file of another run has the same name.
+
+    taken   {name of a file of other runs: hash of its content}
+    part    the run that read the file
+    """
     return f"{part.folder.name}: {name}" if name in taken else name
 
 

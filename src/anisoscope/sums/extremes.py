@@ -160,9 +160,11 @@ def find_largest_over_tokens(
 
 
 def _are_in_order(places: Int[Tensor, "token 4"]) -> bool:
-    """Return whether tokens are sorted by unit and index already.
+    """Return whether tokens are sorted by unit, then by their number in the unit, already.
 
     On an accelerator the answer is False, since the host would wait for it.
+
+    places   of each token: number of its unit, its number in the unit, its position, its id
     """
     if places.device.type != "cpu":
         return False
@@ -173,6 +175,9 @@ def _are_in_order(places: Int[Tensor, "token 4"]) -> bool:
 
 
 def _order_by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
-    """Return the order of tokens by unit, then by their number in the unit, as indices."""
+    """Return the indices that sort tokens by unit, then by their number in the unit.
+
+    places   of each token: number of its unit, its number in the unit, its position, its id
+    """
     by_index = torch.argsort(places[:, 1], stable=True)
     return by_index[torch.argsort(places[by_index, 0], stable=True)]

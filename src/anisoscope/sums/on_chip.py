@@ -70,7 +70,13 @@ def compute_checked(
 def _is_right(
     by_kernel: Callable[[], dict[str, Tensor]], expected: Mapping[str, Tensor], what: str, counts: str | None
 ) -> bool:
-    """Return whether the kernels run and give the expected quantities; warn if not."""
+    """Return whether the kernels run and give the expected quantities; warn if not.
+
+    by_kernel   computes the quantities with the kernels
+    expected    {name: quantity}, as plain operations give them
+    what        name of the quantities, for the warning
+    counts      name of the quantity that is 0 at entries without a value; None: there are none
+    """
     counted = None if counts is None else expected[counts]
     try:
         found = by_kernel()
@@ -91,12 +97,13 @@ def _warn(what: str, why: str) -> None:
 
 
 def compute_difference(found: Tensor, expected: Tensor, counts: Tensor | None = None) -> float:
-    """Return the largest difference of two tensors, divided by the largest |expected|.
+    """Return the largest difference between a computed tensor and the expected one, divided by the largest |expected|.
 
-    counts   entries where this tensor of the same shape is 0 are not compared, since they are undefined (such as rows
-             of attention that see no key)
+    It is ∞ if finite numbers are not at the same places in both.
 
-    ∞ if finite numbers are not at the same places in both.
+    found    the computed tensor
+    counts   a tensor of the same shape; entries at which it is 0 are undefined (such as rows of attention that see no
+             key) and not compared. None: all are compared
     """
     found, expected = found.double(), expected.double()
     if counts is not None and expected.shape == counts.shape:

@@ -29,9 +29,12 @@ def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
 def draw_tokens(share: float, seed: int, unit: Tensor, index: Tensor) -> Bool[Tensor, "..."]:
     """Return which tokens belong to a random share of all tokens: those whose hash is among the smallest.
 
-    share   from 0 (none) to 1 (nearly all)
+    The result does not depend on batches and their order.
 
-    The other arguments are those of `hash_tokens`. Batches and their order change nothing.
+    share   from 0 (none) to 1 (nearly all)
+    seed    of the hashes
+    unit    number of the unit (document, clip) of each token
+    index   number of each token in its unit
     """
     return hash_tokens(seed, unit, index) < int(share * _NONE)
 

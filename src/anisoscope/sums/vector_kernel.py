@@ -190,7 +190,10 @@ def _count_tokens(counts, weights, power, norm):
 
 @triton.jit
 def _store_counts(found, counts, row, sequence, head, sizes):
-    """Write the counts of a sequence and head; the numbers of vectors left out are those of the first policy."""
+    """Write the counts of a sequence and head into the result tensors `found`.
+
+    The numbers of vectors that are left out (zero, not finite) are those of the first token policy.
+    """
     heads, sequences = tl.num_programs(1), tl.num_programs(2).to(tl.int64)
     of_row = found[3] + (sequence * sizes[3] + row) * heads + head
     for i in tl.static_range(3):
