@@ -61,13 +61,7 @@ def trajectory(
     base = alt.Chart().encode(x=place, color=hue, detail=alt.Detail(f"{series}:N"))
     line = base.transform_filter("datum.joined")
     tooltip = alt.Description("tooltip:N")
-    layers: list[alt.Chart] = []
-    if isinstance(isotropic, Mapping):
-        data["isotropic"] = data[series].map(isotropic)
-        layers.append(_mark_isotropic(series, up_title, hue))
-    elif isotropic is not None:
-        layers.append(style.between(0, isotropic, up_title, opacity=0.1))
-        layers += style.level(isotropic, up_title)
+    layers = _mark_isotropic(isotropic, data, series, up_title, hue)
     if band:
         layers.append(style.ribbon(line, up_title))
     dash: dict[str, Any] = {}
@@ -83,22 +77,41 @@ def trajectory(
         marks = line.mark_point().encode(y=height, **looks)
         layers.append(marks.encode(description=tooltip))
     if not data["joined"].all():
-        alone = base.transform_filter("!datum.joined")
-        diamond = alone.mark_point(filled=False, shape="diamond", size=64)
-        layers.append(style.whisker(alone, up_title))
-        layers.append(diamond.encode(y=height, description=tooltip))
+        layers += _draw_single_points(base, height, up_title)
     return style.facet(layers, data, panel, size, columns, independent=independent)
 
 
-def _mark_isotropic(series: str, title: str, hue: alt.Color) -> alt.Chart:
-    """Return a dashed horizontal line for each series, at the height that the column `isotropic` gives it.
+def _mark_isotropic(
+    isotropic: float | Mapping[str, float] | None, data: pd.DataFrame, series: str, title: str, hue: alt.Color
+) -> list[alt.Chart]:
+    """Return layers that mark the cosine below which 95 % of isotropic pairs stay; none if it is None.
 
-    title   of the vertical axis
-    hue     colours of the series
+    isotropic   a height, shaded from 0; or {series: height}, a dashed horizontal line for each, for which `data`
+                gets the column `isotropic`
+    series      column of `data` that names the series
+    title       of the vertical axis
+    hue         colours of the series
     """
+    if isotropic is None:
+        return []
+    if not isinstance(isotropic, Mapping):
+        return [style.between(0, isotropic, title, opacity=0.1), *style.level(isotropic, title)]
+    data["isotropic"] = data[series].map(isotropic)
     bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
-    rule: alt.Chart = bound.mark_rule(strokeDash=style.DASHED)
-    return rule.encode(y=alt.Y("isotropic:Q", title=title), color=hue)
+    rule = bound.mark_rule(strokeDash=style.DASHED)
+    return [rule.encode(y=alt.Y("isotropic:Q", title=title), color=hue)]
+
+
+def _draw_single_points(base: alt.Chart, height: alt.Y, title: str) -> list[alt.Chart]:
+    """Return layers that draw the points outside every line: open diamonds, with their intervals.
+
+    base     chart of all points, whose column `joined` is false for these
+    height   the vertical position of a point
+    title    of the vertical axis
+    """
+    alone = base.transform_filter("!datum.joined")
+    diamond = alone.mark_point(filled=False, shape="diamond", size=64)
+    return [style.whisker(alone, title), diamond.encode(y=height, description=alt.Description("tooltip:N"))]
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:

@@ -124,21 +124,13 @@ def load(
     require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
     place = checkpoint_path(complete_timm_name(name), revision, weights=not untrained)
     options = {"trust_remote_code": trust_remote_code, "dtype": numbers or "auto", "device_map": device_map}
-    base = find_base(_find_transformer_folder(place))
-    if base is None:
-        loaded = _load_own_weights(place, name, target, seed_of_weights, classifier, options)
-    elif untrained:
-        raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
-    else:
-        loaded = _load_adapted(place, base, classifier, options)
+    loaded = _load_files(place, name, target, seed_of_weights, classifier, options)
 
-    model = _require_finite(loaded.model, name)
-    if not hasattr(model, "hf_device_map"):  # accelerate has placed a model that has one
-        model = model.to(target)
+    model = _move_unless_spread(_require_finite(loaded.model, name), target)
     model, missing = _choose_tower(model.eval(), loaded.missing, tower, name)
     modality = modality_of(model)
     processor = processor_of(model, modality, loaded.processor_folder, name, trust_remote_code)
-    if base is None and not name.startswith("builtin:"):
+    if not loaded.is_adapted and not name.startswith("builtin:"):
         notes += add_text_pooling(model, place.path, processor, untrained=untrained)
     if place.notice:
         notes.append(place.notice)
@@ -159,18 +151,47 @@ def _move(model: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return model.to(device=device, dtype=dtype)
 
 
+def _move_unless_spread(model: Any, device: torch.device) -> Any:
+    """Move a model to a device, unless accelerate has spread it over devices already."""
+    if hasattr(model, "hf_device_map"):
+        return model
+    return model.to(device)
+
+
 class Loaded(NamedTuple):
     """A model as its files give it, before it is checked and moved.
 
     missing            names of weights that the checkpoint lacks
     processor_folder   where its processor is
     folders            where its weights are
+    is_adapted         an adapter was merged into it
     """
 
     model: Any
     missing: list[str]
     processor_folder: str
     folders: list[str]
+    is_adapted: bool
+
+
+def _load_files(
+    place: ModelPlace, name: str, target: torch.device, seed: int | None, classifier: bool, options: dict[str, Any]
+) -> Loaded:
+    """Load the model in a folder; if the folder is an adapter's, load its base model and merge the adapter into it.
+
+    place        the folder of the checkpoint
+    name         the model as the user wrote it, for errors
+    target       the device that computes
+    seed         draw random weights instead of reading them; None: read them
+    classifier   with its classification head
+    options      keyword arguments for transformers
+    """
+    base = find_base(_find_transformer_folder(place))
+    if base is None:
+        return _load_own_weights(place, name, target, seed, classifier, options)
+    if seed is not None:
+        raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
+    return _load_adapted(place, base, classifier, options)
 
 
 def _load_own_weights(
@@ -187,7 +208,7 @@ def _load_own_weights(
     """
     path = _find_transformer_folder(place)
     model, missing = _load_checkpoint(path, name, target, seed, classifier, options)
-    return Loaded(model, missing, path, [place.path])
+    return Loaded(model, missing, path, [place.path], is_adapted=False)
 
 
 def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[str, Any]) -> Loaded:
@@ -202,7 +223,7 @@ def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[
     model = merge_adapter(place.path, path, options, classifier=classifier)
     # The training of an adapter may have added tokens: its own tokenizer, if there is one, knows them.
     has_tokenizer = Path(place.path, "tokenizer.json").is_file()
-    return Loaded(model, [], place.path if has_tokenizer else path, [place.path, path])
+    return Loaded(model, [], place.path if has_tokenizer else path, [place.path, path], is_adapted=True)
 
 
 def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
