@@ -137,6 +137,11 @@ def test_a_group_without_vectors_of_a_place_changes_nothing_there():
     missing[5] = np.nan
     (one,) = compare_runs(make_run("a", [values]), make_run("b", [missing]), "mean_cosine")
     assert np.isfinite(one.low)
+    # Left out, the group changes the first run alone, by as much as it does there.
+    without = missing - values
+    without[5] = values[0] - values[5]
+    error = np.sqrt((GROUPS - 1) / GROUPS * ((without[1:] - without[1:].mean()) ** 2).sum())
+    assert np.isclose(one.high - one.value, 2.131449545559323 * error)  # Student's t, 15 degrees of freedom
 
 
 def test_runs_without_replicates_or_of_other_units_are_not_compared_silently():
@@ -300,6 +305,18 @@ def test_only_some_layers_are_matched_by_their_numbers():
     assert [one.layer_other for one in compare_runs(whole, some, "A")] == [0, 2]
     lacking = make_run("b", [flat] * 4, layers=[0, 1, 2, 4])
     assert [one.where["layer"] for one in compare_runs(whole, lacking, "A")] == [0, 1, 2, 4]
+
+
+def test_final_norms_are_compared_with_each_other_even_if_layers_are_matched_by_number():
+    """One comes after 4 blocks, the other after 12, of which only 0 and 2 were measured."""
+    flat = np.full(1 + GROUPS, 0.5)
+    runs = []
+    for name, layers in (("a", [0, 2, 4]), ("b", [0, 2, 12])):
+        kept = make_run(name, [flat] * 3, layers=layers)
+        records = kept.records.assign(site=["hidden", "hidden", "final"])
+        runs.append(KeptRun(name, records, kept.replicates, "same", {"settings": {"settings": {"layers": [0, 2]}}}))
+    found = compare_runs(*runs, "A")
+    assert [(one.where["site"], one.layer_other) for one in found] == [("hidden", 0), ("hidden", 2), ("final", 12)]
 
 
 def test_an_encoder_stands_beside_a_decoder():

@@ -77,6 +77,7 @@ def test_a_verdict_needs_the_whole_interval(low, high, word):
             "Anisotropic at layer 0; strongest at layer 0 (A .850 [.800, .900], extreme: at least .8); undecided at "
             "layer 1.",
         ),
+        ([(0.79, 0.9), (0, 0.05)], "Anisotropic at layer 0; strongest at layer 0 (A .845 [.790, .900])."),
     ],
 )
 def test_where_anisotropic(intervals, text):
@@ -143,6 +144,8 @@ def test_told_by_direction_and_above_majority():
         == "Class directions separate the classes at layer 1 only (AUC .750 [.700, .800])."
     )
     assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
+    final = row("class_direction.auc", 1, 0.85, 0.8, 0.9, site="final")
+    assert told([*rows, final])["told_by_direction"] == told(rows)["told_by_direction"], "a final norm is no layer"
     majority = row("majority", None, 0.5, **site)
     for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not clearly above or below"), ((0.1, 0.2), "below")):
         accuracy = row("accuracy", None, sum(ends) / 2, *ends, **site)
@@ -169,6 +172,7 @@ def test_what_attention_is_worth(ends, said):
     rows.append(row("replaced.accuracy", None, sum(ends) / 2, *ends, **place))
     assert said in told(rows)["attention_used"] and "(n = 60)" in told(rows)["attention_used"]
     assert "attention_used" not in told(rows[:2])
+    assert ("it also falls" in told(rows)["attention_used"]) == (ends[1] < 0), "what falls alone falls in all too"
 
 
 def test_words_that_decide_more_than_random_ones():
@@ -182,6 +186,8 @@ def test_words_that_decide_more_than_random_ones():
     assert text.startswith("The words that value, contrast of layer 2 ranks first decide: removing them lowers")
     assert "class by .400 [.300, .500], removing random words by .050 [.000, .100] (best of 2 maps, n = 40)." in text
     assert told([chance, maps[0]])["words_that_decide"].startswith("No attribution map finds deciding words better")
+    rare = of("rare", None, 0.6, 0.8)
+    assert told([chance, *maps, rare])["words_that_decide"] == text, "how rare a word is, no model says"
 
 
 def compared(*runs, **how):
