@@ -141,6 +141,13 @@ def test_what_cannot_be_compared_is_refused_with_the_command_that_helps(names, t
     assert isinstance(typed, UsageError) and re.search(told, str(typed))
 
 
+def test_checkpoints_come_by_their_steps_however_they_are_listed(tmp_path):
+    """As numbers: 2 before 10."""
+    listed = [{"step": step, "seed": 0, "folder": f"run-{step}"} for step in (100, 2, 10)]
+    (tmp_path / "series.json").write_text(json.dumps({"checkpoints": listed}))
+    assert expand_series([str(tmp_path)]) == [str(tmp_path / f"run-{step}") for step in (2, 10, 100)]
+
+
 def test_a_damaged_list_of_checkpoints_is_told(folder, tmp_path):
     shutil.copytree(folder / "one", tmp_path / "damaged")
     (tmp_path / "damaged" / "series.json").write_text('{"checkpoints": [{"step": 1}]}')

@@ -356,6 +356,7 @@ def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(drift
     assert kept.layer == "vectors layer 1"  # where A is highest
     np.testing.assert_allclose(np.sort(kept.vectors, 0), np.sort(second, 0))
     assert len(np.unique(kept.units)) == 40
+    assert kept.notes == ("240 sampled vectors of vectors layer 1, where A is highest (another: --layer)",)
     found = try_cures(kept.vectors, "centre,standardise,whiten,remove-top:2", units=kept.units)
     fitting, _ = _split_units(kept.units, 0, 32)
     for trial in found.trials:
@@ -388,6 +389,14 @@ def test_a_run_without_a_sample_is_refused(tmp_path):
     anisoscope.measure(x, panel="hidden", sample=0, output=tmp_path / "run")
     with pytest.raises(UsageError, match="a sample of vectors"):
         read_layer_of_run(tmp_path / "run")
+
+
+def test_who_cures_a_sample_is_told_how_many_vectors_there_are(tmp_path):
+    x = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
+    anisoscope.measure(x, panel="hidden", sample=100, output=tmp_path / "run")
+    assert read_layer_of_run(tmp_path / "run").notes[1:] == (
+        "the run measured 400 vectors: --sample keeps more of them",
+    )
 
 
 def test_a_model_is_measured_for_its_vectors(tmp_path, monkeypatch):

@@ -370,6 +370,12 @@ def test_heads_come_layer_by_layer_as_in_the_records():
 def test_aligned_and_opposite_heads_do_not_cancel():
     run = make_heads("a", [np.full(1 + GROUPS, 0.9), np.full(1 + GROUPS, -0.9)], metric="query_key.cosine")
     assert average_heads(run.records, run.replicates)[0]["value"].tolist() == pytest.approx([0.9])
+    # Sizes that move against each other have a mean that does not move, whatever the signs.
+    wave = 0.02 * np.random.default_rng(0).normal(size=1 + GROUPS)
+    wave[0] = 0
+    run = make_heads("a", [0.5 + wave, wave - 0.5], metric="query_key.cosine")
+    (row,) = average_heads(run.records, run.replicates)[0].itertuples()
+    assert row.value == pytest.approx(0.5) and row.high - row.low < 1e-12
 
 
 def test_a_comparison_says_what_differs_and_judges_conditions():

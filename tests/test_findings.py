@@ -297,6 +297,13 @@ def test_no_share_is_shown_of_an_anisotropy_that_may_be_none():
     assert table["top-3 share"].notna().tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("ends", "shown"), [((-0.3, -0.2), True), ((-0.1, 0.2), False), ((0.2, 0.3), True)])
+def test_a_share_is_that_of_an_anisotropy_that_is_not_zero(ends, shown):
+    """Vectors that point away from each other have one, too."""
+    share = row("mean_cosine.top_share", 0, 0.5, component="3")
+    assert short_table(as_records(pd.DataFrame([*curve(ends), share])))["top-3 share"].notna().tolist() == [shown]
+
+
 def test_rows_without_a_step_are_of_no_step():
     rows = curve((0.01, 0.02), step=0, seed=1) + curve((0.5, 0.6), step=10, seed=1)
     stray = curve((0.7, 0.8), seed=1)
