@@ -309,7 +309,7 @@ def test_a_tokenizer_that_sets_no_mark_of_the_end_is_named(tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
     tokenizer.save_pretrained(folder)
-    with pytest.raises(MeasureError, match="texts that T5ForSequenceClassification can read.*Cure: give it the token"):
+    with pytest.raises(MeasureError, match=r"texts that T5ForSequenceClassification can read.*Cure: give it the token"):
         open_classifier(ClassesOptions(str(folder), corpus="planted"))
 
 

@@ -94,7 +94,7 @@ class Site:
 
 
 WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
-"""What a corpus calls a position, a sequence, a unit, and what `tokens` of its plan count, where it says nothing."""
+"""What a position, a sequence, a unit are called, and what `tokens` of a plan count, if its corpus says nothing."""
 
 
 def pluralise(noun: str) -> str:

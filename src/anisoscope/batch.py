@@ -67,7 +67,7 @@ class Stream:
 class Batch:
     """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's
     unit in the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one
-    fully real stream. `call` runs the model on the inputs where it is not simply called with them. `label` [sequence]:
+    fully real stream. `call` runs the model on the inputs; None: it is simply called with them. `label` [sequence]:
     the number of each sequence's class (below 0: none), of the plan's `classes`.
     """
 

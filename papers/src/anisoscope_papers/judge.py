@@ -365,7 +365,7 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     Each family is corrected apart: tests of primary claims, of identities, of claims added afterwards, of claims on how
     models were made, and of all others. Tests that must all hold count as one test of their family, by the largest of
     their p (for "last": by the last one's). They need no correction for each other (Berger 1982). In the opposite
-    direction, where one is enough, they count one by one.
+    direction one is enough, so they count one by one.
     """
     p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
     for family in _group_into_families(tests, together=side == "up"):

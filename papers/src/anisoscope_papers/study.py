@@ -31,12 +31,12 @@ WORDS: tuple[str, ...] = ("holds", *FAILING, "undecided", "identity", "not compa
 
 
 Over = Literal["any", "all", "most", "last"]
-"""Which tests of a system must hold, for its outcome; none may fail where that is all of them or the last."""
+"""Which tests of a system (model) must hold for its claim to hold; with `all` and `last`, no test may fail."""
 Limit = float | Literal["q95"]
 FEWEST = 3
 """Seeds that decide anything: the interval of two reaches almost everything."""
 ENOUGH = 8
-"""Seeds from which on a published number that lies where one more run of ours would is said to agree: the interval of
+"""With so many seeds a published number agrees if it lies in the interval for one more run of ours: the interval of
 fewer is so wide that nearly every number lies in it.
 """
 SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)

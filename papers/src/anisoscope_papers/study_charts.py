@@ -22,7 +22,7 @@ from anisoscope.charts.style import (
 WIDTH, HEIGHT = 640, 200
 PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
 SMALLEST_DRAWN = 1e-7
-"""Smaller p (0 where ranks agree entirely) are drawn here."""
+"""Smaller p (0 if ranks agree entirely) are drawn here."""
 
 
 def draw_against_norm(

@@ -23,7 +23,7 @@ Look = Callable[[Call], Tensor | None]
 Attention = Callable[..., Any]
 
 EAGER = "eager_attention_forward"
-"""How the modelling files end the name of their own attention, which the interface gives where `eager` is asked for."""
+"""How modelling files end the name of their own attention function, which runs for the implementation `eager`."""
 Within = Callable[[], AbstractContextManager[None]]
 _LOOKS: WeakKeyDictionary[nn.Module, tuple[tuple[Look, Within], ...]] = WeakKeyDictionary()
 """Who looks at the calls of each module, and what its own function runs within; captures may be nested."""

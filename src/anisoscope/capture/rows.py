@@ -22,8 +22,8 @@ from anisoscope.sums.threads import run_in_parallel
 KERNELS = "anisoscope.capture.row_kernel"
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK, CAUSAL_ROWS = 1 << 18, 128
-"""Scores per block: two such float32 buffers stay in a core's cache; and rows per block where later keys are hidden, so
-that what is computed above the diagonal stays little.
+"""Scores per block: two such float32 buffers stay in a core's cache. And rows per block if later keys are hidden: few,
+so that little is computed above the diagonal in vain.
 """
 DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
 """The same on an accelerator: 512 MiB, and few launches."""

@@ -36,9 +36,9 @@ from anisoscope.models.parts import find_parts
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred", "extremes")
-"""What can be asked for. `query` and `key` stand for every stage the model has."""
+"""Quantities that can be captured. `query` and `key` mean those of every stage that the model has (raw, normed, …)."""
 OPTIONAL = {"final", "stage", "unrectified"}
-"""Places that many models do not have: no error where they never fire."""
+"""Quantities that many models do not have: it is no error if none is ever captured."""
 
 HEADS = {*WHAT} - {*LAYER_QUANTITIES}
 Receive = Callable[[Site, Any], None]

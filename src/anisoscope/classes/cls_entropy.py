@@ -6,7 +6,7 @@
 `columns`   the rows of real tokens are added up (over layers too), a second softmax over these sums without [CLS] and
             padding, its H divided by ln(n − 1)
 
-n counts the real tokens with [CLS]; where heads have learnt sinks, H of the row counts the sink as one outcome more,
+n counts the real tokens with [CLS]; if heads have learnt sinks, H of the row counts the sink as one outcome more,
 and so does n. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged. An utterance whose normaliser is 0 (too
 short) counts as 0. The first and the last form are also penalties that Fosse et al. 2023 train with.
 """

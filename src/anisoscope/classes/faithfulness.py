@@ -50,9 +50,9 @@ Marks = NDArray[np.bool_]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
 DIRECTED = 300
-"""Validation utterances that class directions are made of."""
+"""Number of validation utterances that class directions are computed from."""
 OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
-"""Attributions whose faithfulness is measured in models of several layers, where each takes many passes."""
+"""Attributions whose faithfulness is measured in models of several layers; few, as each takes many passes there."""
 FALLS = ("comprehensiveness", "sufficiency")
 """Measures that are falls of a probability, and may be below 0."""
 Key = tuple[str, int | None]

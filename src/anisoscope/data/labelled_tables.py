@@ -33,16 +33,16 @@ GUESSES = {
     "rationale": ("rationale", "rationales", "evidence", "highlight"),
     "split": ("split",),
 }
-"""Columns looked for where none is named, best first."""
+"""Names of columns that are looked for if the user names none, the best first."""
 OPTIONAL = ("second", "rationale", "split")
 ALIASES = {"dev": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
 SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
-"""Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
+"""Shares of a table without splits. If validation alone is missing, its share is taken from training."""
 
 MORE_WORDS = 1.5  # times the words of a label that a text must have: with fewer, both columns may be labels
 NOT_A_LABEL = ("nan", "<na>", "nat")  # text that a missing value is written as; so are numbers that are not finite
 Row = Mapping[str, Any]
-Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line 7`), which errors name
+Rows = list[tuple[str, Row]]  # each row after its place in the file (`t.jsonl, line 7`), which errors name
 
 
 class LabelledRow(NamedTuple):

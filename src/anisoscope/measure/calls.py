@@ -15,11 +15,11 @@ from anisoscope.models.devices import find_without_values
 from anisoscope.models.kinds import check_kind
 
 TARGETS = ("labels", "label", "target", "targets")
-"""Entries that a model which does not take them can do without."""
+"""Names of inputs that are left out if the model does not take them."""
 PADDING_MASKS = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 """Masks that are True where there is padding (torch.nn.TransformerEncoder and kin)."""
 OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError)
-"""What a model raises that is called with inputs it does not take."""
+"""What a model may raise if it is called with inputs that it does not take."""
 
 
 class Caller:

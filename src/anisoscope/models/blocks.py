@@ -44,7 +44,7 @@ READING_IMAGES_OR_SOUNDS = {
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
-"""Blocks of timm (CaiT, XCiT, VOLO) behind the others, where the class token comes in."""
+"""Lists of blocks in timm (CaiT, XCiT, VOLO) that come after the others, and read the class token too."""
 
 
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:

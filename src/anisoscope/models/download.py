@@ -17,7 +17,7 @@ FETCHED = "fetched"
 STATE = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.py")
 """Files of a checkpoint that a model, its tokenizer or its own code is made of."""
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-"""What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
+"""What the checkpoints of one series have in common, besides the words of the vocabulary if its file is on disk."""
 
 
 def locate_checkpoint(subject: str) -> ModelPlace:

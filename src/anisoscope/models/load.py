@@ -40,7 +40,7 @@ IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tra
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
 DRAWN = "untrained: random weights"
 LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
-"""What reads quantised weights, where it is not called as they are (bitsandbytes)."""
+"""Packages that read quantised weights, by method; a method without an entry (bitsandbytes) is itself the package."""
 AGAIN = "download or save it again"
 READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
 """Main input of a model → what it reads; `text` for all others."""

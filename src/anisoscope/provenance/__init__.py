@@ -180,7 +180,7 @@ def _find_versions() -> dict[str, str]:
 
 
 def _describe_command() -> str:
-    """Return the command line; empty in a notebook, where it says nothing."""
+    """Return the command line; empty in a notebook, whose command line says nothing."""
     name = Path(sys.argv[0]).name
     if name.startswith("ipykernel"):
         return ""

@@ -1,4 +1,4 @@
-"""Data of metrics that relate images to texts: sums over the tokens of either, where one stack reads both."""
+"""Data of metrics that relate images to texts: sums over the tokens of each, in a stack that reads both."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -18,7 +18,7 @@ PANEL = "panel"
 CROSSED = ", cross-attention"
 """What the name of a panel of cross-attention ends with."""
 SHARED_SITES = ("key", "value")
-"""Sites where several heads may share one vector."""
+"""Quantities of which several heads may share one vector."""
 
 
 @dataclass(frozen=True)

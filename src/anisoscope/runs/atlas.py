@@ -68,9 +68,9 @@ COLUMNS = (
     "entropy_low",
     "entropy_high",
 )
-"""Columns of the table. Numbers end in `_low` and `_high` where they have a 95 % interval.
+"""Columns of the table. `_low` and `_high` are the ends of a 95 % interval, `_layer` is the layer of a value.
 
-weakest, strongest, last   A of the layer where it is lowest, where it is highest, and of the last block, with `_layer`
+weakest, strongest, last   A (mean cosine) of the layer where it is lowest, where it is highest, and of the last block
 final                      A after the final norm, if there is one
 q95, verdict               95 % of pairs of isotropic directions have a lower cosine; the verdict on the strongest layer
 dimension_share, centred   at the strongest layer: the share of A in its first dimension, and A after centring
@@ -79,7 +79,7 @@ heads, sink_heads          of self-attention: all, and those that give more than
 entropy                    mean over these heads, 1 is uniform
 """
 OWN_KEYS = ("name", "stack", "modality", "family")
-"""What a network of a list says beside options of `measure`."""
+"""What a network of a list may declare besides options of `measure`."""
 MODALITIES = {
     "token": "text",
     "word": "text",
@@ -88,14 +88,12 @@ MODALITIES = {
     "patch": "image",
     "position": "image",
 }
-"""What is read, by the word of its positions; only where neither the list nor the model's name says so."""
+"""What a network reads, by the word for its positions; used if neither the list nor the model's name says so."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A network of the list: its name in the table, the job that measures it, and what else the list declares of
-    it.
-    """
+    """A network of the list: its name in the table, the job that measures it, and its other entries in the list."""
 
     name: str
     job: Job

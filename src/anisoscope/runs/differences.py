@@ -62,8 +62,8 @@ class Difference:
 class KeptRun:
     """A run as a comparison needs it: records, replicates, and which units (documents, clips, images) it measured.
 
-    replicates  each record's value with one group of units left out [row, group]; NaN where a group holds nothing;
-                None if the run kept none
+    replicates  each record's value with one group of units left out [row, group]; NaN if the group holds none of the
+                record's vectors; None if the run kept none
     units       hash of the units and their groups; two runs with the same hash are paired; None if unknown
     manifest    the run's manifest: what was measured, with which settings
     sample      the sampled vectors: a file, or tensors as `Reservoir.tensors` names them; None if the run kept none

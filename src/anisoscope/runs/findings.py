@@ -2,8 +2,8 @@
 
 A rule is a function from a `Depth` (A of the layers of one stack), or from all records, to findings. `RULES` is
 their order. A is the anisotropy: the mean cosine of all pairs; q95(d) the 95 % quantile of cosines of random
-directions. Verdicts of a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* where its
-lower end lies above it, *undecided* otherwise, and none where there is no interval.
+directions. Verdicts of a layer: *isotropic* if the upper end of A is at most q95(d), *anisotropic* if its lower end
+lies above it, *undecided* otherwise, and none if A has no interval.
 """
 
 import math
@@ -36,7 +36,7 @@ Q95 = "mean_cosine.isotropic_q95"
 EXTREME = 0.8
 """From this A on a layer is called extreme."""
 HALF, AROUND = 0.5, 0.1
-"""A share is about half where its interval holds .5 and stays within .1 of it."""
+"""A share is about half if its interval holds .5 and stays within .1 of it."""
 POINTS = 0.02
 """A change of accuracy is next to nothing if its interval stays within two points."""
 CHANCE = 0.5

@@ -44,8 +44,8 @@ def average_heads(
     """Average records of single heads over the heads of each layer. Return the new rows, and their replicates.
 
     rows      records of single heads; heads whose value is undefined are left out of the mean
-    left_out  replicates: the value of each row with one group of units left out, NaN where a group holds nothing of it;
-              None: unknown, and then the means have no intervals (`low` and `high` are NaN)
+    left_out  replicates: the value of each row with one group of units left out, NaN if the group holds none of its
+              vectors; None: unknown, and then the means have no intervals (`low` and `high` are NaN)
 
     The result has one row per layer, metric and site; its `head` is null.
     """

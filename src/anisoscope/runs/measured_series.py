@@ -98,7 +98,7 @@ def _parse_checkpoint_folder(name: str) -> tuple[Path, str, str] | None:
 
 
 def refuse_unmeasured_series(name: str) -> None:
-    """UsageError if a name means checkpoints that are to be measured first: a folder of them, a pattern or a list."""
+    """Raise UsageError if a name means checkpoints not yet measured: a folder of them, a pattern or a list."""
     if not is_series(name):
         return
     if Path(name).is_file():

@@ -377,7 +377,7 @@ def load_subject(job: Job, *, classifier: bool = False) -> Subject:
 
 
 def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
-    """Return the job with dtype and device taken from the loaded model where they were "auto"."""
+    """Return the job with `dtype` and `device` as they are in the loaded model, if they were "auto"."""
     weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
     if not weights:
         return replace(job, device="cpu") if job.device == "auto" else job

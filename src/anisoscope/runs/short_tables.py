@@ -86,8 +86,7 @@ def _require_policy(rows: pd.DataFrame, tokens: str | None) -> list[str]:
 def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
     """Return the short table of a run, layer by layer: A with interval and verdict, drift share, top-3 share, rank.
 
-    A is the anisotropy (mean cosine of all pairs). The top-3 share is left empty where the interval of A includes
-    0.
+    A is the anisotropy (mean cosine of all pairs). The top-3 share is left empty if the interval of A includes 0.
     """
     table, _ = pivot_by_layer(records, SHORT, tokens)
     share = ("mean_cosine.top_share", "value")
@@ -171,11 +170,11 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
 
 
 def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
-    """Say where a second run differs from the first: only in layers whose intervals do not overlap.
+    """Yield findings: in which layers a second run differs from the first, that is, where intervals do not overlap.
 
     one, other   (name, records) of each run
 
-    The difference is at least the gap between the intervals.
+    The difference is at least the gap between the intervals. There is one finding for each stack.
     """
     (name, a), (name_2, b) = one, other
     pairs = sort_by_depth(a).merge(b, on=PLACE, suffixes=("", "_2"))

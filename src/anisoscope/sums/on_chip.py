@@ -1,4 +1,4 @@
-"""Choose kernels of Triton where they run and have proved themselves; else plain operations of torch.
+"""Choose kernels of Triton if they run and have proved themselves; else plain operations of torch.
 
 The first call of each form (type of number, width, mask, soft cap …) is computed both ways. If the kernels fail or
 differ by more than rounding, calls of that form go on without them, and one warning says so.

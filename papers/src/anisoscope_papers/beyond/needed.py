@@ -53,7 +53,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on what is lost by training a model with uniform, random or frozen attention, for each depth.
 
     Tested are differences from models with learnt attention: in accuracy, in how well directions separate the classes,
-    and in the similarity of values. A last test: where values are similar, little accuracy is lost. `whole`: the
+    and in the similarity of values. A last test: if values are similar, little accuracy is lost. `whole`: the
     records of all corpora; a test has one number per seed.
     """
     for here in whole.corpora:

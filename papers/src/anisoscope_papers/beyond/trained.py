@@ -39,7 +39,9 @@ from anisoscope_papers.training.recipe import ModelSize, Task, Training
 from anisoscope_papers.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
 
 CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
-"""Trained on, looked at, and what stands for both where ANISOSCOPE_DATA has them not."""
+"""The corpus that models are trained on, the one they are measured on, and what replaces both if ANISOSCOPE_DATA lacks
+them.
+"""
 ASKED, SEEN, READ = "asked.parquet", "records.parquet", "read.json"
 ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
 AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")

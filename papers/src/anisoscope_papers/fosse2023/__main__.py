@@ -1,7 +1,7 @@
 """Train and measure the classifiers of the studies ahead of them: `python -m anisoscope_papers.fosse2023`.
 
 Any number of processes may do so at once, each takes what no other has; a stopped one goes on at its last epoch. The
-studies find the classifiers where `--output` is theirs too (`anisoscope reproduce fosse2023 --settings paper`).
+studies find the classifiers if they have the same `--output` (`anisoscope reproduce fosse2023 --settings paper`).
 """
 
 import argparse

@@ -39,7 +39,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on classifiers whose attention weights are replaced after training: accuracy stays nearly the
     same.
 
-    Also that sparse attention matters less than it looks, and that replacing it changes less where values are similar.
+    Also that sparse attention matters less than it looks, and that replacing it changes less if values are similar.
     `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:

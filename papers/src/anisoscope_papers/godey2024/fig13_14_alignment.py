@@ -1,7 +1,7 @@
 """Figures 13, 14 and 23: cosine and scalar product of the mean query and the mean key of every head along training.
 
 Heads of two trainings are not the same heads, so a claim about heads becomes a number of each seed first: a mean, a
-share or a median over its heads. What figures 11, 12 and 15 share with these stands first: `read_table`, `Alignment`.
+share or a median over its heads. `read_table` and `Alignment` come first: figures 11, 12 and 15 use them too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ from anisoscope_papers.study import Claim, Verdict, declare, read_claims
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
 AXES = ("seed", "step", "layer", "head")
 ALL_ORDERS = 10_000_000
-"""So many orders of the layers are all tried; where there are more, DRAWN_ORDERS of them are drawn."""
+"""Up to so many orders of the layers, all are tried; if there are more, DRAWN_ORDERS of them are drawn."""
 DRAWN_ORDERS = 100_000
 BLOCK = 20_000
 """Orders that are tried at once, at most: their correlations stay in the processor's cache."""
@@ -240,8 +240,8 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
-    """Judge whether seeds agree: in how layers differ (by permuting the layers of each), and in their
-    growing curves.
+    """Judge whether seeds agree: in which layers have more alignment (by permuting the layers of each seed), and in
+    how alignment grows in training.
     """
     claim = read_claims("godey2024", "fig23")
     cosine = Alignment.of(records).cosine
@@ -249,14 +249,14 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     profile = cosine[:, -1].mean(-1)
     r = _correlate_with_others(curves.reshape(len(curves), -1))
     # Fisher's z, which varies alike for small and large correlations.
-    as_they_stand = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    trends = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
     # What all layers have in common is no agreement on which layer does what.
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
     return judge_tests(
         [
             _test_by_permutation(claim["same-layers-over-seeds"], rest),
             _test_by_permutation(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
-            replace(as_they_stand, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
+            replace(trends, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
         ]
     )
 
@@ -296,7 +296,10 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
 
 
 def _correlate_as_they_stand(unit: Array) -> float:
-    """Return the mean correlation of two seeds, from rows [seed, layer, step], each seed of length 1."""
+    """Return the mean correlation of two seeds with the layers in their own order.
+
+    unit   rows [seed, layer, step], divided by the norm of each seed
+    """
     pairs = list(combinations(unit, 2))
     r = 0.0
     for a, b in pairs:
@@ -307,10 +310,11 @@ def _correlate_as_they_stand(unit: Array) -> float:
 def _correlate_all_orders(unit: Array) -> Iterator[Array]:
     """Yield the mean correlation of two seeds for every order of the layers of every seed but the first, in blocks.
 
-    `unit`: rows [seed, layer, step], each seed of length 1. The first value is that of the layers as they stand. The
-    correlation of a pair depends only on its own two orders, so there is a table of orders × orders for each pair. A
-    block tries all orders of the last seeds, and those of the first seeds are the same in all of it: what depends on
-    these alone is read from the tables once a block.
+    unit   rows [seed, layer, step], divided by the norm of each seed
+
+    The first value is that of the layers in their own order. The correlation of a pair depends only on its own two
+    orders, so there is a table of orders × orders for each pair. A block tries all orders of the last seeds, and those
+    of the first seeds are the same in all of it: what depends on these alone is read from the tables once a block.
     """
     seeds, layers = unit.shape[:2]
     orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
@@ -342,7 +346,7 @@ def _correlate_drawn_orders(unit: Array) -> Array:
     """Return the mean correlation of two seeds for randomly drawn orders of the layers, [order]; the first is the
     original order.
 
-    `unit`: rows [seed, layer, step], each seed of length 1.
+    unit   rows [seed, layer, step], divided by the norm of each seed
     """
     seeds, layers = unit.shape[:2]
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2)
@@ -368,10 +372,10 @@ def _correlate_with_others(rows: Array) -> Array:
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw |cosines| (13, 23) or scalar products (14) of the mean query and key of heads: of the first seed, in figure
-    23 of all.
+    """Draw how mean query and mean key of every head are aligned along training. Returns {chart name: chart}.
 
-    Figure 23 has a panel per layer, and another chart with a panel per layer and seed. Returns {chart name: chart}.
+    name   `fig13`: |cosine|, of the first seed; `fig14`: scalar product, of the first seed; `fig23`: |cosine| of all
+           seeds, in a chart with a panel per layer and in another with a panel per layer and seed
     """
     alignment = Alignment.of(records)
     endings = alignment.endings()

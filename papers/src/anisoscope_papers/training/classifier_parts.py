@@ -18,7 +18,7 @@ from anisoscope_papers.training.fit import Material
 from anisoscope_papers.training.recipe import RANDOM, ClassifierRecipe
 
 LONGEST = 1024
-"""Tokens the attention-only model reads, where nothing else is asked."""
+"""Number of tokens that the attention-only model can read, if its recipe names none."""
 RANDOM_DIM = 300
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ATTENTION = "attention"
 RANDOM = "random"
-"""Word vectors drawn at random, where those of a file or a checkpoint are named."""
+"""In place of a file or checkpoint of word vectors: they are drawn at random."""
 PUBLISHED = {
     True: {"rate": 1e-3, "decay": 0.0, "batch": 64, "epochs": 50, "patience": 5},
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},

@@ -24,7 +24,7 @@ Progress = Callable[[str, int, int], None]
 
 FEWEST = 2
 EVALUATIONS = 8
-"""Evaluations per `Kind.steps` where the validation loss decides when to stop."""
+"""Evaluations per `Kind.steps`, if the validation loss decides when to stop."""
 WARM_UP = 0.05
 TRAINED = "training.json"
 
