@@ -390,7 +390,7 @@ def test_a_comparison_says_what_differs_and_judges_conditions():
     assert found.judge("A.last > 0") == []
     ((name, beyond),) = found.judge("anisotropy.first > .05")
     assert (name, len(beyond)) == ("b", 1)
-    assert describe_met("A > .05", name, beyond).startswith("A > .05 holds for b: +.100 [+.0")
+    assert describe_met("A > .05", name, beyond).startswith("A > .05 is met by b: +.100 [+.0")
 
 
 def test_a_condition_that_nothing_can_judge_does_not_pass():

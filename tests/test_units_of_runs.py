@@ -334,7 +334,7 @@ def test_a_difference_is_told_where_its_interval_excludes_zero():
         "higher in 2 heads of 3, most in head 1 of layer 1" in said.text
         and "no clear difference in 1 head." in said.text
     )
-    assert comparison.describe_met("m > 0", "b", found[2:]).startswith("m > 0 holds for b: +.300 [")
+    assert comparison.describe_met("m > 0", "b", found[2:]).startswith("m > 0 is met by b: +.300 [")
     assert comparison.describe_met("m > 0", "b", found[2:]).endswith("at layer 3 and 1 more")
 
 

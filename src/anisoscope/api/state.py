@@ -221,7 +221,7 @@ class State:
         return {"model": VECTORS, "layers": layers, "sequences": vectors.are_sequences}
 
     def _describe_model(self, model: nn.Module) -> dict[str, Any]:
-        """Return what later models must have in common with this one.
+        """Return what models that add to this state later must have in common with this one.
 
         It is {`model`: class, `parameters`: their number, `weights`: a hash of some weights, which is quick}.
         """

@@ -118,9 +118,10 @@ class Heads:
         self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
 
     def _make_site(self, call: Call, off_interface: bool) -> Callable[..., Site]:
-        """Return a function that makes the `Site` of a quantity (`query`, `attention` …) of this attention call.
+        """Return a function from the name of a quantity (`query`, `attention` …) to its `Site` in this attention call.
 
-        A site names the stack, the layer, self- or cross-attention, and the quantity.
+        A site names the stack, the layer, self- or cross-attention, and the quantity. `off_interface`: the model calls
+        torch's attention itself, so that its modules do not say which of the two it is.
         """
         stack = self.tap.stacks[call.module]
         path = self.tap.names[call.module]

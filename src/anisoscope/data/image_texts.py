@@ -519,7 +519,7 @@ class ImageTextPlan(Plan):
         super().__init__(batches, np.ones(len(units), np.int64), units, identity, self._name_things())
 
     def _name_things(self) -> dict[str, str]:
-        """Return what a sequence, a unit and what is counted are called, for tables and the page."""
+        """Return what tables and the page call a sequence, a unit and what is counted, as {role: word}."""
         if self.corpus.unit_word == "chat":
             return {"sequence": "chat", "unit": "chat", "counted": "chat"}
         return {"sequence": "image with its caption", "unit": self.corpus.unit_word, "counted": "image"}

@@ -328,7 +328,7 @@ class SpeechPlan(Plan):
         super().__init__(batches, self.real, windows.unit, identity, self._name_things(), list(filter(None, notes)))
 
     def _name_things(self) -> dict[str, str]:
-        """Return what positions, sequences, units and what is counted are called, for tables and the page."""
+        """Return what tables and the page call positions, sequences, units and what is counted, as {role: word}."""
         clips = self.windows.clip
         are_whole_clips = len(np.unique(clips)) == len(clips)
         return {

@@ -50,7 +50,10 @@ class SplitText:
 
 
 def check_rule(rule: str) -> str:
-    """Return the rule for documents unchanged. UsageError, with similar names, if there is no such rule."""
+    """Check the rule by which text is split into documents, and return it.
+
+    UsageError, with similar names, if there is no such rule.
+    """
     if rule in RULES[:-1]:
         return rule
     name, _, count = rule.partition(":")

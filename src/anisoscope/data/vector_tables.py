@@ -632,7 +632,14 @@ def _has_decimals(rows: list[list[str]], place: int) -> bool:
 
 
 def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) -> bool:
-    """Return whether the first row holds no list in any column that holds printed lists in every row below."""
+    """Return whether the first row of a table is a header, because columns of lists begin with something else.
+
+    first   cells of the first row
+    below   cells of the rows below; a column of lists has a list, printed as text, in each of them
+    width   number of columns
+
+    False if there is no such column.
+    """
     columns_of_lists = []
     for place in range(min(width, len(first))):
         if all(place < len(row) and _is_list(row[place]) for row in below):

@@ -192,7 +192,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     to_merge: Annotated[
         bool,
         option(
-            "one of several runs, of other files or folders, that anisoscope merge puts together", MACHINE, negative=()
+            "this run is one of several, each of other files, that anisoscope merge will put together", MACHINE, negative=()
         ),
     ] = False
     keep: Annotated[
@@ -279,7 +279,7 @@ class ModelsOptions(LoadOptions, ReadOptions):
 
     corpus: Annotated[
         Text,
-        option("of models: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"),
+        option("what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"),
     ] = ""
 
 

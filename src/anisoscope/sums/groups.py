@@ -340,10 +340,14 @@ def sum_single_vectors(
     terms: frozenset[str],
     group: Int[Tensor, " sequence"],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence 1 1"], Int[Tensor, " group"]]:
-    """Return sums by group [group, ...] for sequences of a single vector, the inverse norms of vectors, and the groups.
+    """Sum vectors by group if each sequence has only one vector: `sum_vectors`, faster.
 
-    The terms are those of `sum_vectors`. The vectors of a group are treated as one sequence, so that its sums are
-    matrix products.
+    x        vectors; masks, subsets: which of them count, for each policy (kind of tokens) and subset
+    terms    names of the sums, as of `sum_vectors`
+    group    of each vector
+
+    Returns (sums [group, ...] by term, inverse norms of the vectors, the group that each row of the sums is of). The
+    vectors of a group are treated as one sequence, so that its sums are matrix products.
     """
     inside_sequences = {"sequence_cosine", "sequences"}
     rest = terms - inside_sequences

@@ -225,9 +225,12 @@ def compute_mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Te
 
 
 def build_untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
-    """Build a BERT of this size and arm (its changes) in training mode, with weights drawn from `seed`.
+    """Build an untrained BERT of this size with the changes of one arm of the experiment, in training mode.
 
-    If the tokenizer has no mask token, each token sees only those before it.
+    arm    name of the arm: `base`, which changes nothing, or another one of `ARMS`
+    seed   that its weights are drawn from
+
+    If the tokenizer has no mask token, attention is causal: each token sees only itself and those before it.
     """
     torch.manual_seed(seed)
     config = transformers.BertConfig(

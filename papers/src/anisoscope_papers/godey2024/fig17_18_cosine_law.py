@@ -214,8 +214,10 @@ def keep_by_position(systems: Systems) -> tuple[Systems, ...]:
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw A (mean cosine) of models' layers over q95(d), with the 95 % line of means over 1,000 vectors; return
-    {"fig18": chart}.
+    """Draw A (mean cosine) of models' layers against their number of dimensions d; return {"fig18": chart}.
+
+    One line is q95(d): 95 % of cosines of two random directions lie below it. The other is the same of A itself, the
+    mean cosine of all pairs of 1,000 random directions.
     """
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)

@@ -228,9 +228,10 @@ def _write_transcripts(name: str, systems: Systems, context: Context) -> str:
 
 
 def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
-    """Name the stack in the column `model` of records of one network: its encoder and its decoder are two systems.
+    """Return records of one network with its stack added to the name in the column `model`: `whisper, decoder`.
 
-    They read different things, sound and text; training can raise A in one and lower it in the other.
+    So its encoder and its decoder count as two systems: they read different things, as sound and text, and training can
+    raise A (mean cosine) in one and lower it in the other.
     """
     parts = rows["model"].astype(str).str.partition(" on ")
     model = parts[0] + ", " + rows["stack"].astype(str) + parts[1] + parts[2]
