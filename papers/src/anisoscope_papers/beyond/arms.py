@@ -227,7 +227,7 @@ def compute_mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Te
 def build_untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
     """Build an untrained BERT of this size with the changes of one arm of the experiment, in training mode.
 
-    arm    name of the arm: `base`, which changes nothing, or another one of `ARMS`
+    arm    name of the arm: `base`, which changes nothing, or one of `CHANGES`
     seed   that its weights are drawn from
 
     If the tokenizer has no mask token, attention is causal: each token sees only itself and those before it.
