@@ -94,7 +94,7 @@ class Masking:
     ) -> "Masking":
         """Read a FlashAttention call, where padding, packed sequences, window and causality are given separately.
 
-        keys   the number of keys
+        keys       the number of keys
         settings   keyword arguments of the call
         """
         bias = settings.get("position_bias")

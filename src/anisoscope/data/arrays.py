@@ -217,7 +217,11 @@ def _convert_item(x: Any) -> NDArray[Any]:
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:
-    """Raise UsageError for an array that cannot be vectors; CorpusError for text that came from a file."""
+    """Raise UsageError for an array that cannot be vectors; CorpusError for text that came from a file.
+
+    layer   name of the array `x`
+    name    the file that it came from; `vectors` if it came from the caller
+    """
     shape = getattr(x, "shape", None)
     kind = str(getattr(x, "dtype", type(x).__name__))
     if isinstance(x, np.ndarray):

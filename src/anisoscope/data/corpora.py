@@ -206,7 +206,7 @@ def resolve_corpus(name: str, modality: str, options: CorpusOptions) -> NamedCor
 
     name       the corpus, as the user wrote it
     modality   what the model reads (text, speech, image)
-    options      how the corpus is to be read
+    options    how the corpus is to be read
     """
     parts = _parse_hub_name(name)
     # the whole name first: names of presets may hold a colon themselves

@@ -71,9 +71,9 @@ def fix_column(folder: Path, files: list[Path], options: CorpusOptions) -> Corpu
 
     Unchanged for texts.
 
-    folder   that the files are in, for errors
-    files    all texts or tables of the folder, in path order
-    options    how the corpus is to be read
+    folder    that the files are in, for errors
+    files     all texts or tables of the folder, in path order
+    options   how the corpus is to be read
     """
     if not is_table(files[0]):
         return options
@@ -86,9 +86,9 @@ def fix_column(folder: Path, files: list[Path], options: CorpusOptions) -> Corpu
 def read_separate_file(folder: Path, number: int, file: Path, options: CorpusOptions) -> SplitText:
     """Read the documents of one file of a folder, in which every document ends with its file.
 
-    folder   that the file is in, for errors
-    number   of the file among those of the folder
-    options    how the corpus is to be read, with the column if the file is a table (`fix_column`)
+    folder    that the file is in, for errors
+    number    of the file among those of the folder
+    options   how the corpus is to be read, with the column if the file is a table (`fix_column`)
     """
     if not is_table(file):
         return _read_files([(number, file)], options, by_file=True)
@@ -114,7 +114,7 @@ def read_rows(
 
     UsageError if `documents` asks for a rule that tables do not have.
 
-    options           how the corpus is to be read
+    options         how the corpus is to be read
     where           what the rows are of, for errors
     current         of a folder: holds the number of the file from which the current row is
     are_documents   each row is known to be a document: titles of articles are not looked for
@@ -377,7 +377,7 @@ def _iter_rows(tables: list[tuple[int, Path]], options: CorpusOptions, current: 
     """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
 
     tables    (number, path) of each
-    options     how the corpus is to be read
+    options   how the corpus is to be read
     current   receives the number of the file of each row
     """
     for number, file in tables:
@@ -395,7 +395,7 @@ def _read_files(files: list[tuple[int, Path]], options: CorpusOptions, *, by_fil
     """Read text files of a folder: a single one like a named file, several as a document each or by the chosen rule.
 
     files     (number, path) of each
-    options     how the corpus is to be read
+    options   how the corpus is to be read
     by_file   whether the folder has several
     """
     rule = options.documents

@@ -251,7 +251,10 @@ def _require_captions(column: str, images: list[str], features: Any, name: str) 
 
 
 def _find_first(names: Iterable[str], features: Any) -> str | None:
-    """Return the first of these names that a data set has; None if it has none."""
+    """Return the first of `names` that is a column of a data set; None if none is.
+
+    features   {column: its type in `datasets`}
+    """
     for name in names:
         if name in features:
             return name

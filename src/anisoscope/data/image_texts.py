@@ -251,7 +251,7 @@ def _check_entries(found: Iterator[tuple[Entry, str]], options: CorpusOptions) -
         try:
             if fault:
                 raise CorpusError("a text with its images", fault)
-            hashes = [_check(item, decode=options.skip_bad) for item in entry.images]
+            hashes = [_hash_image(item, decode=options.skip_bad) for item in entry.images]
         except CorpusError as error:
             checked.bad.append(f"{entry.unit} ({error.got})")
             continue
@@ -269,8 +269,11 @@ def _refuse_faulty(name: str, bad: list[str]) -> CorpusError:
     return CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
 
 
-def _check(item: Item | SavedImage, *, decode: bool) -> str:
-    """Return the hash of an image's bytes. CorpusError if it is missing or no image."""
+def _hash_image(item: Item | SavedImage, *, decode: bool) -> str:
+    """Return the hash of an image's bytes. CorpusError if it is missing or no image.
+
+    decode   decode all of it to find out; else only its header is read
+    """
     data = item.read()
     check_image(item.name, data, decode)
     return hashlib.sha256(data).hexdigest()

@@ -51,8 +51,8 @@ def open_media(
 
     All bad items are reported in one CorpusError; with `skip_bad` they are left out and counted.
 
-    name    the corpus, as the user wrote it
-    check   called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
+    name      the corpus, as the user wrote it
+    check     called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
     options   how it is to be read
     """
     found = _find_items(name, modality, options)
@@ -93,9 +93,9 @@ def _check_items(
 ) -> CheckedItems:
     """Read and check each item, of `limit` units at most; units are numbered in order of appearance.
 
-    found   the items in order
+    found     the items in order
     options   how the corpus is to be read
-    check   as for `open_media`
+    check     as for `open_media`
     """
     checked = CheckedItems([], [], [], [], [])
     numbers: dict[str, int] = {}

@@ -400,7 +400,7 @@ class _Table:
         return self.ahead[places]
 
     def _take(self) -> str:
-        """Take the next line."""
+        """Return the next line, and count it as read."""
         self._peek(0)
         self.number += 1
         return self.ahead.popleft()

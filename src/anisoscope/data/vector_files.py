@@ -691,7 +691,9 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
 def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
     """Make the content of a folder whose files hold consecutive rows; the column `file` names each row's file.
 
-    parts   what each file holds. CorpusError if their columns differ
+    parts   what each file holds
+
+    CorpusError if their columns differ.
     """
     first = parts[0]
     names = list(first.columns)

@@ -38,9 +38,9 @@ RECORDS = 'write one object a vector: {"id": …, "embedding": […]}, or with p
 class FoundVectors:
     """A list of numbers found in JSON.
 
-    path    its keys, with `[]` for lists: `data[].embedding`
-    places  its index in each of the lists on the path
-    scalars  the single values found with it, by name
+    path      its keys, with `[]` for lists: `data[].embedding`
+    places    its index in each of the lists on the path
+    scalars   the single values found with it, by name
     """
 
     path: str
@@ -318,8 +318,8 @@ def _name_paths(paths: list[str]) -> dict[str, str]:
 class StackedLists:
     """The lists of one path as one array.
 
-    values   [row, dim] or [row, token, dim]
-    mask     [row, token]: which tokens are real; None if all are
+    values    [row, dim] or [row, token, dim]
+    mask      [row, token]: which tokens are real; None if all are
     scalars   the values found with each row
     """
 

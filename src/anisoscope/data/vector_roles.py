@@ -54,13 +54,13 @@ NO_NAME = "(no name)"
 class Content:
     """What a file holds, before it is decided which columns are vectors.
 
-    columns   name → [row] numbers or text, or numbers [row, dim] or [row, token, dim]
-    masks     name → [row, token]: which tokens are real, for a column of sequences of different lengths
-    unusable  name → why a column cannot be vectors
-    index     columns that the format itself marks as row numbers
-    named     whether the names are the file's own; else columns are named by their position, from 0
-    is_table  whether rows are records with columns; else the file holds several arrays
-    notes     what was read and what was skipped, in words: `header in line 1`
+    columns      name → [row] numbers or text, or numbers [row, dim] or [row, token, dim]
+    masks        name → [row, token]: which tokens are real, for a column of sequences of different lengths
+    unusable     name → why a column cannot be vectors
+    index        columns that the format itself marks as row numbers
+    named        whether the names are the file's own; else columns are named by their position, from 0
+    is_table     whether rows are records with columns; else the file holds several arrays
+    notes        what was read and what was skipped, in words: `header in line 1`
     first_line   line number of the first row, if rows are lines; else 0
     """
 

@@ -747,7 +747,10 @@ class TextForm:
             return reader.read_csv(file, reading, parsing, converting)
 
     def find_fault(self, kinds: dict[str, Any]) -> str:
-        """Say why the file cannot be read with these types, with the line: only a single thread knows it."""
+        """Say why the file cannot be read with these types, {column: Arrow type}, and name the line.
+
+        The file is read again by a single thread, as only that one knows the line.
+        """
         try:
             self.read(kinds, threads=False)
         except (pyarrow.ArrowException, OSError) as error:

@@ -154,7 +154,9 @@ def _list_globals(code: types.CodeType) -> Iterator[str]:
 def _identify_value(name: str, value: Any) -> str:
     """Return text that identifies a value that a function uses: its text, its bytes, or its name.
 
-    name   of the variable that holds it. UsageError if the value cannot be identified
+    name   of the variable that holds it
+
+    UsageError if the value cannot be identified.
     """
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"

@@ -211,8 +211,8 @@ class Sample(OfSample):
 def find_reservoir(name: str, site: Site, gathered: Gathered) -> Reservoir | None:
     """Return the sample of tokens that includes vectors of a layer: that of its stack, or its own; None if none does.
 
-    name   name of the layer's site
-    site   the site itself
+    name       name of the layer's site
+    site       the site itself
     gathered   everything that the finished pass has accumulated
     """
     if site.quantity not in LAYER_QUANTITIES:

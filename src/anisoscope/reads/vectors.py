@@ -137,7 +137,7 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], run
 def is_whole_image(x: Tensor, running: Pass) -> bool:
     """Return whether each vector is a whole flattened image, with millions of dimensions.
 
-    x      the captured values
+    x         the captured values
     running   the running measurement, whose settings say how maps become vectors
     """
     return running.settings.flatten == "image" and x.shape[1] == 1
@@ -227,9 +227,9 @@ class Vectors(Reads):
 
         For similarity inside sequences, return the number of sequences.
 
-        needs   names of the sums that the metric uses
-        gathered    everything that the finished pass has accumulated
-        site    name of the place in the model
+        needs      names of the sums that the metric uses
+        gathered   everything that the finished pass has accumulated
+        site       name of the place in the model
         """
         if needs & SUBSETS:
             by_subset = gathered.sums.at(site, ("subset_n",))["subset_n"].sum(0)

@@ -105,7 +105,9 @@ def _build_section(results: Results, entry: Entry) -> Section | None:
 def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
     """Build a table with the values of every layer and their intervals; metrics with one label share a column.
 
-    entry   the table's entry in page.toml. None if none of its metrics was measured
+    entry   the table's entry in page.toml
+
+    None if none of its metrics was measured.
     """
     frame = results.stack_metrics(entry["columns"])
     if frame.empty:
@@ -129,9 +131,9 @@ def _build_row(name: str, cells: Mapping[str, Cell], columns: Iterable[str]) -> 
 
 
 def tabulate_steps(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table with a row for every checkpoint and a column for every layer.
+    """Build a table with a row for every checkpoint and a column for every layer; None if its metric was not measured.
 
-    entry   the table's entry in page.toml. None if its metric was not measured
+    entry   the table's entry in page.toml
     """
     frame = results.select_layers(entry["metric"])
     if frame.empty:
@@ -236,7 +238,10 @@ def _format_activations(line: Mapping[Hashable, Any], words: Mapping[str, str]) 
 
 
 def _format_sinks(line: Mapping[Hashable, Any]) -> dict[str, Cell]:
-    """Return the cells of the attention sinks of a layer."""
+    """Return the cells that describe the attention sinks of a layer: {column: cell}.
+
+    line   the layer's values by column
+    """
     cells: dict[str, Cell] = {}
     if "sink rate" in line:
         interval = ""

@@ -374,6 +374,11 @@ def _sum_groups_in_turn(
     """Return sums by group and inverse norms of vectors whose groups take turns: 0, 1, …, `size` − 1, 0, 1, …
 
     Units that are numbered one by one have such groups. The vectors of a group are then a view, not a copy.
+
+    x                vectors [sequence, 1, dim]
+    masks, subsets   which vectors count, one row per token policy or subset [sequence, row, 1]
+    terms            names of the sums
+    size             number of groups
     """
     vectors = torch.unflatten(x[:, 0], 0, (-1, size)).transpose(0, 1)
     weights = torch.unflatten(masks[:, :, 0], 0, (-1, size)).permute(1, 2, 0)
@@ -387,8 +392,11 @@ def _sum_each_group(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return sums by group and inverse norms of vectors whose groups come in any order.
 
-    group     the group of each vector
-    present   the groups that have vectors
+    x                vectors [sequence, 1, dim]
+    masks, subsets   which vectors count, one row per token policy or subset [sequence, row, 1]
+    terms            names of the sums
+    group            the group of each vector
+    present          the groups that have vectors
     """
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []

@@ -112,8 +112,9 @@ def _launch_cosine(unit: Tensor, counts: Tensor, policies: int) -> Float[Tensor,
 
     Returns these cosines, and 1 or 0 for whether the sequence has pairs.
 
-    unit     Σ of unit vectors [sequence, row, head, dim]
-    counts   n [sequence, row, head]
+    unit       Σ of unit vectors [sequence, row, head, dim]; the first rows are token policies, the others subsets
+    counts     number of vectors n [sequence, row, head]
+    policies   number of token policies
     """
     sequences, rows, heads, dim = unit.shape
     cosine = torch.empty(2, sequences, policies, heads, dtype=torch.float64, device=unit.device)

@@ -336,7 +336,7 @@ def _check_reference(metric: Metric) -> None:
 def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **batching: Any) -> None:
     """Raise _Broken unless the values on test data equal those of the metric's slow reference, up to `tolerance`.
 
-    units    test data by unit
+    units      test data by unit
     batching   fields of `reads.base.Batching`: how the data are split into batches and padded
     """
     assert metric.reference is not None

@@ -309,7 +309,7 @@ class FrozenAttention(TrainerCallback):
 
     def _freeze(self, model: Any, state: Any) -> None:
         """If the step is reached, keep a copy of the weights to freeze and stop the gradient through attention
-        weights.
+        weights. `state`: the trainer's, which counts steps and epochs.
         """
         reached = (state.epoch or 0) >= 1 if self.after is None else state.global_step >= self.after
         if self.kept or not reached:
