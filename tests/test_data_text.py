@@ -14,7 +14,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from anisoscope.data.plans import hash_parts, pack
 from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
-from anisoscope.data.windows import Affixes, bin_by_frequency, check_vocabulary, find_affixes, tokenise
+from anisoscope.data.windows import (
+    Affixes,
+    bin_by_frequency,
+    check_vocabulary,
+    find_affixes,
+    iter_tokens,
+    take_tokens,
+    tokenise,
+)
 from anisoscope.errors import ModelError, UsageError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -298,7 +306,20 @@ def test_tokenising_in_calls_gives_the_same_ids(monkeypatch: pytest.MonkeyPatch)
     whole = tokenise(texts, tokenizer)
     monkeypatch.setattr("anisoscope.data.windows._CHUNK", 7)
     assert [ids.tolist() for ids in tokenise(texts, tokenizer)] == [ids.tolist() for ids in whole]
-    assert len(tokenise(texts, tokenizer, n_tokens=3)) < len(texts)
+
+
+def test_no_more_is_tokenised_than_a_limit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anisoscope.data.windows._CHUNK", 7)
+    tokenizer, read = TOKENIZERS["bert"][0], list[str]()
+
+    def count(texts: list[str], **options: object) -> object:
+        read.extend(texts)
+        return tokenizer(texts, **options)
+
+    texts = ["a bad cab", "he", "", "fed a hag"] * 5
+    joined = [token for ids in tokenise(texts, tokenizer) for token in ids.tolist()]
+    taken = np.concatenate([*take_tokens(iter_tokens(texts, count), 3)])  # type: ignore[arg-type]
+    assert taken.tolist() == joined[:3] and len(read) < len(texts)
 
 
 def test_whole_documents_are_tokenised_without_a_word_about_length(caplog: pytest.LogCaptureFixture) -> None:

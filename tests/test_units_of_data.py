@@ -592,12 +592,15 @@ def test_batches_of_rows_within_a_budget():
 
 
 def test_windows_are_cut_from_units():
-    units = [np.arange(5, dtype=np.int32), np.arange(10, 12, dtype=np.int32)]
-    cut = windows.cut_windows(units, 4, 2)
+    ids = np.array([*range(5), 10, 11], dtype=np.int32)
+    cut = windows.cut_windows(ids, np.array([5, 2]), 4, 2)
     assert cut.unit.tolist() == [0, 0, 0, 1] and cut.offset.tolist() == [0, 2, 4, 5]
     assert cut.length.tolist() == [2, 2, 1, 2] and cut.start.tolist() == [0, 4, 8, 0]
-    assert [block.tolist() for block in windows.cut_blocks(units, 3, None)] == [[0, 1, 2], [3, 4, 10], [11]]
-    assert len(windows.cut_blocks(units, 3, 2)) == 2
+    assert windows.cut_blocks(7, 3).tolist() == [3, 3, 1] and windows.cut_blocks(0, 3).tolist() == []
+    asked = []
+    pieces = (asked.append(n) or ids[n : n + 3] for n in (0, 3, 6))
+    assert [piece.tolist() for piece in windows.take_tokens(pieces, 5)] == [[0, 1, 2], [3, 4]] and asked == [0, 3]
+    assert len(list(windows.take_tokens([ids, ids], None))) == 2
     windows.check_room(3, 2)
     with pytest.raises(UsageError, match="at least 3 tokens"):
         windows.check_room(2, 2)
@@ -681,17 +684,13 @@ def test_running_text_is_cut_at_line_ends(monkeypatch):
     assert list(splitting.cut_pieces("abcdef")) == ["abcdef"]
 
 
-def test_a_limited_text_is_read_until_one_more_document(monkeypatch):
+def test_a_limited_text_is_read_until_its_last_document(tmp_path, monkeypatch):
     monkeypatch.setattr(splitting, "HEAD", 4)
-    text, asked = "aa\nbb\ncc\ndd\nee\n", []
-
-    def start(n):
-        asked.append(n)
-        return (text, True) if n is None or n >= len(text) else (text[:n], False)
-
-    assert splitting.split_file(start, 2, "line").documents == ["aa", "bb"] and asked == [4, 16]
-    asked.clear()
-    assert len(splitting.split_file(start, None, "line").documents) == 5 and asked == [None]
+    path, read = tmp_path / "t.txt", []
+    path.write_text("aa\nbb\ncc\ndd\nee\n")
+    monkeypatch.setattr(splitting, "read_pieces", lambda _: (read.append(c) or c for c in path.read_text()))
+    assert splitting.split_file(path, 2, "line").documents == ["aa", "bb"] and "".join(read) == "aa\nbb\n"
+    assert splitting.split_file(path, None, "line").documents == ["aa", "bb", "cc", "dd", "ee"]
 
 
 # ---- rows, columns and names -----------------------------------------------------------------------------------------

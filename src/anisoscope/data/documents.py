@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from anisoscope.data.corpora import CorpusOptions
-from anisoscope.data.files import get_ending, list_files_below, read_start
+from anisoscope.data.files import get_ending, list_files_below
 from anisoscope.data.local import TEXT_ENDINGS
+from anisoscope.data.on_disk import keep_texts
 from anisoscope.data.splitting import SplitText, cut_into_blocks, is_title, split_articles, split_file
 from anisoscope.data.table_rows import TABLES, Row, describe_form, is_number, is_table, read_table_rows, require_column
 from anisoscope.errors import CorpusError, UsageError
@@ -34,7 +34,7 @@ def read_path(path: Path, options: CorpusOptions) -> SplitText:
     if options.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
-    return split_file(partial(read_start, path), options.limit, options.documents)
+    return split_file(path, options.limit, options.documents)
 
 
 def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
@@ -159,21 +159,24 @@ def _split_rows(texts: Iterator[str], options: CorpusOptions, *, are_documents: 
             break
     stream = chain(head, texts)
     if head and is_title(head[-1]) and not are_documents:
-        return SplitText(list(islice(split_articles(stream), options.limit)), "titles", "article")
+        return SplitText(keep_texts(islice(split_articles(stream), options.limit)), "titles", "article")
     return _take_rows(stream, options.limit)
 
 
 def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
     """Return the first `limit` texts that are not empty as documents; no text after them is read."""
-    documents: list[str] = []
     empty = 0
-    for text in texts:
-        if text.strip():
-            documents.append(text)
-        else:
-            empty += 1
-        if len(documents) == limit:
-            break
+
+    def iter_filled() -> Iterator[str]:
+        """Yield the texts that are not empty, and count the others."""
+        nonlocal empty
+        for text in texts:
+            if text.strip():
+                yield text
+            else:
+                empty += 1
+
+    documents = keep_texts(islice(iter_filled(), limit))
     return SplitText(documents, "rows", "row", empty=empty)
 
 
@@ -402,26 +405,27 @@ def _read_files(files: list[tuple[int, Path]], options: CorpusOptions, *, by_fil
     if rule == "auto" and by_file:
         rule = "file"
     last = SplitText([], "files")
-    documents: list[str] = []
     owner: list[int] = []
     empty = skipped = 0
-    for number, file in files:
-        read = _split_or_skip(file, options, rule)
-        if read is None:
-            skipped += 1
-            continue
-        last = read
-        if not last.documents:
-            empty += 1
-        documents += last.documents
-        owner += [number] * len(last.documents)
-        if last.block is None and options.limit is not None and len(documents) >= options.limit:
-            break
+
+    def iter_documents() -> Iterator[str]:
+        """Yield the documents of all files, and note of which file each is."""
+        nonlocal last, empty, skipped
+        for number, file in files:
+            read = _split_or_skip(file, options, rule)
+            if read is None:
+                skipped += 1
+                continue
+            last = read
+            empty += not read.documents
+            for document in read.documents:
+                owner.append(number)
+                yield document
+
     # blocks of tokens are cut and counted later, over the ends of files
-    if last.block is not None:
-        return replace(last, documents=documents, empty=empty, skipped=skipped, owner=None)
-    documents, owner = documents[: options.limit], owner[: options.limit]
-    owned = owner if by_file else None
+    limit = options.limit if by_file and not rule.startswith("tokens:") else None
+    documents = keep_texts(islice(iter_documents(), limit))
+    owned = owner if by_file and last.block is None else None
     return replace(last, documents=documents, empty=empty, skipped=skipped, owner=owned)
 
 
@@ -432,7 +436,7 @@ def _split_or_skip(file: Path, options: CorpusOptions, rule: str) -> SplitText |
     rule      how documents are separated: `file`, `blank-line`, `line`, `tokens:N` or `auto`
     """
     try:
-        return split_file(partial(read_start, file), options.limit, rule)
+        return split_file(file, options.limit, rule)
     except CorpusError:
         if options.skip_bad:
             return None

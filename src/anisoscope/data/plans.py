@@ -5,12 +5,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.axes import WORDS
+from anisoscope.data.on_disk import BLOCK, IdsOnDisk
 from anisoscope.errors import UsageError
 
 if TYPE_CHECKING:  # it loads torch, which hashing needs not
@@ -34,8 +35,8 @@ class Plan:
     def __init__(
         self,
         batches: list[Index],
-        real: Index,
-        unit: Index,
+        real: NDArray[np.signedinteger[Any]],
+        unit: NDArray[np.signedinteger[Any]],
         identity: Iterable[object],
         words: Mapping[str, str],
         warnings: Iterable[str] = (),
@@ -50,7 +51,7 @@ class Plan:
         """
         self.batches, self.unit = batches, unit
         self.tokens = [int(real[rows].sum()) for rows in batches]
-        self.n_units = len(np.unique(unit))
+        self.n_units = _count_different(unit)
         self.fingerprint = hash_parts(identity)
         self.words = WORDS | dict(words)
         self.warnings = list(warnings)
@@ -74,7 +75,13 @@ class Plan:
         return map(self.__getitem__, range(len(self)))
 
 
-def pack(lengths: Index, budget: int) -> list[Index]:
+def _count_different(numbers: NDArray[np.signedinteger[Any]]) -> int:
+    """Count the different numbers, in less memory than `np.unique` takes."""
+    ordered = np.sort(numbers)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(ordered))
+
+
+def pack(lengths: NDArray[np.signedinteger[Any]], budget: int) -> list[Index]:
     """Group rows into batches whose padded size (rows × longest row) is at most `budget`; at least one row each.
 
     The longest rows come first, equal ones by row number, so that the result depends on `lengths` and `budget` alone.
@@ -82,7 +89,11 @@ def pack(lengths: Index, budget: int) -> list[Index]:
     """
     if budget < 1:
         raise UsageError("a budget of at least 1 token per batch", str(budget), "raise --batch-tokens")
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    # what is sorted takes little memory, and two bytes of it little time
+    shorter_by = lengths.max(initial=0) - lengths
+    if len(lengths) and shorter_by.max() < 1 << 16:
+        shorter_by = shorter_by.astype(np.uint16)
+    order = np.argsort(shorter_by, kind="stable").astype(np.int64, copy=False)
     batches = []
     first = 0
     while first < len(order):
@@ -101,7 +112,7 @@ NUMBERS = 1 << 53
 """Numbers of units that a float64 holds exactly, as records have them."""
 
 
-def number_by_content(unit: Index, hashes: Sequence[str]) -> Index:
+def number_by_content(unit: NDArray[np.signedinteger[Any]], hashes: Sequence[str]) -> Index:
     """Number units (documents, clips, images) by the content of their file, whatever other files are measured.
 
     unit     [row]: number of the unit, of which `unit mod len(hashes)` is the file, and the rest the place in it
@@ -118,13 +129,35 @@ def number_by_content(unit: Index, hashes: Sequence[str]) -> Index:
     return (starts[unit % len(hashes)] + unit // len(hashes)) % NUMBERS
 
 
+class Int64(NamedTuple):
+    """An array of integers [row] that is hashed as int64, whatever type it has in memory."""
+
+    array: NDArray[np.signedinteger[Any]]
+
+    @property
+    def nbytes(self) -> int:
+        """Their size as int64."""
+        return 8 * len(self.array)
+
+    def iter_blocks(self) -> Iterator[Index]:
+        """Yield the integers in order as int64, some at a time."""
+        for first in range(0, len(self.array), BLOCK // 8):
+            yield self.array[first : first + BLOCK // 8].astype(np.int64)
+
+
 def hash_parts(parts: Iterable[object]) -> str:
     """Return the SHA-256 of the parts in order.
 
-    Arrays are hashed by their bytes, text as UTF-8, the rest as JSON; each part is preceded by its length.
+    Arrays (token ids on the disk too) are hashed by their bytes, text as UTF-8, the rest as JSON; each part is preceded
+    by its length.
     """
     total = hashlib.sha256()
     for part in parts:
+        if isinstance(part, IdsOnDisk | Int64):
+            total.update(part.nbytes.to_bytes(8, "little"))
+            for block in part.iter_blocks():
+                total.update(_to_bytes(block))
+            continue
         if isinstance(part, np.ndarray):
             data: bytes | memoryview = _to_bytes(part)
         elif isinstance(part, str):

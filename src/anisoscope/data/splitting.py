@@ -2,9 +2,13 @@
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
 
+from anisoscope.data.files import SMALLER, get_memory_budget, read_pieces, read_text, refuse_large_file
+from anisoscope.data.on_disk import empty_list, keep_texts
 from anisoscope.errors import UsageError, suggest_names
 
 RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be told apart into documents
@@ -32,7 +36,7 @@ class SplitText:
     owner    of a folder: number of the file of each document; None: documents may go on from one file to the next
     """
 
-    documents: list[str]
+    documents: Sequence[str]
     how: str
     unit: str = "document"
     block: int | None = None
@@ -41,12 +45,6 @@ class SplitText:
     skipped: int = 0
     column: str | None = None
     owner: list[int] | None = None
-
-    def limited(self, limit: int | None) -> "SplitText":
-        """Return the first `limit` documents only. Running text keeps all its pieces, which a plan cuts later."""
-        if limit is None or self.block is not None:
-            return self
-        return replace(self, documents=self.documents[:limit])
 
 
 def check_rule(rule: str) -> str:
@@ -68,26 +66,69 @@ HEAD = 1 << 24  # characters of a text by which it is told apart
 MOST_CHARACTERS = 64  # of a token, where a limit in tokens says how much of a text is read
 
 
-def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int | None, rule: str) -> SplitText:
+def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
     """Split a file into at most `limit` documents by a rule, reading no more of it than needed.
 
-    `read_start(n)` returns the first n characters and whether that is all. With a limit the beginning is enlarged
-    until it holds one document more, since the last one may be incomplete.
+    Of a file of more than `HEAD` characters only a document that is not complete is in memory.
     """
-    if limit is None or rule == "file":
-        text, _ = read_start(None)
-        return split_text(text, None, rule).limited(limit)
-    size = HEAD
-    while True:
-        text, is_all = read_start(size)
-        found = split_text(text, None, rule)
-        if found.block is None:
-            is_enough = len(found.documents) > limit
-        else:  # how many tokens the text has is not known yet: as if each had many characters
-            is_enough = len(text) >= limit * found.block * MOST_CHARACTERS
-        if is_all or is_enough:
-            return found.limited(limit)
-        # the file is read again from its begin: growing by much keeps all readings together below twice the last
+    if rule == "file":
+        return split_text(read_text(path), None, rule)
+    unfinished = _Unfinished(path)
+    pieces = unfinished.read()
+    head: list[str] = []
+    size = 0
+    for piece in pieces:
+        head.append(piece)
+        size += len(piece)
+        if size > HEAD:
+            break
+    if size <= HEAD:
+        return split_text("".join(head), limit, rule)
+    form = _find_form(rule, "".join(head)[:HEAD], is_all=False)
+    parts = chain(empty_list(head), pieces)
+    if form.block is not None and limit is not None:
+        parts = _take_enough(parts, limit * form.block * MOST_CHARACTERS)
+    return replace(form, documents=keep_texts(unfinished.pass_on(_iter_documents(form, parts, limit))))
+
+
+class _Unfinished:
+    """Counts the characters of a file that were read since the last document was complete: they are in memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with no character of this file."""
+        self.path = path
+        self.budget = get_memory_budget()
+        self.size = 0
+
+    def read(self) -> Iterator[str]:
+        """Yield the text of the file piece by piece. CorpusError if a document is too large for memory."""
+        for piece in read_pieces(self.path):
+            self.size += len(piece)
+            if self.size > self.budget:
+                raise refuse_large_file(self.path, self.size, self.budget, SMALLER)
+            yield piece
+
+    def pass_on(self, documents: Iterable[str]) -> Iterator[str]:
+        """Yield the documents; with each of them the count begins anew."""
+        for document in documents:
+            self.size = 0
+            yield document
+
+
+def _take_enough(parts: Iterable[str], characters: int) -> Iterator[str]:
+    """Yield the parts of a text up to the first of the sizes `HEAD`, 4 `HEAD`, 16 `HEAD` … that holds so many
+    characters.
+
+    The hash of a limited corpus depends on how much of it is read: these sizes must stay what they are.
+    """
+    size, read = HEAD, 0
+    for part in parts:
+        yield part
+        read += len(part)
+        if read <= size:
+            continue
+        if read >= characters:
+            return
         size *= 4
 
 
@@ -99,66 +140,114 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
     """
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")
+    form = _find_form(rule, text[:HEAD], is_all=len(text) <= HEAD)
+    return replace(form, documents=keep_texts(_iter_documents(form, [text], limit)))
+
+
+def _find_form(rule: str, head: str, *, is_all: bool) -> SplitText:
+    """Find how a text is split by a rule. Return a `SplitText` that says it, without documents.
+
+    head     the first `HEAD` characters of the text
+    is_all   whether they are the whole text
+    """
     if rule == "blank-line":
-        return SplitText(_split_blocks(text)[:limit], "blank lines", "paragraph")
+        return SplitText([], "blank lines", "paragraph")
     if rule == "line":
-        return SplitText(_split_lines(text)[:limit], "lines", "line")
+        return SplitText([], "lines", "line")
     if rule != "auto":
-        return cut_into_blocks([text], int(rule.partition(":")[2]))
-    head = text[:HEAD]
+        return _make_form_of_blocks(int(rule.partition(":")[2]), guessed=False)
     if _holds_articles(head):
-        return SplitText(list(split_articles(text.split("\n")))[:limit], "titles", "article")
-    blocks = _split_blocks(head)
+        return SplitText([], "titles", "article")
+    blocks = list(_iter_blocks(head.split("\n")))
     # of long blocks each is a document; short ones are paragraphs of the same text
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
-        return SplitText(_split_blocks(text)[:limit], "blank lines")
-    return _choose_blocks(text, blocks, limit)
+        return SplitText([], "blank lines")
+    if not is_all:
+        # more than `HEAD` characters are long enough for the largest blocks
+        return _make_form_of_blocks(BLOCK, guessed=True)
+    return _choose_short_units(head, len(blocks))
+
+
+def _make_form_of_blocks(block: int, *, guessed: bool) -> SplitText:
+    """Make what says that a text is cut into units of `block` tokens."""
+    return SplitText([], f"blocks of {block} tokens", "block", block, guessed)
+
+
+def _iter_documents(form: SplitText, parts: Iterable[str], limit: int | None) -> Iterator[str]:
+    """Yield at most `limit` documents of a text, or all pieces of a running one.
+
+    form    how it is split
+    parts   of the text, in order
+    """
+    if form.block is not None:
+        yield from _cut_running_text(parts)
+        return
+    lines = _iter_lines(parts)
+    yield from islice(SPLITTERS[form.how](lines), limit)
 
 
 def _holds_articles(text: str) -> bool:
     """Return whether a text is WikiText: its first line is a title, and it has several articles."""
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
-    return is_title(first) and len(list(split_articles(lines))) > 1
+    return is_title(first) and len(list(islice(split_articles(lines), 2))) > 1
 
 
-def _choose_blocks(text: str, blocks: list[str], limit: int | None) -> SplitText:
+def _choose_short_units(text: str, n_blocks: int) -> SplitText:
     """Choose units for a text without marks of documents: as large as possible, yet enough for an interval.
 
     Blocks of 8,192 tokens if 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank lines
     if there are 20; else smaller blocks of tokens if 20 of 128 fit; else what there is: paragraphs, lines, or blocks
     of 32 tokens or more.
+
+    n_blocks   how many blocks between blank lines it has
     """
     tokens = len(text) // CHARACTERS
     size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
     is_short = size < MOST_SHORT
-    if size < BLOCK and (len(blocks) >= ENOUGH or (is_short and len(blocks) > 1)):
-        return SplitText(blocks[:limit], "blank lines", "paragraph", guessed=True)
-    if is_short:
-        lines = _split_lines(text)
-        if len(lines) > 1:
-            return SplitText(lines[:limit], "lines", "line", guessed=True)
-    return cut_into_blocks([text], max(LEAST, size), guessed=True)
+    if size < BLOCK and (n_blocks >= ENOUGH or (is_short and n_blocks > 1)):
+        return SplitText([], "blank lines", "paragraph", guessed=True)
+    if is_short and len(list(_iter_filled(text.split("\n")))) > 1:
+        return SplitText([], "lines", "line", guessed=True)
+    return _make_form_of_blocks(max(LEAST, size), guessed=True)
 
 
-def cut_into_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
-    """Return text as running text, which a plan cuts into units of `block` tokens."""
-    documents: list[str] = []
-    for text in texts:
-        if text.strip():
-            documents.extend(cut_pieces(text))
-    return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
+def cut_into_blocks(texts: Iterable[str], block: int) -> SplitText:
+    """Return texts as running text, which a plan cuts into units of `block` tokens."""
+    pieces = (piece for text in texts for piece in _cut_running_text([text]))
+    return replace(_make_form_of_blocks(block, guessed=False), documents=keep_texts(pieces))
 
 
 def cut_pieces(text: str) -> Iterator[str]:
     """Cut running text into pieces at line ends (at blanks, or anywhere, if lines are too long). Nothing is lost."""
-    first = 0
-    while first < len(text):
-        last = min(first + PIECE, len(text))
-        if last < len(text):
-            last = _find_cut(text, first, last)
-        yield text[first:last]
-        first = last
+    yield from _cut_parts([text])
+
+
+def _cut_running_text(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the pieces of a running text that comes in parts; none if it is blank."""
+    blank: list[str] = []
+    pieces = _cut_parts(parts)
+    for piece in pieces:
+        blank.append(piece)
+        if piece.strip():
+            yield from blank
+            yield from pieces
+
+
+def _cut_parts(parts: Iterable[str]) -> Iterator[str]:
+    """Cut a text that comes in parts, as `cut_pieces` cuts the whole."""
+    rest = ""
+    for part in parts:
+        rest += part
+        first = 0
+        # a piece is cut only where text goes on behind it
+        while len(rest) - first > PIECE:
+            last = _find_cut(rest, first, first + PIECE)
+            yield rest[first:last]
+            first = last
+        rest = rest[first:]
+    if rest:
+        yield rest
 
 
 def _find_cut(text: str, first: int, last: int) -> int:
@@ -192,12 +281,54 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article).strip()
 
 
-def _split_blocks(text: str) -> list[str]:
-    """Split a text at blank lines."""
-    blocks = re.split(r"\n(?:[ \t]*\n)+", text)
-    return [block.strip("\n") for block in blocks if block.strip()]
+def _iter_lines(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in parts, as `split` at line ends gives those of the whole."""
+    begun: list[str] = []
+    for part in parts:
+        first, *others = part.split("\n")
+        begun.append(first)
+        if others:
+            yield "".join(begun)
+            begun = [others.pop()]
+            yield from others
+    yield "".join(begun)
 
 
-def _split_lines(text: str) -> list[str]:
-    """Return the lines of a text that are not blank."""
-    return [line for line in text.split("\n") if line.strip()]
+def _iter_blocks(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the blocks between blank lines (of blanks and tabs alone).
+
+    The first line, and the last one, behind which there is no line end, belong to a block even if they are blank.
+    """
+    lines = iter(lines)
+    block = [next(lines, "")]
+    ahead: str | None = None
+    for line in lines:
+        # of the line before it is now known that it is not the last
+        if ahead is not None and ahead.strip(" \t"):
+            block.append(ahead)
+        elif ahead is not None:
+            yield from _join_lines(block)
+            block = []
+        ahead = line
+    if ahead is not None:
+        block.append(ahead)
+    yield from _join_lines(block)
+
+
+def _join_lines(block: list[str]) -> list[str]:
+    """Return the text of a block's lines as the only item of a list; an empty one if it is blank."""
+    text = "\n".join(block)
+    return [text.strip("\n")] if text.strip() else []
+
+
+def _iter_filled(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that are not blank."""
+    return (line for line in lines if line.strip())
+
+
+SPLITTERS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
+    "titles": split_articles,
+    "blank lines": _iter_blocks,
+    "lines": _iter_filled,
+}
+"""What splits the lines of a text into documents, by the rule in words."""

@@ -30,7 +30,8 @@ FORM = {
 """What is expected in a file, for errors."""
 
 NAMED = 5  # how many faulty items an error names; the rest are counted
-ROWS_AT_ONCE = 1024  # rows of a parquet file decoded at a time
+ROWS_AT_ONCE = 128  # rows of a parquet file decoded at a time: they may be whole books
+STREAM = 1 << 20  # bytes of a column of parquet read at a time
 SEPARATORS = ",;\t"  # what may stand between the columns of a .csv file: the one that its header has most of
 LARGEST_FIELD = 2**31 - 1
 LONGEST_RECORD = 1 << 24  # characters of a record over several lines: a quotation mark open for longer is a slip
@@ -191,7 +192,8 @@ def _iter_parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
         # parquet is read from its end, which gzip cannot: such a file is unpacked as a whole
         if path.name.lower().endswith(".gz"):
             source = BytesIO(read_bytes(path))
-        table = parquet.ParquetFile(source)
+        # otherwise the texts of a row group, which may be the whole file, are in memory
+        table = parquet.ParquetFile(source, buffer_size=STREAM, pre_buffer=False)
         wanted = [column] if column in table.schema_arrow.names else None
         batches = (b.to_pylist() for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted))
         for number, row in enumerate(chain.from_iterable(batches), 1):

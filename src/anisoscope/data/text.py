@@ -2,10 +2,12 @@
 a model.
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,8 @@ from anisoscope.data.documents import (
     read_separate_file,
 )
 from anisoscope.data.local import find_path
-from anisoscope.data.plans import hash_parts
+from anisoscope.data.on_disk import Ids, keep_ids
+from anisoscope.data.plans import Index, Int64, hash_parts
 from anisoscope.data.splitting import SplitText
 from anisoscope.data.table_rows import Row
 from anisoscope.data.windows import (
@@ -37,7 +40,8 @@ from anisoscope.data.windows import (
     cut_windows,
     find_affixes,
     find_punctuation,
-    tokenise,
+    iter_tokens,
+    take_tokens,
 )
 from anisoscope.errors import CorpusError, UsageError
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 class TextCorpus:
     """A corpus of documents in order, one per unit, with a hash of their texts and their provenance.
 
+    documents  texts; they are on the disk if they are large
     block  tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit` is
            then the number of units to keep, which only the plan can count. None: each document is a unit
     unit   what a unit is called
@@ -59,14 +64,14 @@ class TextCorpus:
     """
 
     name: str
-    documents: list[str] = field(repr=False)
+    documents: Sequence[str] = field(repr=False)
     fingerprint: str
     source: dict[str, object]
     block: int | None = None
     limit: int | None = None
     unit: str = "document"
     notes: tuple[str, ...] = ()
-    numbers: tuple[int, ...] | None = None
+    numbers: Index | None = field(default=None, repr=False, compare=False)
     is_part: bool = False
     files: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -88,7 +93,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         "empty": read.empty,
         "skipped": read.skipped,
     }
-    fingerprint = hash_parts([True if read.block is None else read.block, *read.documents])
+    fingerprint = hash_parts(chain([True if read.block is None else read.block], read.documents))
     numbers = None
     hashes_by_file: dict[str, str] = {}
     if isinstance(place, Path) and read.owner is not None:
@@ -170,30 +175,30 @@ def open_separate_file(folder: Path, number: int, files: Sequence[Path], asked: 
         "skipped": read.skipped,
     }
     numbers = _number_by_file([number] * len(read.documents), len(files))
-    fingerprint = hash_parts([True, *read.documents])
+    fingerprint = hash_parts(chain([True], read.documents))
     return TextCorpus(name, read.documents, fingerprint, source, unit=read.unit, numbers=numbers, is_part=True)
 
 
-def _number_by_file(owner: Sequence[int], files: int) -> tuple[int, ...]:
+def _number_by_file(owner: Sequence[int], files: int) -> Index:
     """Number documents so that the number depends on the file and the place in it, not on what other files hold.
 
     owner   number of the file of each document
     files   how many files the corpus has
     """
     place = Counter[int]()
-    numbers = []
-    for file in owner:
-        numbers.append(file + files * place[file])
+    numbers = np.empty(len(owner), np.int64)
+    for document, file in enumerate(owner):
+        numbers[document] = file + files * place[file]
         place[file] += 1
-    return tuple(numbers)
+    return numbers
 
 
-def _hash_files(documents: Sequence[str], owner: Sequence[int], files: Iterable[int]) -> dict[int, str]:
-    """Return a hash of the documents of each file, by the number of the file."""
-    held: dict[int, list[str]] = {file: [] for file in files}
-    for document, file in zip(documents, owner, strict=True):
-        held[file].append(document)
-    return {file: hash_parts([True, *texts]) for file, texts in held.items()}
+def _hash_files(documents: Iterable[str], owner: Iterable[int], files: Iterable[int]) -> dict[int, str]:
+    """Return a hash of the documents of each file, by the number of the file. Those of a file follow each other."""
+    hashes = {file: hash_parts([True]) for file in files}
+    for file, group in groupby(zip(owner, documents, strict=True), key=itemgetter(0)):
+        hashes[file] = hash_parts(chain([True], (text for _, text in group)))
+    return hashes
 
 
 def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
@@ -269,7 +274,7 @@ def plan_text(
     if corpus.is_part:
         settings["is_part"] = True
         notes.append("bins of token frequency left out: a shard of files does not know the counts of the others")
-    identity = [corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]
+    identity = [corpus.fingerprint, settings, windows.ids, Int64(windows.unit), Int64(windows.length)]
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)
     return TextPlan(windows, layouts, settings, identity, words, notes, punctuation=punctuation)
@@ -291,27 +296,36 @@ def _cut_into_windows(
     corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase", max_length: int, n_special: int
 ) -> TextWindows:
     """Tokenise the units of a corpus and cut them into windows with room for `n_special` special tokens."""
-    units = _tokenise_units(corpus, tokenizer)
-    windows = cut_windows([unit for unit in units if len(unit)], max_length, n_special)
+    ids, lengths = _tokenise_units(corpus, tokenizer)
+    filled = lengths > 0
+    lengths = lengths[filled]
+    windows = cut_windows(ids, lengths, max_length, n_special)
     if corpus.numbers is None:
         return windows
     # units without tokens have no window: the numbers of the others stay what they are
-    kept = []
-    for number, unit in zip(corpus.numbers, units, strict=True):
-        if len(unit):
-            kept.append(number)
-    return windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
+    return windows._replace(unit=corpus.numbers[filled][windows.unit])
 
 
-def _tokenise_units(corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase") -> list[NDArray[np.int32]]:
-    """Return the token ids of each unit, without special tokens: a document, or a block of running text."""
-    if corpus.block is None:
-        return tokenise(corpus.documents, tokenizer)
-    needed = None
-    if corpus.limit is not None:
+def _tokenise_units(corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase") -> tuple[Ids, NDArray[np.int32]]:
+    """Return the token ids of all units, without special tokens, and the length of each unit [unit]: a document, or a
+    block of running text.
+    """
+    tokens = iter_tokens(corpus.documents, tokenizer)
+    if corpus.block is not None:
         # no more is tokenised than the units take
-        needed = corpus.limit * corpus.block
-    return cut_blocks(tokenise(corpus.documents, tokenizer, needed), corpus.block, corpus.limit)
+        needed = None if corpus.limit is None else corpus.limit * corpus.block
+        ids = keep_ids(take_tokens(tokens, needed))
+        return ids, cut_blocks(len(ids), corpus.block)
+    lengths = array("i")
+
+    def note_lengths() -> Iterator[NDArray[np.int32]]:
+        """Yield the ids of each document, and note how many there are."""
+        for document in tokens:
+            lengths.append(len(document))
+            yield document
+
+    ids = keep_ids(note_lengths())
+    return ids, np.array(lengths, np.int32)
 
 
 def _choose_pad_id(tokenizer: "PreTrainedTokenizerBase", vocab_size: int | None) -> int:

@@ -1,6 +1,5 @@
 """Cut the tokens of a corpus into windows, and build batches of them on demand."""
 
-import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +11,15 @@ from numpy.typing import NDArray
 
 from anisoscope.axes import FREQUENCY_BINS
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import Index, Plan, hash_parts, pack
+from anisoscope.data.on_disk import Ids, iter_blocks
+from anisoscope.data.plans import Index, Int64, Plan, hash_parts, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_CHUNK = 4_000_000  # characters tokenised in one call: bounds the memory of the tokenizer's own records
+_CHUNK = 1_000_000  # characters tokenised in one call: the tokenizer's own records take 30 times as many bytes
+_UNITS = 1 << 14  # units cut into windows at a time
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,26 @@ class Affixes:
         return len(self.prefix) + len(self.suffix)
 
 
+Column = NDArray[np.int32] | Index
+
+
 class TextWindows(NamedTuple):
     """The content tokens of all units (documents) in one row, and the windows cut from it, without special tokens.
 
-    ids      [position] int32: content tokens, unit after unit
-    unit     [window] int64: index of the unit
-    offset   [window] int64: position of its first content token
-    length   [window] int64: number of its content tokens
-    start    [window] int64: running index of its first column inside the unit, special tokens counted
+    ids      [position] int32: content tokens, unit after unit; on the disk if there are many
+    unit     [window]: index of the unit
+    offset   [window]: position of its first content token
+    length   [window]: number of its content tokens
+    start    [window]: running index of its first column inside the unit, special tokens counted
+
+    All but `offset` are int32 if their numbers fit (`choose_type`).
     """
 
-    ids: NDArray[np.int32]
-    unit: Index
+    ids: Ids
+    unit: Column
     offset: Index
-    length: Index
-    start: Index
+    length: Column
+    start: Column
 
 
 def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
@@ -77,18 +83,17 @@ def _find_all(part: list[int], whole: list[int]) -> list[int]:
     return places
 
 
-def tokenise(
-    documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase", n_tokens: int | None = None
-) -> list[NDArray[np.int32]]:
-    """Return the token ids of each document without special tokens; stop soon after `n_tokens` tokens."""
-    tokens: list[NDArray[np.int32]] = []
+def tokenise(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") -> list[NDArray[np.int32]]:
+    """Return the token ids of each document without special tokens."""
+    return list(iter_tokens(documents, tokenizer))
+
+
+def iter_tokens(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") -> Iterator[NDArray[np.int32]]:
+    """Yield the token ids of each document without special tokens; some documents are tokenised at a time."""
     for chunk in _iter_chunks(documents):
         for ids in _encode(tokenizer, chunk, special=False):
             # four bytes a token, where a list of Python's takes eight or more
-            tokens.append(np.asarray(ids, dtype=np.int32))
-        if n_tokens is not None and sum(map(len, tokens)) >= n_tokens:
-            break
-    return tokens
+            yield np.asarray(ids, dtype=np.int32)
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
@@ -115,32 +120,79 @@ def _iter_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def cut_blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
-    """Join pieces of running text and cut them into units of `size` tokens; the last one may be shorter."""
-    joined = np.concatenate([np.empty(0, np.int32), *pieces])
-    return [joined[first : first + size] for first in range(0, len(joined), size)][:limit]
+def take_tokens(pieces: Iterable[NDArray[np.int32]], count: int | None) -> Iterator[NDArray[np.int32]]:
+    """Yield pieces of running text up to `count` tokens (None: all); no piece behind them is asked for."""
+    if count is None:
+        yield from pieces
+        return
+    for piece in pieces:
+        yield piece[:count]
+        count -= len(piece)
+        if count <= 0:
+            return
 
 
-def cut_windows(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> TextWindows:
+def cut_blocks(tokens: int, size: int) -> NDArray[np.int32]:
+    """Return the lengths of the units of `size` tokens that running text is cut into; the last may be shorter."""
+    firsts = np.arange(0, tokens, size)
+    return np.minimum(tokens - firsts, size).astype(np.int32)
+
+
+def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special: int) -> TextWindows:
     """Cut units into consecutive windows of `max_length − n_special` content tokens; a unit's last one may be
     shorter.
+
+    ids      content tokens of all units
+    lengths  [unit]: how many of them each unit has
     """
     room = max_length - n_special
-    lengths = np.array([len(unit) for unit in units], dtype=np.int64)
     count = -(-lengths // room)
-    unit = np.repeat(np.arange(len(units)), count)
-    rank = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    offset = (np.cumsum(lengths) - lengths)[unit] + rank * room
-    length = np.minimum(lengths[unit] - rank * room, room)
-    return TextWindows(np.concatenate([np.empty(0, np.int32), *units]), unit, offset, length, rank * max_length)
+    total = int(count.sum())
+    windows = TextWindows(
+        ids,
+        unit=np.empty(total, choose_type(len(lengths))),
+        offset=np.empty(total, np.int64),
+        length=np.empty(total, choose_type(max_length)),
+        start=np.empty(total, choose_type(max_length * int(count.max(initial=0)))),
+    )
+    first_row = first_token = 0
+    # some units at a time, since what is made on the way takes more memory than the windows
+    for first in range(0, len(lengths), _UNITS):
+        tokens = lengths[first : first + _UNITS].astype(np.int64)
+        parts = count[first : first + _UNITS]
+        unit = np.repeat(np.arange(len(tokens)), parts)
+        rank = np.arange(len(unit)) - np.repeat(np.cumsum(parts) - parts, parts)
+        rows = slice(first_row, first_row + len(unit))
+        windows.unit[rows] = first + unit
+        windows.offset[rows] = first_token + (np.cumsum(tokens) - tokens)[unit] + rank * room
+        windows.length[rows] = np.minimum(tokens[unit] - rank * room, room)
+        windows.start[rows] = rank * max_length
+        first_row += len(unit)
+        first_token += int(tokens.sum())
+    return windows
 
 
-def bin_by_frequency(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
+def choose_type(largest: int) -> type[np.int32] | type[np.int64]:
+    """Return the type of integers that takes less memory, if it holds numbers up to `largest`."""
+    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+
+
+def count_types(ids: Ids) -> Index:
+    """Return how often each token id occurs [id], up to the largest that does."""
+    counts = np.zeros(0, np.int64)
+    for block in iter_blocks(ids):
+        found = np.bincount(block, minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    return counts
+
+
+def bin_by_frequency(ids: Ids) -> tuple[Index, list[str]]:
     """Group token types into bins of equal total count.
 
     Return each id's bin (0 = rarest) and the labels of the bins. Types of the same count share a bin.
     """
-    counts = np.bincount(ids)
+    counts = count_types(ids)
     values, types = np.unique(counts, return_counts=True)
     mass = values * types
     # the bin of a count is that of the middle of its mass: one that spans a border goes where most of it is
@@ -156,14 +208,14 @@ def bin_by_frequency(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     return bin_of_value[np.searchsorted(values, counts)], labels
 
 
-def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> NDArray[np.bool_] | None:
     """Return for each id whether its token is only punctuation or line breaks [id].
 
     None if the tokenizer cannot tell.
     """
     if not hasattr(tokenizer, "convert_ids_to_tokens") or not len(ids):
         return None
-    types = np.flatnonzero(np.bincount(ids))
+    types = np.flatnonzero(count_types(ids))
     found = np.zeros(int(types.max()) + 1, dtype=bool)
     names = tokenizer.convert_ids_to_tokens(types.tolist())
     for number, name in zip(types.tolist(), names, strict=True):
@@ -211,11 +263,15 @@ class TextPlan(Plan):
         self.settings = settings
         self.characters = characters
         self.punctuation = punctuation
-        # positions are counted as the first stack reads them
-        self.lengths = windows.length + len(next(iter(layouts.values())))
-        batches = pack(self.lengths, settings["batch_tokens"])
-        super().__init__(batches, self.lengths, windows.unit, identity, words, warnings)
+        lengths = self.lengths
+        batches = pack(lengths, settings["batch_tokens"])
+        super().__init__(batches, lengths, windows.unit, identity, words, warnings)
         self._bin_of_id, self.frequency_bins = bin_by_frequency(windows.ids)
+
+    @property
+    def lengths(self) -> Column:
+        """Return how many tokens each window has [window] for the first stack, special ones counted."""
+        return self.windows.length + len(next(iter(self.layouts.values())))
 
     @property
     def tokens_hash(self) -> str | None:
@@ -226,8 +282,8 @@ class TextPlan(Plan):
         if len(self.layouts) > 1:
             return None
         (layout,) = self.layouts.values()
-        # one window at a time: a list of all would hold memory for every window
-        return hash_parts(itertools.chain([layout.prefix, layout.suffix], self.windows))
+        ids, *columns = self.windows
+        return hash_parts([layout.prefix, layout.suffix, ids, *map(Int64, columns)])
 
     def spread(self, sequences: int) -> "TextPlan":
         """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
@@ -292,13 +348,13 @@ class TextPlan(Plan):
                 ids = self.characters[ids]
             inputs[prefix + "input_ids"] = ids
             inputs[prefix + "attention_mask"] = streams[stack].mask.long()
-        return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
+        return Batch(inputs, torch.from_numpy(self.unit[rows].astype(np.int64)), streams)
 
     def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
         """Return the padded ids [sequence, token] of these windows, and their stream (which positions are real)."""
         windows = self.windows
         head = len(layout.prefix)
-        n_content = windows.length[rows, None]
+        n_content = windows.length[rows, None].astype(np.int64)
         n_real = n_content + len(layout)
         width = int(n_real.max())
         is_left = self.settings["padding_side"] == "left"
@@ -306,8 +362,12 @@ class TextPlan(Plan):
         # column 0 is the first real token, whatever the padding side
         column = np.arange(width) - shift
         content = (column >= head) & (column < head + n_content)
-        places = np.where(content, windows.offset[rows, None] + column - head, 0)
-        found = windows.ids[places].astype(np.int64)
+        if isinstance(windows.ids, np.ndarray):
+            places = np.where(content, windows.offset[rows, None] + column - head, 0)
+            found = windows.ids[places].astype(np.int64)
+        else:
+            found = np.zeros(content.shape, np.int64)
+            found[content] = windows.ids.read_ranges(windows.offset[rows], windows.length[rows])
         ids = np.where(content, found, self.settings["pad_id"])
         for place, token in enumerate(layout.prefix):
             ids[column == place] = token
@@ -325,7 +385,7 @@ class TextPlan(Plan):
 
 
 def check_vocabulary(
-    tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase", ids: Ids, layouts: list[Affixes], vocab_size: int | None
 ) -> list[str]:
     """Raise ModelError for a tokenizer that does not know the text or does not fit the model.
 
@@ -348,16 +408,15 @@ class IdCounts(NamedTuple):
         return IdCounts(self.total + other.total, self.unknown + other.unknown, max(self.largest, other.largest))
 
 
-def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> IdCounts:
+def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> IdCounts:
     """Count the token ids of a text."""
-    if not len(ids):
-        return IdCounts()
+    counts = count_types(ids)
     unknown = 0
     # what splits into words has no unknown token
     of_unknown = getattr(tokenizer, "unk_token_id", None)
-    if of_unknown is not None:
-        unknown = int(np.count_nonzero(ids == of_unknown))
-    return IdCounts(len(ids), unknown, int(ids.max()))
+    if of_unknown is not None and 0 <= of_unknown < len(counts):
+        unknown = int(counts[of_unknown])
+    return IdCounts(len(ids), unknown, len(counts) - 1)
 
 
 def check_counts(
