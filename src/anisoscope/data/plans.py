@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # it loads torch, which hashing needs not
     from anisoscope.batch import Batch
 
 Index = NDArray[np.int64]
+Column = NDArray[np.signedinteger[Any]]
+"""Integers of whatever type takes little memory."""
 
 
 class Plan:
@@ -35,8 +37,8 @@ class Plan:
     def __init__(
         self,
         batches: list[Index],
-        real: NDArray[np.signedinteger[Any]],
-        unit: NDArray[np.signedinteger[Any]],
+        real: Column,
+        unit: Column,
         identity: Iterable[object],
         words: Mapping[str, str],
         warnings: Iterable[str] = (),
@@ -75,13 +77,13 @@ class Plan:
         return map(self.__getitem__, range(len(self)))
 
 
-def _count_different(numbers: NDArray[np.signedinteger[Any]]) -> int:
+def _count_different(numbers: Column) -> int:
     """Count the different numbers, in less memory than `np.unique` takes."""
     ordered = np.sort(numbers)
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(ordered))
 
 
-def pack(lengths: NDArray[np.signedinteger[Any]], budget: int) -> list[Index]:
+def pack(lengths: Column, budget: int) -> list[Index]:
     """Group rows into batches whose padded size (rows × longest row) is at most `budget`; at least one row each.
 
     The longest rows come first, equal ones by row number, so that the result depends on `lengths` and `budget` alone.
@@ -112,7 +114,7 @@ NUMBERS = 1 << 53
 """Numbers of units that a float64 holds exactly, as records have them."""
 
 
-def number_by_content(unit: NDArray[np.signedinteger[Any]], hashes: Sequence[str]) -> Index:
+def number_by_content(unit: Column, hashes: Sequence[str]) -> Index:
     """Number units (documents, clips, images) by the content of their file, whatever other files are measured.
 
     unit     [row]: number of the unit, of which `unit mod len(hashes)` is the file, and the rest the place in it
@@ -126,13 +128,14 @@ def number_by_content(unit: NDArray[np.signedinteger[Any]], hashes: Sequence[str
     for file, hashed in enumerate(hashes):
         starts[file] = int(hash_parts([hashed, seen[hashed]])[:16], 16) % NUMBERS
         seen[hashed] += 1
-    return (starts[unit % len(hashes)] + unit // len(hashes)) % NUMBERS
+    numbers: Index = (starts[unit % len(hashes)] + unit // len(hashes)) % NUMBERS
+    return numbers
 
 
 class Int64(NamedTuple):
     """An array of integers [row] that is hashed as int64, whatever type it has in memory."""
 
-    array: NDArray[np.signedinteger[Any]]
+    array: Column
 
     @property
     def nbytes(self) -> int:

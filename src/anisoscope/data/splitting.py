@@ -85,7 +85,7 @@ def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
     if size <= HEAD:
         return split_text("".join(head), limit, rule)
     form = _find_form(rule, "".join(head)[:HEAD], is_all=False)
-    parts = chain(empty_list(head), pieces)
+    parts: Iterator[str] = chain(empty_list(head), pieces)
     if form.block is not None and limit is not None:
         parts = _take_enough(parts, limit * form.block * MOST_CHARACTERS)
     return replace(form, documents=keep_texts(unfinished.pass_on(_iter_documents(form, parts, limit))))

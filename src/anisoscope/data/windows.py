@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from anisoscope.axes import FREQUENCY_BINS
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.on_disk import Ids, iter_blocks
-from anisoscope.data.plans import Index, Int64, Plan, hash_parts, pack
+from anisoscope.data.plans import Column, Index, Int64, Plan, hash_parts, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ class Affixes:
         return len(self.prefix) + len(self.suffix)
 
 
-Column = NDArray[np.int32] | Index
-
-
 class TextWindows(NamedTuple):
     """The content tokens of all units (documents) in one row, and the windows cut from it, without special tokens.
 
@@ -51,7 +48,7 @@ class TextWindows(NamedTuple):
 
     ids: Ids
     unit: Column
-    offset: Index
+    offset: Column
     length: Column
     start: Column
 

@@ -13,6 +13,7 @@ Examples are made with the same processors that are saved with the checkpoints.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -227,7 +228,7 @@ def _make_text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     return tokenizer, _cut_windows(seen, tokenizer, kind.window), masked, collate
 
 
-def _cut_windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
+def _cut_windows(documents: Sequence[str], tokenizer: Any, window: int) -> Examples:
     """Cut every document into windows of `window` tokens, special tokens included: {"input_ids": [id]} each.
 
     Last parts below 8 tokens are dropped.

@@ -186,7 +186,7 @@ def _load_tokenizer(name: str, task: Task) -> Any:
     return tokenizer
 
 
-def _tokenise(tokenizer: Any, documents: list[str]) -> Any:
+def _tokenise(tokenizer: Any, documents: Iterable[str]) -> Any:
     """Tokenise all documents into one array [position], with a separator between documents."""
     between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
