@@ -70,10 +70,12 @@ def test_a_limit_gives_the_first_documents_of_the_whole(tmp_path, monkeypatch):
 
 
 def test_a_file_larger_than_the_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "get_memory_budget", lambda: 1 << 20)
+    for module in (files, splitting):
+        monkeypatch.setattr(module, "get_memory_budget", lambda: 1 << 20)
     (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"The cat sat.\n" * (1 << 18), mtime=0))
-    with pytest.raises(CorpusError, match=r"a quarter of the free memory; got .* or more. Cure: .*--limit"):
-        open_text(str(tmp_path / "t.txt.gz"))
+    for documents in ("auto", "file"):
+        with pytest.raises(CorpusError, match=r"a quarter of the free memory; got .* or more. Cure: .*--limit"):
+            open_text(str(tmp_path / "t.txt.gz"), documents=documents)
 
 
 def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
