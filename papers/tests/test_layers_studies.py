@@ -119,6 +119,23 @@ def _layers_replicates(records, layers):
     return select_replicates(records, layers, "mean_cosine")
 
 
+def test_replicates_have_all_layers_and_stand_in_the_order_of_the_groups():
+    """Group 10 comes after group 9; one that lacks a layer is left out; a layer without any is no matter of taste."""
+    records = system("m", HIGH, groups=12)
+    layers = layer_curves.select_curves(records)
+    left = select(records, metric="mean_cosine.left_out", layer=1)["value"].to_numpy(float)
+    theta = _layers_replicates(records.sample(frac=1, random_state=0), layers)
+    np.testing.assert_array_equal(theta[:, 1], [HIGH[1], *left])
+    of_one = (records["metric"] == "mean_cosine.left_out") & (records["layer"] == 1)
+    lacking = _layers_replicates(records[~(of_one & (records["component"] == "9"))], layers)
+    np.testing.assert_array_equal(lacking[:, 1], [HIGH[1], *np.delete(left, 9)])
+    np.testing.assert_array_equal(_layers_replicates(select(records, metric="mean_cosine"), layers), [HIGH])
+    with pytest.raises(ValueError, match="a layer of m has no mean_cosine with a group left out"):
+        _layers_replicates(records[~of_one], layers)
+    with pytest.raises(ValueError, match="several values for one component and stack and layer"):
+        _layers_replicates(pd.concat([records, records[of_one]]), layers)
+
+
 @pytest.mark.parametrize(("others", "expected"), [(0.1, "holds"), (0.9, "fails"), (0.48, "undecided")])
 def test_characters_only_against_the_others(others, expected):
     found = judge("fig2", system("byt5-base", (0.1, 0.5, 0.5)), system("canine-s", (0.1, others, others)))

@@ -228,10 +228,9 @@ def _write_transcripts(name: str, systems: Systems, context: Context) -> str:
 
 
 def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return records of one network with its stack added to the name in the column `model`: `whisper, decoder`.
+    """Name the stack in the column `model` of records of one network: its encoder and its decoder are two systems.
 
-    So its encoder and its decoder count as two systems: they read different things, as sound and text, and training can
-    raise A (mean cosine) in one and lower it in the other.
+    They read different things, sound and text; training can raise A in one and lower it in the other.
     """
     parts = rows["model"].astype(str).str.partition(" on ")
     model = parts[0] + ", " + rows["stack"].astype(str) + parts[1] + parts[2]
@@ -341,16 +340,31 @@ def select_replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: st
     """
     first = of_layers.iloc[0]
     rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
-    rows = rows.loc[rows["seed"].fillna(0) == first["seed"], ["metric", "component", "stack", "layer", "value"]]
-    keys = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
-    value = select(rows, metric=metric, component=None).set_index(["stack", "layer"])["value"].loc[keys]
-    without = select(rows, metric=metric + LEFT_OUT)
-    if not len(without):
-        return value.to_numpy(float)[None]
-    without = without.assign(group=without["component"].astype(int))
-    wide = without.pivot(index="group", columns=["stack", "layer"], values="value")
+    rows = rows[rows["seed"].fillna(0) == first["seed"]]
+    places = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
+    whole = _index_values(select(rows, metric=metric, component=None), "stack", "layer")
+    without = _index_values(select(rows, metric=metric + LEFT_OUT), "component", "stack", "layer")
+    groups = sorted({component for component, *_ in without}, key=int)
+    theta = [[whole[place] for place in places]]
+    theta += [[without.get((group, *place), np.nan) for place in places] for group in groups]
+    found = np.array(theta, dtype=np.float64)
+    if groups and np.isnan(found[1:]).all(axis=0).any():
+        raise ValueError(f"a layer of {first['model']} has no {metric} with a group left out")
     # A replicate must have all layers: they are combined.
-    return np.vstack([value.to_numpy(float), wide[keys].dropna().to_numpy(float)])
+    complete = ~np.isnan(found[1:]).any(axis=1)
+    return np.vstack([found[:1], found[1:][complete]])
+
+
+def _index_values(rows: pd.DataFrame, *names: str) -> dict[tuple[Any, ...], float]:
+    """Return {values of the columns `names`: `value`}.
+
+    A pivot of so small a table takes pandas several times as long.
+    """
+    keys = zip(*(rows[name].tolist() for name in names), strict=True)
+    found = dict(zip(keys, rows["value"].tolist(), strict=True))
+    if len(found) < len(rows):
+        raise ValueError(f"several values for one {' and '.join(names)}")
+    return found
 
 
 def describe_skipped(records: pd.DataFrame) -> str:
