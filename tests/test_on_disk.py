@@ -237,6 +237,12 @@ def test_documents_found_by_pieces_are_those_of_the_whole(lines, rule, piece, he
             assert splitting.split_file(Path("t.txt"), 2, rule).documents == found.documents[:2]
 
 
+@settings(deadline=None)
+@given(st.text(st.sampled_from("ab \t\n\x0b\x1c\x85\u00a0\u2003\u2028\u200b"), max_size=30))
+def test_words_are_counted_as_they_are_split(text):
+    assert splitting._count_words(text) == len(text.split())
+
+
 @pytest.mark.parametrize("limit", [None, 1, 2, 5])
 def test_a_limited_running_text_is_read_up_to_the_same_sizes(limit, tmp_path, monkeypatch):
     """They are in the hash of the corpus."""

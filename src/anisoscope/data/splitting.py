@@ -19,6 +19,7 @@ ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
 
 CHARACTERS = 6  # counted as a token where a text's length in tokens is estimated, before a tokenizer is known
 PIECE = 100_000  # characters of text without marks: long enough to tokenise as running text, short enough for memory
+_WORD = re.compile(r"\S+")
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
 
 
@@ -82,9 +83,7 @@ def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
         size += len(piece)
         if size > HEAD:
             break
-    if size <= HEAD:
-        return split_text("".join(head), limit, rule)
-    form = _find_form(rule, "".join(head)[:HEAD], is_all=False)
+    form = _find_form(rule, head, size)
     parts: Iterator[str] = chain(empty_list(head), pieces)
     if form.block is not None and limit is not None:
         parts = _take_enough(parts, limit * form.block * MOST_CHARACTERS)
@@ -140,15 +139,15 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
     """
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")
-    form = _find_form(rule, text[:HEAD], is_all=len(text) <= HEAD)
+    form = _find_form(rule, [text], len(text))
     return replace(form, documents=keep_texts(_iter_documents(form, [text], limit)))
 
 
-def _find_form(rule: str, head: str, *, is_all: bool) -> SplitText:
+def _find_form(rule: str, parts: Sequence[str], size: int) -> SplitText:
     """Find how a text is split by a rule. Return a `SplitText` that says it, without documents.
 
-    head     the first `HEAD` characters of the text
-    is_all   whether they are the whole text
+    parts   of the text, or of its beginning
+    size    how many characters they have: at most `HEAD` if they are the whole text
     """
     if rule == "blank-line":
         return SplitText([], "blank lines", "paragraph")
@@ -156,16 +155,37 @@ def _find_form(rule: str, head: str, *, is_all: bool) -> SplitText:
         return SplitText([], "lines", "line")
     if rule != "auto":
         return _make_form_of_blocks(int(rule.partition(":")[2]), guessed=False)
-    if _holds_articles(head):
+    if _holds_articles(_iter_head_lines(parts)):
         return SplitText([], "titles", "article")
-    blocks = list(_iter_blocks(head.split("\n")))
+    words = [_count_words(block) for block in _iter_blocks(_iter_head_lines(parts))]
     # of long blocks each is a document; short ones are paragraphs of the same text
-    if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
+    if len(words) > 1 and statistics.median(words) >= DOCUMENT_WORDS:
         return SplitText([], "blank lines")
-    if not is_all:
-        # more than `HEAD` characters are long enough for the largest blocks
+    if size > HEAD:
+        # such a text is long enough for the largest blocks
         return _make_form_of_blocks(BLOCK, guessed=True)
-    return _choose_short_units(head, len(blocks))
+    n_lines = len(list(islice(_iter_filled(_iter_head_lines(parts)), 2)))
+    return _choose_short_units(size, len(words), n_lines)
+
+
+def _iter_head_lines(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the first `HEAD` characters of a text that comes in parts."""
+    return _iter_lines(_cut_head(parts))
+
+
+def _cut_head(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the first `HEAD` characters of a text that comes in parts."""
+    left = HEAD
+    for part in parts:
+        yield part[:left]
+        left -= len(part)
+        if left <= 0:
+            return
+
+
+def _count_words(text: str) -> int:
+    """Count the words of a text, without a list of them."""
+    return sum(1 for _ in _WORD.finditer(text))
 
 
 def _make_form_of_blocks(block: int, *, guessed: bool) -> SplitText:
@@ -186,30 +206,31 @@ def _iter_documents(form: SplitText, parts: Iterable[str], limit: int | None) ->
     yield from islice(SPLITTERS[form.how](lines), limit)
 
 
-def _holds_articles(text: str) -> bool:
-    """Return whether a text is WikiText: its first line is a title, and it has several articles."""
-    lines = text.split("\n")
-    first = next((line for line in lines if line.strip()), "")
-    return is_title(first) and len(list(islice(split_articles(lines), 2))) > 1
+def _holds_articles(lines: Iterator[str]) -> bool:
+    """Return whether the lines of a text are WikiText: the first is a title, and there are several articles."""
+    first = next(_iter_filled(lines), "")
+    return is_title(first) and len(list(islice(split_articles(chain([first], lines)), 2))) > 1
 
 
-def _choose_short_units(text: str, n_blocks: int) -> SplitText:
+def _choose_short_units(size: int, n_blocks: int, n_lines: int) -> SplitText:
     """Choose units for a text without marks of documents: as large as possible, yet enough for an interval.
 
     Blocks of 8,192 tokens if 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank lines
     if there are 20; else smaller blocks of tokens if 20 of 128 fit; else what there is: paragraphs, lines, or blocks
     of 32 tokens or more.
 
+    size       characters of the text
     n_blocks   how many blocks between blank lines it has
+    n_lines    how many lines that are not blank it has; 2 stands for more
     """
-    tokens = len(text) // CHARACTERS
-    size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
-    is_short = size < MOST_SHORT
-    if size < BLOCK and (n_blocks >= ENOUGH or (is_short and n_blocks > 1)):
+    tokens = size // CHARACTERS
+    block = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
+    is_short = block < MOST_SHORT
+    if block < BLOCK and (n_blocks >= ENOUGH or (is_short and n_blocks > 1)):
         return SplitText([], "blank lines", "paragraph", guessed=True)
-    if is_short and len(list(_iter_filled(text.split("\n")))) > 1:
+    if is_short and n_lines > 1:
         return SplitText([], "lines", "line", guessed=True)
-    return _make_form_of_blocks(max(LEAST, size), guessed=True)
+    return _make_form_of_blocks(max(LEAST, block), guessed=True)
 
 
 def cut_into_blocks(texts: Iterable[str], block: int) -> SplitText:

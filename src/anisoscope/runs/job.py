@@ -192,7 +192,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     to_merge: Annotated[
         bool,
         option(
-            "this run is one of several, each of other files, that anisoscope merge will put together", MACHINE, negative=()
+            "this run is one of several, each of other files, that anisoscope merge will put together",
+            MACHINE,
+            negative=(),
         ),
     ] = False
     keep: Annotated[
@@ -279,7 +281,9 @@ class ModelsOptions(LoadOptions, ReadOptions):
 
     corpus: Annotated[
         Text,
-        option("what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"),
+        option(
+            "what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"
+        ),
     ] = ""
 
 
