@@ -341,6 +341,9 @@ def test_results_choose_policy_place_and_step():
     heads = [row("query_key.cosine", 1, v, head=0, site=s) for v, s in ((1, "query"), (2, "query.raw"), (3, "key.raw"))]
     assert results(heads).select_heads("query_key.cosine", "query")["value"].tolist() == [2]
     assert found.describe_basis(found.select_layers("mean_cosine")) == "n = 1,000 vectors in 40 units; tokens: all"
+    of_units = found.select_layers("mean_cosine").assign(n_vectors=40.0)
+    assert found.describe_basis(of_units, "utterances") == "n = 40 utterances", "units that are counted are named once"
+    assert found.describe_basis(of_units, "vectors") == "n = 40 vectors in 40 units; tokens: all"
     assert describe_extent(pd.Series([8, 12])) == "8 to 12" and describe_extent(pd.Series([NAN])) == ""
     frame = pd.DataFrame({"a": [2, 1, 1], "b": [0, 1, 0]})
     assert sort_by_keys(frame, frame["a"], frame["b"]).index.tolist() == [2, 1, 0]
