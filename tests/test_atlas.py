@@ -136,7 +136,7 @@ def row(metric, layer, value, half=0.02, site="hidden", **more):
     return found | {"value": value, "low": value - half, "high": value + half, "n_vectors": 900, "n_units": 40} | more
 
 
-def summarise(shift):
+def summarise(shift, half_of_share=0.02):
     """The row of an atlas of three layers and a final norm, every A moved by `shift`; q95 is .1."""
     values = {("hidden", 0): 0.3, ("hidden", 1): 0.6, ("hidden", 2): 0.4, ("final", 2): 0.2}
     rows = [row("mean_cosine", layer, value + shift, site=site) for (site, layer), value in values.items()]
@@ -145,9 +145,17 @@ def summarise(shift):
     rows += [row("mean_cosine.contribution", 2, 0.1, component=str(i)) for i in range(3)]
     for layer in range(3):
         rows.append(row("calibrated.centred", layer, 0.01 + layer / 100, 0.005))
-        rows.append(row("mean_cosine.top_share", layer, 0.6 + layer / 10, component="1"))
+        rows.append(row("mean_cosine.top_share", layer, 0.6 + layer / 10, half_of_share, component="1"))
     (depth,) = judge_stacks(as_records(pd.DataFrame(rows)))
     return _summarise_depth(depth)
+
+
+@pytest.mark.parametrize(
+    ("half", "cause"), [(0.02, "1 dimension, the mean"), (0.25, "the mean")], ids=["clear", "may be less than half"]
+)
+def test_dimensions_carry_the_anisotropy_if_the_whole_interval_says_so(half, cause):
+    """A share of .7 that may be .45 is no cause."""
+    assert summarise(0.0, half)["cause"] == cause
 
 
 def test_each_number_of_a_row_is_that_of_its_layer():

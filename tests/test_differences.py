@@ -10,7 +10,7 @@ from torch import nn
 import anisoscope
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.metrics import mean_cosine
-from anisoscope.report.comparison import _build_lines
+from anisoscope.report.comparison import _build_lines, _collect_values
 from anisoscope.runs.comparison import compare, describe_met, list_cautions
 from anisoscope.runs.differences import (
     Condition,
@@ -418,6 +418,18 @@ def test_a_diamond_is_explained_only_if_a_figure_has_one(joined):
     frame = pd.DataFrame({"panel": "", "run": "a", "depth": [0.0, 1.0], "value": [0.1, 0.2], "n": 9, "joined": joined})
     figure = _build_lines("values", "A of every run", frame, ("depth", "A"), True)
     assert ("diamond" in figure.caption) is (not all(joined))
+
+
+@pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder")])
+def test_stacks_are_drawn_apart_where_a_run_has_several(stacks):
+    """An encoder beside a decoder shares its panel; the encoder and the decoder of one model do not."""
+    runs = []
+    for name in "ab":
+        parts = [make_run(name, [np.full(1 + GROUPS, 0.5)] * 3) for _ in stacks]
+        records = pd.concat([x.records.assign(stack=s) for x, s in zip(parts, stacks, strict=True)], ignore_index=True)
+        runs.append(KeptRun(name, records, np.concatenate([x.replicates for x in parts]), "same"))
+    drawn = _collect_values(compare(runs))
+    assert drawn["panel"].unique().tolist() == ([*stacks] if len(stacks) > 1 else [""])
 
 
 def test_a_comparison_of_three_runs_has_a_page_and_pictures(tmp_path):

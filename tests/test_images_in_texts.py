@@ -252,6 +252,15 @@ def test_a_folder_with_captions_is_read_by_both_towers(kind, beside, tmp_path):
     assert len(said) == (kind == "llava") and all(line.startswith("vision ") for line in said)
 
 
+def test_a_limit_counts_images_with_all_their_captions(tmp_path):
+    """Of a data set with five captions for each image, the first image has five."""
+    save_images(tmp_path / "images", 2)
+    lines = ["file_name,text", "0.png,one", "0.png,two", "1.png,three", "1.png,four"]
+    (tmp_path / "images" / "metadata.csv").write_text("\n".join(lines) + "\n")
+    found = open_image_texts(str(tmp_path / "images"), limit=1)
+    assert [entry.messages[0]["content"][-1]["text"] for entry in found.entries] == ["one", "two"]
+
+
 def test_an_image_without_a_caption_is_named(tmp_path):
     save_images(tmp_path / "images", 3, beside=True)
     (tmp_path / "images" / "1.txt").unlink()

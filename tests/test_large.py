@@ -136,6 +136,15 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
     assert said.state == measured.nbytes
 
 
+def test_what_is_kept_of_a_model_in_half_precision_is_counted_as_it_is_kept():
+    """Its vectors are sampled in float32."""
+    settings = Settings(panel=("hidden",), sample=8, groups=4)
+    model = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY).bfloat16()
+    plan = tiny.Plan(tiny.documents(8), batch=6)
+    said = estimate_cost(find_shapes(model, plan[0], settings), settings)
+    assert said.state == run_pass(model, plan, settings).nbytes and said.sample > 0
+
+
 @pytest.mark.parametrize("narrow", [0, 128])  # products of tiny models in float32, as of large ones, and in float64
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["bert", "t5", "gemma3"])

@@ -527,6 +527,7 @@ def test_text_and_label_of_two_columns_are_told_by_their_content():
         assert labelled_tables._guess_by_content(columns) == {"text": "x", "label": "y"}
     for unclear in (
         {"x": texts, "y": [*"abcdef"]},  # no class repeats
+        {"x": texts, "y": [*"abcdee"]},  # most classes have one text
         {"x": [*"uvwxyz"], "y": classes},  # texts of one word
         {"x": [*"uvwxy", "z z"], "y": classes},  # hardly more words than classes
         {"x": texts, "y": classes, "z": classes},
@@ -656,6 +657,8 @@ def test_a_tokenizer_fits_its_model():
         (" = T = \n\nbody\n\n = U = \n\nmore", "titles", "article", 2),
         (("w " * 200 + "\n\n") * 2, "blank lines", "document", 2),
         (("w " * 199 + "\n\n") * 2, "blank lines", "paragraph", 2),
+        (("word " * 180 + "\n\n") * 20, "blank lines", "paragraph", 20),  # as many as an interval needs
+        (("word " * 190 + "\n\n") * 19, "blocks of 128 tokens", "block", 1),
     ],
 )
 def test_units_of_a_text_without_marks(text, how, unit, count):
@@ -682,6 +685,8 @@ def test_running_text_is_cut_at_line_ends(monkeypatch):
     monkeypatch.setattr(splitting, "PIECE", 6)
     assert list(splitting.cut_pieces("ab cd\nefg hijklmnop")) == ["ab cd\n", "efg ", "hijklm", "nop"]
     assert list(splitting.cut_pieces("abcdef")) == ["abcdef"]
+    whole = splitting.cut_into_blocks(["ab cd\nefg hijklmnop"], 512)
+    assert whole.limited(1).documents == whole.documents, "how many blocks a piece holds, only the tokenizer knows"
 
 
 def test_a_limited_text_is_read_until_its_last_document(tmp_path, monkeypatch):

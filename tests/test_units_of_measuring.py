@@ -442,6 +442,13 @@ def test_what_is_published_names_no_folder():
     )
 
 
+def test_a_card_says_on_how_many_units_of_which_corpus():
+    """Of some layers fewer may count, such as those with an undefined direction."""
+    rows = [row("mean_cosine", 0), row("mean_cosine", 1) | {"n_units": 30}]
+    written = card.write_model_card(as_records(pd.DataFrame(rows)), {"corpus": {"name": "/home/me/talks.jsonl"}})
+    assert "of an unknown version on talks.jsonl (40 units)." in written
+
+
 def test_a_badge_has_the_highest_layer_of_all_stacks():
     rows = [row("mean_cosine", 5, 0.2, 0.15, 0.25), row("mean_cosine", 4, 0.5, 0.4, 0.6, stack="decoder")]
     rows += [

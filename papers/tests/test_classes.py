@@ -517,11 +517,12 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize(
-    ("split", "directed"), [("test", "validation"), ("validation", "train"), ("train", "validation")]
+    ("split", "directed"),
+    [("test", "validation"), ("validation", "train"), ("train", "validation"), ("held-out", "train"), ("all", "all")],
 )
 def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_training(monkeypatch, split, directed):
     """What explains a decision may not be made of the very utterances it explains."""
-    words = {"train": "a", "validation": "b", "test": "c"}
+    words = {"train": "a", "validation": "b", "test": "c", "held-out": "d", "all": "e"}
     splits = {s: tuple(Example((w, f"{w}{i}"), i % 2) for i in range(20)) for s, w in words.items()}
     corpus = SimpleNamespace(labels=("x", "y"), splits=splits)
     seen = {}
@@ -529,7 +530,7 @@ def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_train
     monkeypatch.setattr(explained, "LabelledPlan", lambda examples, *_, **__: examples)
 
     def class_directions(_model, examples, classes):
-        seen.update(directions={e.words[0] for e in examples}, classes=classes)
+        seen.update(directions={e.words[0] for e in examples}, classes=classes, examples=examples)
         return {}
 
     def baselines(_example, frequency, _draw):
@@ -543,6 +544,7 @@ def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_train
     with pytest.raises(Stop):
         explained.measure_explanations(model, tokenizer, corpus, split=split, limit=4)
     assert seen["directions"] == {words[directed]} and seen["classes"] == 2
+    assert not set(seen["examples"]) & set(splits[split][:4]), "the first four are explained"
     assert seen["frequency"]["a"] == 20 and seen["frequency"]["b"] == seen["frequency"]["c"] == 0
 
 
