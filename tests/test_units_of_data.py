@@ -685,8 +685,8 @@ def test_running_text_is_cut_at_line_ends(monkeypatch):
     monkeypatch.setattr(splitting, "PIECE", 6)
     assert list(splitting.cut_pieces("ab cd\nefg hijklmnop")) == ["ab cd\n", "efg ", "hijklm", "nop"]
     assert list(splitting.cut_pieces("abcdef")) == ["abcdef"]
-    whole = splitting.cut_into_blocks(["ab cd\nefg hijklmnop"], 512)
-    assert whole.limited(1).documents == whole.documents, "how many blocks a piece holds, only the tokenizer knows"
+    whole = splitting.split_text("ab cd\nefg hijklmnop", 1, "tokens:512").documents
+    assert len(whole) == 4, "how many blocks a piece holds, only the tokenizer knows"
 
 
 def test_a_limited_text_is_read_until_its_last_document(tmp_path, monkeypatch):
