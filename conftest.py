@@ -68,6 +68,16 @@ def small_series(tmp_path_factory):
     return tiny.series(tmp_path_factory.mktemp("series"))
 
 
+@pytest.fixture(scope="session")
+def reader_files(tmp_path_factory):
+    """A folder with the vectors, the table and the models that the pages of tasks call the reader's own; only read."""
+    import task_pages
+
+    place = tmp_path_factory.mktemp("of-the-reader")
+    task_pages.write_inputs(place)
+    return place
+
+
 @pytest.fixture
 def held():
     """`held(key, seconds=…)`: inside, another process is making `key`; without `seconds`, until the end."""

@@ -18,6 +18,12 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GENERATED_BLOCKS = ("inputs.md",)
 """Pages whose code tests/test_inputs.py runs, kind by kind."""
+DOCUMENTS = re.compile(r"\blimit=\d+")
+
+
+def read_little(code):
+    """The code with two documents of each corpus: whether it runs does not depend on how many there are."""
+    return DOCUMENTS.sub("limit=2", code)
 
 
 class Quick(AsyncKernelManager):
@@ -71,6 +77,8 @@ def save_language_model(folder):
 def check_notebook(script, folder):
     """In a kernel of its own, as in a person's hands."""
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    for cell in notebook.cells:
+        cell.source = read_little(cell.source)
     client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}})
     client.kernel_manager_class = Quick
     client.execute()
@@ -87,23 +95,25 @@ def blocks(page):
 
 
 TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i in range(len(blocks(page)))]
+ALONE = [(page, i) for page, i in TYPED if page.parent != task_pages.TASKS]
+"""Blocks of the pages of tasks are run by tests/test_task_pages.py, each in an interpreter of its own, too."""
 
 
-def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
-    """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
-    task_pages.write_inputs(tmp_path)
-    code = "\n".join(blocks(page)[i] for page, i in TYPED)
-    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+def run_blocks(code, folder):
+    """Run the code in a new interpreter."""
+    words = [*quick(WARM), "-c", read_little(code)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("page", "i"), TYPED, ids=lambda x: x.stem if isinstance(x, Path) else str(x))
+def test_every_block_of_the_documentation_runs_in_one_interpreter(reader_files, tmp_path):
+    """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
+    for file in reader_files.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    run_blocks("\n".join(blocks(page)[i] for page, i in TYPED), tmp_path)
+
+
+@pytest.mark.parametrize(("page", "i"), ALONE, ids=lambda x: x.stem if isinstance(x, Path) else str(x))
 def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     first = "" if "import anisoscope" in blocks(page)[i] else "import anisoscope\n"
-    code = first + blocks(page)[i]
-    if "half-minilm" in code:  # models that the page calls the reader's own
-        task_pages.write_models(tmp_path)
-    if "my-vectors.npy" in code:
-        task_pages.write_inputs(tmp_path)
-    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_blocks(first + blocks(page)[i], tmp_path)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 import task_pages
+from quick import WARM, quick
 from typed import invoke
 
 NUMBER = re.compile(r"[+−-]?\d*\.?\d+")
@@ -21,16 +22,17 @@ def masked(text):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with the files that readers are said to have."""
+def folder(reader_files, tmp_path_factory):
+    """A folder with the files that readers are said to have, which the commands of all pages write into."""
     place = tmp_path_factory.mktemp("reader")
-    task_pages.write_inputs(place)
+    for file in reader_files.iterdir():
+        (place / file.name).symlink_to(file)
     return place
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, folder):
-    """Commands run in this process, and nobody looks at the pages that they draw."""
+def run_at_once(monkeypatch, folder):
+    """Commands run in this process, scripts in one that begins at once, and nobody looks at the pages that they draw."""
 
     def run_command(line, _folder):
         done = invoke(shlex.split(line, comments=True)[1:])
@@ -42,6 +44,7 @@ def quick(monkeypatch, folder):
     pages = import_module("anisoscope.report")  # `anisoscope.report` is a function, too
     monkeypatch.setattr(pages, "build_page", lambda run, *_, **__: run / "report.html")
     monkeypatch.setattr(task_pages, "run_command", run_command)
+    monkeypatch.setattr(task_pages, "PYTHON", quick(WARM))
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -39,6 +39,8 @@ WORDS_OF_A_QUERY = 6
 CONDITION_MET = 8
 """Exit code of a comparison whose `--fail-if` is met."""
 COLUMNS = "100"
+PYTHON = [sys.executable]
+"""The interpreter that scripts are run in."""
 WIDTH, HEADS = 64, 4
 """Of the models that are made here."""
 
@@ -114,7 +116,7 @@ def run_command(line: str, folder: Path) -> list[str]:
 def run_python(words: list[str], folder: Path) -> str:
     """What Python prints to stdout; an error of the program ends all."""
     environment = os.environ | {"COLUMNS": COLUMNS, "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run([*PYTHON, *words], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, CONDITION_MET):
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     return printed_text(done.stdout, done.stderr, done.returncode)
