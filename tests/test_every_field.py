@@ -275,11 +275,11 @@ def test_the_form_of_a_checkpoint_is_asked_for_with_the_trust_that_was_given(mon
 def test_the_form_of_a_checkpoint_is_read_from_its_configuration_and_words(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(FORM))
     place = ModelPlace(str(tmp_path), None)
-    assert download.shape(str(tmp_path), place) == FORM
+    assert download.read_shape(str(tmp_path), place) == FORM
     seen = set()
     for words in ("one two", "two one"):
         (tmp_path / "vocab.txt").write_text(words)
-        told = download.shape(str(tmp_path), place)
+        told = download.read_shape(str(tmp_path), place)
         seen.add(told.pop("vocabulary"))
         assert told == FORM
     assert len(seen) == 2
