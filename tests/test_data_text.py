@@ -79,7 +79,7 @@ def corpus(*documents: str, block: int | None = None, limit: int | None = None) 
 def named_tokens(plan: TextPlan, stack: str) -> dict[tuple[int, int], int]:
     """Content token of every (unit, start + column); a name that occurs twice fails."""
     found: dict[tuple[int, int], int] = {}
-    prefix = "decoder_" if stack == "decoder" and "encoder" in plan.layouts else ""
+    prefix = "decoder_" if stack == "decoder" and "encoder" in plan.affixes else ""
     for batch in plan:
         stream = batch.streams[stack]
         for row, column in (stream.mask & ~stream.special).nonzero().tolist():
@@ -173,7 +173,7 @@ def test_every_token_appears_exactly_once(
     plan = plan_text(corpus(*texts), tokenizer, padding_side=side, **options)
     expected = [ids for text in texts if (ids := tokenizer(text, add_special_tokens=False)["input_ids"])]
     assert plan.n_units == len(expected)
-    for stack in plan.layouts:
+    for stack in plan.affixes:
         named = named_tokens(plan, stack)
         assert [unit_tokens(named, unit) for unit in range(plan.n_units)] == expected
         mirrored = plan_text(corpus(*texts), tokenizer, padding_side="right" if left else "left", **options)

@@ -629,8 +629,8 @@ class Tokenizer:
 def test_a_tokenizer_fits_its_model():
     ids = np.array([0, 1, 2, 3], np.int32)
 
-    def check(size=10, vocabulary=10, ids=ids, layouts=()):
-        return windows.check_vocabulary(Tokenizer(size), ids, list(layouts), vocabulary)
+    def check(size=10, vocabulary=10, ids=ids, affixes=()):
+        return windows.check_vocabulary(Tokenizer(size), ids, list(affixes), vocabulary)
 
     assert check() == [] and check(vocabulary=None) == [] and check(9) == []
     assert "is it the model's own?" in check(8)[0]
@@ -639,7 +639,7 @@ def test_a_tokenizer_fits_its_model():
         {"size": 4},
         {"vocabulary": 9},
         {"ids": np.array([10], np.int32)},
-        {"layouts": [windows.Affixes((10,))]},
+        {"affixes": [windows.Affixes((10,))]},
         {"ids": np.array([0, 0, 1], np.int32)},
         {"ids": np.array([], np.int32)},
     ):

@@ -98,7 +98,7 @@ class PlanByFile(Plan):
         self._hashes: dict[int, str] = {}
         self._first: list[int] = []
         self._fingerprints: list[str] = []
-        self._layouts: dict[Affixes, None] = {}
+        self._affixes: dict[Affixes, None] = {}
         self._counts = IdCounts()
         self._held: dict[int, TextPlan] = {}
         for number in share.numbers:
@@ -129,7 +129,7 @@ class PlanByFile(Plan):
         self.longest = max(self.longest, int(plan.lengths.max(initial=0)))
         self.warnings += [note for note in plan.warnings if note not in self.warnings]
         self._fingerprints.append(plan.fingerprint)
-        self._layouts |= dict.fromkeys(plan.layouts.values())
+        self._affixes |= dict.fromkeys(plan.affixes.values())
         self._counts = self._counts.add(count_ids(self._tokenizer, plan.windows.ids))
         self._hold(number, plan)
 
@@ -142,7 +142,7 @@ class PlanByFile(Plan):
         """
         if not self._fingerprints:
             raise refuse_empty(self.share.described, self.source["empty"], self.source["skipped"])
-        self.warnings += check_counts(self._tokenizer, self._counts, self._layouts, vocab_size)
+        self.warnings += check_counts(self._tokenizer, self._counts, self._affixes, vocab_size)
         if not self.tokens:
             got = f"{self.share.described}, which holds none"
             raise CorpusError("texts that are long enough for the model", got, "name longer texts")

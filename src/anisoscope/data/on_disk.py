@@ -77,7 +77,7 @@ class TextsOnDisk(Sequence[str]):
     """A sequence of texts in a temporary file; 8 bytes a text are in memory."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Write the texts."""
+        """Write the texts to a temporary file. CorpusError if the disk is full."""
         self._file = _NamelessFile()
         self._ends = array("q", [0])
         for text in texts:
@@ -134,7 +134,7 @@ def keep_texts(texts: Iterable[str]) -> Sequence[str]:
 
 
 def empty_list(held: list[str]) -> Iterator[str]:
-    """Yield the texts of a list in order, and forget each."""
+    """Yield the texts of a list in order, and remove each from it, so that memory is freed on the way."""
     held.reverse()
     while held:
         yield held.pop()
@@ -144,7 +144,7 @@ class IdsOnDisk:
     """Token ids [position] int32 in a temporary file."""
 
     def __init__(self, pieces: Iterable[NDArray[np.int32]]) -> None:
-        """Write the ids."""
+        """Write the ids, which come in pieces [position], to a temporary file. CorpusError if the disk is full."""
         self._file = _NamelessFile()
         for piece in pieces:
             self._file.append(_view_bytes(piece))
@@ -156,7 +156,7 @@ class IdsOnDisk:
 
     @property
     def nbytes(self) -> int:
-        """Their size in bytes."""
+        """The size of the ids in bytes."""
         return self._file.size
 
     def iter_blocks(self) -> Iterator[NDArray[np.int32]]:
@@ -165,7 +165,7 @@ class IdsOnDisk:
             yield np.frombuffer(self._file.read(first, min(first + BLOCK, self._file.size)), np.int32)
 
     def read_ranges(self, first: NDArray[Any], count: NDArray[Any]) -> NDArray[np.int32]:
-        """Return `count[i]` ids from position `first[i]` on, for all i, joined."""
+        """Return `count[i]` ids from position `first[i]` on, for all i, joined in one array [id]."""
         ends = np.cumsum(count)
         found = np.empty(int(ends[-1]), np.int32)
         target = _view_bytes(found)
@@ -189,7 +189,7 @@ def keep_ids(pieces: Iterable[NDArray[np.int32]]) -> Ids:
 
 
 def _empty_ids(held: "array[int]") -> Iterator[NDArray[np.int32]]:
-    """Yield the ids of an array in order, and forget them."""
+    """Yield the ids of an array in order, then empty it."""
     for first in range(0, len(held), BLOCK // 4):
         yield np.array(held[first : first + BLOCK // 4], np.int32)
     del held[:]

@@ -78,7 +78,7 @@ class Plan:
 
 
 def _count_different(numbers: Column) -> int:
-    """Count the different numbers, in less memory than `np.unique` takes."""
+    """Count the different numbers. `np.unique` would take more memory."""
     ordered = np.sort(numbers)
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(ordered))
 
@@ -91,7 +91,7 @@ def pack(lengths: Column, budget: int) -> list[Index]:
     """
     if budget < 1:
         raise UsageError("a budget of at least 1 token per batch", str(budget), "raise --batch-tokens")
-    # what is sorted takes little memory, and two bytes of it little time
+    # small integers are sorted: in two bytes each they take a fraction of the time
     shorter_by = lengths.max(initial=0) - lengths
     if len(lengths) and shorter_by.max() < 1 << 16:
         shorter_by = shorter_by.astype(np.uint16)
@@ -111,7 +111,7 @@ def batch_in_order(count: int, rows: int) -> list[Index]:
 
 
 NUMBERS = 1 << 53
-"""Numbers of units that a float64 holds exactly, as records have them."""
+"""Numbers of units are below this, so that a float64 holds them exactly: records have them as floats."""
 
 
 def number_by_content(unit: Column, hashes: Sequence[str]) -> Index:
@@ -139,7 +139,7 @@ class Int64(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Their size as int64."""
+        """The size of the array as int64, in bytes."""
         return 8 * len(self.array)
 
     def iter_blocks(self) -> Iterator[Index]:
@@ -180,6 +180,6 @@ def _to_bytes(array: NDArray[Any]) -> bytes | memoryview:
 
 
 def find_decoder_start(config: Any) -> int:
-    """Return the id of the token that a decoder's input begins with."""
+    """Return the id of the token that a decoder's input begins with, as the model's configuration names it; else 0."""
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
     return int(next((value for name in names if (value := getattr(config, name, None)) is not None), 0))

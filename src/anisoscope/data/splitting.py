@@ -11,13 +11,13 @@ from anisoscope.data.files import SMALLER, get_memory_budget, read_pieces, read_
 from anisoscope.data.on_disk import empty_list, keep_texts
 from anisoscope.errors import UsageError, suggest_names
 
-RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be told apart into documents
+RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be split into documents
 DOCUMENT_WORDS = 200  # median length from which blocks between blank lines are documents; shorter ones are paragraphs
 BLOCK = 8192  # tokens of one unit of long text without marks
 ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
 """Units from which an interval is no longer rough; tokens of the smallest block, and the largest of short texts."""
 
-CHARACTERS = 6  # counted as a token where a text's length in tokens is estimated, before a tokenizer is known
+CHARACTERS = 6  # of a token, to estimate a text's length in tokens before a tokenizer is known
 PIECE = 100_000  # characters of text without marks: long enough to tokenise as running text, short enough for memory
 _WORD = re.compile(r"\S+")
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
@@ -63,8 +63,8 @@ def check_rule(rule: str) -> str:
     raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
 
 
-HEAD = 1 << 24  # characters of a text by which it is told apart
-MOST_CHARACTERS = 64  # of a token, where a limit in tokens says how much of a text is read
+HEAD = 1 << 24  # characters of a text that decide how it is split
+MOST_CHARACTERS = 64  # of a token, to decide how much of a text is read for a limit in tokens
 
 
 def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
@@ -108,15 +108,15 @@ class _Unfinished:
             yield piece
 
     def pass_on(self, documents: Iterable[str]) -> Iterator[str]:
-        """Yield the documents; with each of them the count begins anew."""
+        """Yield the documents unchanged; with each of them the count starts again from 0."""
         for document in documents:
             self.size = 0
             yield document
 
 
 def _take_enough(parts: Iterable[str], characters: int) -> Iterator[str]:
-    """Yield the parts of a text up to the first of the sizes `HEAD`, 4 `HEAD`, 16 `HEAD` … that holds so many
-    characters.
+    """Yield the parts of a text up to the first of the sizes `HEAD`, 4 `HEAD`, 16 `HEAD` … that has at least
+    `characters` characters.
 
     The hash of a limited corpus depends on how much of it is read: these sizes must stay what they are.
     """
@@ -189,7 +189,10 @@ def _count_words(text: str) -> int:
 
 
 def _make_form_of_blocks(block: int, *, guessed: bool) -> SplitText:
-    """Make what says that a text is cut into units of `block` tokens."""
+    """Return a `SplitText` without documents, which says that a text is cut into units of `block` tokens.
+
+    guessed   whether the rule was chosen, not asked for
+    """
     return SplitText([], f"blocks of {block} tokens", "block", block, guessed)
 
 
@@ -256,12 +259,12 @@ def _cut_running_text(parts: Iterable[str]) -> Iterator[str]:
 
 
 def _cut_parts(parts: Iterable[str]) -> Iterator[str]:
-    """Cut a text that comes in parts, as `cut_pieces` cuts the whole."""
+    """Yield the pieces of a text that comes in parts: those that `cut_pieces` makes of the whole text."""
     rest = ""
     for part in parts:
         rest += part
         first = 0
-        # a piece is cut only where text goes on behind it
+        # a piece is cut only if text goes on behind it
         while len(rest) - first > PIECE:
             last = _find_cut(rest, first, first + PIECE)
             yield rest[first:last]
@@ -272,7 +275,7 @@ def _cut_parts(parts: Iterable[str]) -> Iterator[str]:
 
 
 def _find_cut(text: str, first: int, last: int) -> int:
-    """Return the place behind the last line end between two places, else behind the last blank, else the second."""
+    """Return the index behind the last line end in `text[first:last]`, else behind its last blank, else `last`."""
     for mark in "\n ":
         place = text.rfind(mark, first, last)
         if place > first:
@@ -303,7 +306,7 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _iter_lines(parts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that comes in parts, as `split` at line ends gives those of the whole."""
+    """Yield the lines of a text that comes in parts: those that `split("\\n")` gives of the whole text."""
     begun: list[str] = []
     for part in parts:
         first, *others = part.split("\n")
@@ -337,7 +340,7 @@ def _iter_blocks(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _join_lines(block: list[str]) -> list[str]:
-    """Return the text of a block's lines as the only item of a list; an empty one if it is blank."""
+    """Return a list of one text, the lines of a block joined; an empty list if the block is blank."""
     text = "\n".join(block)
     return [text.strip("\n")] if text.strip() else []
 
@@ -352,4 +355,4 @@ SPLITTERS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
     "blank lines": _iter_blocks,
     "lines": _iter_filled,
 }
-"""What splits the lines of a text into documents, by the rule in words."""
+"""Functions that split the lines of a text into documents, by the rule in words."""

@@ -53,14 +53,15 @@ if TYPE_CHECKING:
 class TextCorpus:
     """A corpus of documents in order, one per unit, with a hash of their texts and their provenance.
 
-    documents  texts; they are on the disk if they are large
-    block  tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit` is
-           then the number of units to keep, which only the plan can count. None: each document is a unit
-    unit   what a unit is called
-    notes  remarks for the run's warnings
-    numbers   number of each document's unit; None: that of the document
-    is_part   whether it is one file of a corpus
-    files     of a folder whose documents end with their files: {path of each file inside it: hash of its documents}
+    documents   texts; they are on the disk if they are large
+    source      the manifest's entry on where they are from
+    block       tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit`
+                is then the number of units to keep, which only the plan can count. None: each document is a unit
+    unit        what a unit is called
+    notes       remarks for the run's warnings
+    numbers     number of each document's unit; None: that of the document
+    is_part     whether it is one file of a corpus
+    files       of a folder whose documents end with their files: {path of each file inside it: hash of its documents}
     """
 
     name: str
@@ -81,15 +82,15 @@ def open_text(name: str, **options: Any) -> TextCorpus:
 
     options   fields of `CorpusOptions`
     """
-    asked = CorpusOptions(**options)
-    place = resolve_corpus(name, "text", asked)
-    read, source = _read_text(name, place, asked)
+    corpus_options = CorpusOptions(**options)
+    place = resolve_corpus(name, "text", corpus_options)
+    read, source = _read_text(name, place, corpus_options)
     if not read.documents:
         raise refuse_empty(name, read.empty, read.skipped)
     source |= {
         "documents": read.how,
         "column": read.column,
-        "limit": asked.limit,
+        "limit": corpus_options.limit,
         "empty": read.empty,
         "skipped": read.skipped,
     }
@@ -113,7 +114,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         fingerprint,
         source,
         block=read.block,
-        limit=None if read.block is None else asked.limit,
+        limit=None if read.block is None else corpus_options.limit,
         unit=read.unit,
         notes=notes,
         numbers=numbers,
@@ -122,24 +123,24 @@ def open_text(name: str, **options: Any) -> TextCorpus:
 
 
 def _read_text(
-    name: str, place: Path | HubPart | NamedCorpus, asked: CorpusOptions
+    name: str, place: Path | HubPart | NamedCorpus, options: CorpusOptions
 ) -> tuple[SplitText, dict[str, object]]:
     """Read the documents of a hub data set, a path or a corpus that a function makes. Returns (documents, the
     manifest's entry on the source).
 
-    name    of the corpus, for errors
-    place   what the name stands for
-    asked   how the corpus is to be read
+    name      of the corpus, for errors
+    place     what the name stands for
+    options   how the corpus is to be read
     """
     if isinstance(place, HubPart):
-        return _read_hub_text(place, asked)
+        return _read_hub_text(place, options)
     if isinstance(place, Path):
         source: dict[str, object] = {"kind": "folder" if place.is_dir() else "file", "path": str(place.resolve())}
-        return read_path(place, asked), source
+        return read_path(place, options), source
     # such a corpus comes as documents: nothing is left to split
-    if asked.documents != "auto":
+    if options.documents != "auto":
         raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
-    read, source = place.make(asked.limit)
+    read, source = place.make(options.limit)
     return read, source
 
 
@@ -155,16 +156,18 @@ def refuse_empty(where: str, empty: int, skipped: int) -> CorpusError:
     return CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
 
 
-def open_separate_file(folder: Path, number: int, files: Sequence[Path], asked: CorpusOptions, name: str) -> TextCorpus:
+def open_separate_file(
+    folder: Path, number: int, files: Sequence[Path], options: CorpusOptions, name: str
+) -> TextCorpus:
     """Open one file of a folder of texts; its documents have the numbers that they have in the whole folder.
 
-    number   of the file among `files`, which are all texts or tables of the folder
-    asked    how the corpus is to be read, with the column of tables (`documents.fix_column`)
-    name     of the corpus
+    number    of the file among `files`, which are all texts or tables of the folder
+    options   how the corpus is to be read, with the column of tables (`documents.fix_column`)
+    name      of the corpus
 
     The hash is that of the file; `source` says how many documents were empty, or could not be read.
     """
-    read = read_separate_file(folder, number, files[number], asked)
+    read = read_separate_file(folder, number, files[number], options)
     source: dict[str, object] = {
         "kind": "folder",
         "path": str(folder.resolve()),
@@ -206,30 +209,30 @@ def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
 
     options   fields of `CorpusOptions`
     """
-    asked = CorpusOptions(**options)
+    corpus_options = CorpusOptions(**options)
     if name in named_corpora():
         return False
     path = find_path(name)
-    # with fewer files than shards, some shard would have nothing to read
-    return path is not None and len(list_separate_files(path, asked)) >= shard[1]
+    # with fewer files than shards some shard would have nothing to read
+    return path is not None and len(list_separate_files(path, corpus_options)) >= shard[1]
 
 
-def _read_hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
+def _read_hub_text(part: HubPart, options: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
     """Read the text column of a hub data set's split. Returns (documents, the manifest's entry on the source).
 
-    part    the data set's name, and which part of it is wanted
-    asked   how the corpus is to be read
+    part      the data set's name, and which part of it is wanted
+    options   how the corpus is to be read
     """
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
     # the other columns are not downloaded
     for _, first in islice(hub.number_rows(rows, found.id), 1):
-        column = choose_column(first, asked.column, f"{found.id}, split {about['split']}")
+        column = choose_column(first, options.column, f"{found.id}, split {about['split']}")
         rows = rows.select_columns([column])
-        asked = replace(asked, column=column)
+        options = replace(options, column=column)
     texts = (Row(place, row) for place, row in hub.number_rows(rows, found.id))
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
-    return read_rows(texts, asked, part.id), source
+    return read_rows(texts, options, part.id), source
 
 
 def plan_text(
@@ -256,20 +259,20 @@ def plan_text(
     """
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
-    layouts = _lay_out_special_tokens(tokenizer, stack, decoder_start_id)
-    n_special = max(map(len, layouts.values()))
+    affixes = _find_affixes_by_stack(tokenizer, stack, decoder_start_id)
+    n_special = max(map(len, affixes.values()))
     check_room(max_length, n_special)
     windows = _cut_into_windows(corpus, tokenizer, max_length, n_special)
     notes = list(corpus.notes)
     # one file may be too short to tell: of several, all together are checked
     if not corpus.is_part:
-        notes += check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
+        notes += check_vocabulary(tokenizer, windows.ids, list(affixes.values()), vocab_size)
     settings: dict[str, object] = {
         "max_length": max_length,
         "batch_tokens": batch_tokens,
         "padding_side": padding_side,
         "pad_id": _choose_pad_id(tokenizer, vocab_size),
-        "special_tokens": {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()},
+        "special_tokens": {name: [around.prefix, around.suffix] for name, around in affixes.items()},
     }
     if corpus.is_part:
         settings["is_part"] = True
@@ -277,13 +280,16 @@ def plan_text(
     identity = [corpus.fingerprint, settings, windows.ids, Int64(windows.unit), Int64(windows.length)]
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)
-    return TextPlan(windows, layouts, settings, identity, words, notes, punctuation=punctuation)
+    return TextPlan(windows, affixes, settings, identity, words, notes, punctuation=punctuation)
 
 
-def _lay_out_special_tokens(
+def _find_affixes_by_stack(
     tokenizer: "PreTrainedTokenizerBase", stack: str, decoder_start_id: int | None
 ) -> dict[str, Affixes]:
-    """Return {stack: the special tokens before and behind each window}; of an encoder–decoder for both."""
+    """Return {stack: the special tokens before and behind each window}; of an encoder–decoder for both stacks.
+
+    decoder_start_id   the token that the input of a decoder begins with; None: the model has one stack
+    """
     own = find_affixes(tokenizer)
     if decoder_start_id is None:
         return {stack: own}
@@ -361,8 +367,9 @@ class _Words:
 
 
 def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int) -> TextPlan:
-    """Batch a text corpus in words, for a model that reads each word as a row of characters; otherwise as
-    `plan_text`.
+    """Cut a text corpus into windows of words and batch them, for a model that reads each word as a row of characters.
+
+    Everything else is as in `plan_text`.
 
     tokenizer   has `tokenize` (text → words) and `encode` (lists of words → `input_ids` [sequence, word, character],
                 with its own markers around each)
@@ -375,4 +382,4 @@ def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batc
     characters[numbers.pad_token_id] = 0
     words = plan.words | {"position": "word", "counted": "word"}
     identity = ["characters", plan.fingerprint]
-    return TextPlan(plan.windows, plan.layouts, plan.settings, identity, words, plan.warnings, characters)
+    return TextPlan(plan.windows, plan.affixes, plan.settings, identity, words, plan.warnings, characters)

@@ -24,7 +24,7 @@ _UNITS = 1 << 14  # units cut into windows at a time
 
 @dataclass(frozen=True)
 class Affixes:
-    """Special token ids that the tokenizer puts before and after every window."""
+    """The ids of the special tokens that a tokenizer puts before and after every window."""
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
 
 
 def _find_all(part: list[int], whole: list[int]) -> list[int]:
-    """Return every place at which `part` begins in `whole`."""
+    """Return every index at which the ids `part` begin in the ids `whole`."""
     places = []
     for place in range(len(whole) - len(part) + 1):
         if whole[place : place + len(part)] == part:
@@ -94,10 +94,8 @@ def iter_tokens(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") 
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
-    """Return the token ids of each text.
-
-    `verbose=False` silences the warning that a text exceeds the model's length.
-    """
+    """Return the token ids of each text, with special tokens or without."""
+    # verbose=False silences the warning that a text exceeds the model's length
     options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
     return ids
@@ -118,7 +116,7 @@ def _iter_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def take_tokens(pieces: Iterable[NDArray[np.int32]], count: int | None) -> Iterator[NDArray[np.int32]]:
-    """Yield pieces of running text up to `count` tokens (None: all); no piece behind them is asked for."""
+    """Yield pieces of running text (token ids) up to `count` tokens (None: all); later pieces are not tokenised."""
     if count is None:
         yield from pieces
         return
@@ -130,7 +128,10 @@ def take_tokens(pieces: Iterable[NDArray[np.int32]], count: int | None) -> Itera
 
 
 def cut_blocks(tokens: int, size: int) -> NDArray[np.int32]:
-    """Return the lengths of the units of `size` tokens that running text is cut into; the last may be shorter."""
+    """Return the lengths [unit] of the units of `size` tokens that running text is cut into; the last may be shorter.
+
+    tokens   number of tokens of the text
+    """
     firsts = np.arange(0, tokens, size)
     return np.minimum(tokens - firsts, size).astype(np.int32)
 
@@ -139,8 +140,9 @@ def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special
     """Cut units into consecutive windows of `max_length − n_special` content tokens; a unit's last one may be
     shorter.
 
-    ids      content tokens of all units
-    lengths  [unit]: how many of them each unit has
+    ids         content tokens of all units, one unit after another
+    lengths     how many of them each unit has [unit]
+    n_special   number of special tokens of a window
     """
     room = max_length - n_special
     count = -(-lengths // room)
@@ -153,7 +155,7 @@ def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special
         start=np.empty(total, choose_type(max_length * int(count.max(initial=0)))),
     )
     first_row = first_token = 0
-    # some units at a time, since what is made on the way takes more memory than the windows
+    # some units at a time: the arrays made on the way take more memory than the windows
     for first in range(0, len(lengths), _UNITS):
         tokens = lengths[first : first + _UNITS].astype(np.int64)
         parts = count[first : first + _UNITS]
@@ -208,7 +210,9 @@ def bin_by_frequency(ids: Ids) -> tuple[Index, list[str]]:
 def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> NDArray[np.bool_] | None:
     """Return for each id whether its token is only punctuation or line breaks [id].
 
-    None if the tokenizer cannot tell.
+    ids   all token ids of the corpus
+
+    None if the tokenizer cannot turn ids into tokens.
     """
     if not hasattr(tokenizer, "convert_ids_to_tokens") or not len(ids):
         return None
@@ -241,7 +245,7 @@ class TextPlan(Plan):
     def __init__(
         self,
         windows: TextWindows,
-        layouts: dict[str, Affixes],
+        affixes: dict[str, Affixes],
         settings: dict[str, Any],
         identity: Iterable[object],
         words: Mapping[str, str],
@@ -251,12 +255,15 @@ class TextPlan(Plan):
     ) -> None:
         """Batch the windows.
 
-        layouts      special tokens around a window, by stack
-        characters   [id, character]: read instead of the id of a word
-        punctuation  [id]: whether a token is only punctuation or line breaks; None: not known
+        affixes       special tokens around a window, by stack
+        settings      length of windows, padding and so on, for the manifest and the hash
+        identity      everything the batches depend on, for the hash
+        words         what the corpus calls positions, units and so on
+        characters    [id, character]: what the model reads instead of the id of a word; None: it reads ids
+        punctuation   [id]: whether a token is only punctuation or line breaks; None: not known
         """
         self.windows = windows
-        self.layouts = layouts
+        self.affixes = affixes
         self.settings = settings
         self.characters = characters
         self.punctuation = punctuation
@@ -268,7 +275,7 @@ class TextPlan(Plan):
     @property
     def lengths(self) -> Column:
         """Return how many tokens each window has [window] for the first stack, special ones counted."""
-        return self.windows.length + len(next(iter(self.layouts.values())))
+        return self.windows.length + len(next(iter(self.affixes.values())))
 
     @property
     def tokens_hash(self) -> str | None:
@@ -276,14 +283,14 @@ class TextPlan(Plan):
 
         None if the stacks of a model read different tokens.
         """
-        if len(self.layouts) > 1:
+        if len(self.affixes) > 1:
             return None
-        (layout,) = self.layouts.values()
+        (around,) = self.affixes.values()
         ids, *columns = self.windows
-        return hash_parts([layout.prefix, layout.suffix, ids, *map(Int64, columns)])
+        return hash_parts([around.prefix, around.suffix, ids, *map(Int64, columns)])
 
     def spread(self, sequences: int) -> "TextPlan":
-        """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
+        """Return a plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
         count = len(self.lengths)
         kept = min(sequences, count)
         rows = np.unique(np.arange(kept) * count // max(1, kept))
@@ -293,7 +300,7 @@ class TextPlan(Plan):
         return self._only(rows, {"sequences": sequences}, notes)
 
     def at_least(self, shortest: int) -> "TextPlan":
-        """Return the plan without windows of fewer than `shortest` tokens (special ones counted).
+        """Return a plan without windows of fewer than `shortest` tokens (special ones counted).
 
         CorpusError if none remain.
         """
@@ -305,7 +312,7 @@ class TextPlan(Plan):
         n_short = len(self.lengths) - len(rows)
         if not n_short:
             return self
-        # of one file among many no count is told: it would be another note for each
+        # for one file among many without the count, which would make a different note of each
         left_out = "windows" if is_part else f"{n_short} windows"
         note = f"{left_out} of fewer than {shortest} tokens left out: the model cannot read them"
         return self._only(rows, {"shortest": shortest}, [note])
@@ -322,7 +329,7 @@ class TextPlan(Plan):
         windows = TextWindows(self.windows.ids, *columns)
         return TextPlan(
             windows,
-            self.layouts,
+            self.affixes,
             self.settings | settings,
             [self.fingerprint, *settings, rows],
             self.words,
@@ -337,22 +344,26 @@ class TextPlan(Plan):
         """
         inputs: dict[str, Any] = {}
         streams = {}
-        for stack, layout in self.layouts.items():
+        for stack, around in self.affixes.items():
             # a decoder without an encoder is called with the plain names
-            prefix = "decoder_" if stack == "decoder" and len(self.layouts) > 1 else ""
-            ids, streams[stack] = self._padded(rows, layout)
+            prefix = "decoder_" if stack == "decoder" and len(self.affixes) > 1 else ""
+            ids, streams[stack] = self._pad(rows, around)
             if self.characters is not None:
                 ids = self.characters[ids]
             inputs[prefix + "input_ids"] = ids
             inputs[prefix + "attention_mask"] = streams[stack].mask.long()
         return Batch(inputs, torch.from_numpy(self.unit[rows].astype(np.int64)), streams)
 
-    def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
-        """Return the padded ids [sequence, token] of these windows, and their stream (which positions are real)."""
+    def _pad(self, rows: Index, affixes: Affixes) -> tuple[torch.Tensor, Stream]:
+        """Return the padded ids [sequence, token] of windows, and their stream (which positions are real).
+
+        rows      numbers of the windows
+        affixes   special tokens around each
+        """
         windows = self.windows
-        head = len(layout.prefix)
+        head = len(affixes.prefix)
         n_content = windows.length[rows, None].astype(np.int64)
-        n_real = n_content + len(layout)
+        n_real = n_content + len(affixes)
         width = int(n_real.max())
         is_left = self.settings["padding_side"] == "left"
         shift = width - n_real if is_left else np.zeros_like(n_real)
@@ -366,9 +377,9 @@ class TextPlan(Plan):
             found = np.zeros(content.shape, np.int64)
             found[content] = windows.ids.read_ranges(windows.offset[rows], windows.length[rows])
         ids = np.where(content, found, self.settings["pad_id"])
-        for place, token in enumerate(layout.prefix):
+        for place, token in enumerate(affixes.prefix):
             ids[column == place] = token
-        for place, token in enumerate(layout.suffix):
+        for place, token in enumerate(affixes.suffix):
             ids[column == head + n_content + place] = token
         mask = (column >= 0) & (column < n_real)
         start = windows.start[rows] - shift[:, 0]
@@ -382,15 +393,19 @@ class TextPlan(Plan):
 
 
 def check_vocabulary(
-    tokenizer: "PreTrainedTokenizerBase", ids: Ids, layouts: list[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase", ids: Ids, affixes: list[Affixes], vocab_size: int | None
 ) -> list[str]:
-    """Raise ModelError for a tokenizer that does not know the text or does not fit the model.
+    """Raise ModelError for a tokenizer that does not know the text or does not fit the model; return warnings.
 
-    Return warnings if doubtful. Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half
+    ids          token ids of the text
+    affixes      special tokens around windows, for each stack of the model
+    vocab_size   number of the model's embeddings; None: unknown
+
+    Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half
     the embeddings is not the model's (an empty one is what a tokenizer without its files has); fewer than nine tenths
     are suspicious. Tokens added later may exceed the embeddings as long as the text does not use them.
     """
-    return check_counts(tokenizer, count_ids(tokenizer, ids), layouts, vocab_size)
+    return check_counts(tokenizer, count_ids(tokenizer, ids), affixes, vocab_size)
 
 
 class IdCounts(NamedTuple):
@@ -417,9 +432,9 @@ def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> IdCounts:
 
 
 def check_counts(
-    tokenizer: "PreTrainedTokenizerBase", counts: IdCounts, layouts: Iterable[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase", counts: IdCounts, affixes: Iterable[Affixes], vocab_size: int | None
 ) -> list[str]:
-    """As `check_vocabulary`, from counts of the ids alone."""
+    """Check a tokenizer as `check_vocabulary` does, from the counts of the ids alone."""
     cure = "use the tokenizer published with the model, with all its files"
     if not counts.total:
         raise ModelError("a tokenizer that knows the text", "no token at all", cure)
@@ -432,8 +447,8 @@ def check_counts(
     size = len(tokenizer)
     # special tokens may be added behind the vocabulary; others added there need no embedding unless the text has them
     largest = max(counts.largest, tokenizer.vocab_size - 1)
-    for layout in layouts:
-        largest = max((largest, *layout.prefix, *layout.suffix))
+    for around in affixes:
+        largest = max((largest, *around.prefix, *around.suffix))
     if largest >= vocab_size or 2 * size < vocab_size:
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
         raise ModelError(expected, f"a vocabulary of {max(largest + 1, size)}", cure)
