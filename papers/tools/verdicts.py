@@ -36,6 +36,8 @@ from anisoscope_papers.runner import COMPARED
 NUMBERS = ("value", "low", "high")
 BITS = (17, 21, 25, 29, 37)
 """Of the numbers of committed records, of 53 that are measured; 17 are five digits."""
+BITS_OF_POINTS = 11
+"""Of points that are only drawn: three digits."""
 
 
 def find_repeated() -> dict[str, list[list[str]]]:
@@ -85,21 +87,25 @@ def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
 
 
 def round_records(done: runner.Finished) -> runner.Finished:
-    """Round a study's numbers to the fewest BITS that change no conclusion, metric by metric; records already rounded
-    stay.
+    """Round a study's numbers to the fewest BITS that change no conclusion, metric by metric.
+
+    Records already rounded stay. Points, which are only drawn, get fewer bits.
     """
+    for metric in done.records["metric"].unique():
+        if ".cloud." in metric:
+            done = _round_rows(done, BITS_OF_POINTS, metric)
     if any(_round_rows(done, bits).records.equals(done.records) for bits in BITS):
         return done
     before = conclude(done)
-    for most in BITS:
-        rounded = _round_rows(done, most)
-        if all(map(alike, conclude(rounded), before)):
+    rounded, fewer_bits = done, BITS
+    for place, bits in enumerate(BITS):
+        every_metric = _round_rows(done, bits)
+        if all(map(alike, conclude(every_metric), before)):
+            rounded, fewer_bits = every_metric, BITS[:place]
             break
-    else:
-        return done
-    # One metric may need all of these bits, and the others fewer.
+    # One metric may need all of these bits, or all that were measured, and the others fewer.
     for metric in done.records["metric"].unique():
-        for bits in BITS[: BITS.index(most)]:
+        for bits in fewer_bits:
             fewer = _round_rows(rounded, bits, metric)
             if all(map(alike, conclude(fewer), before)):
                 rounded = fewer
