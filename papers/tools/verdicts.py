@@ -97,7 +97,8 @@ def round_records(done: runner.Finished) -> runner.Finished:
     if any(_round_rows(done, bits).records.equals(done.records) for bits in BITS):
         return done
     before = conclude(done)
-    rounded, fewer_bits = done, BITS
+    rounded = done
+    fewer_bits: tuple[int, ...] = BITS
     for place, bits in enumerate(BITS):
         every_metric = _round_rows(done, bits)
         if all(map(alike, conclude(every_metric), before)):
