@@ -32,7 +32,7 @@ def folder(reader_files, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def run_at_once(monkeypatch, folder):
-    """Commands run in this process, scripts in one that begins at once, and nobody looks at the pages that they draw."""
+    """Run commands in this process and scripts in one that begins at once; draw no pages, nobody looks at them."""
 
     def run_command(line, _folder):
         done = invoke(shlex.split(line, comments=True)[1:])
