@@ -32,6 +32,8 @@ OF_TRANSFORMERS = {
     "deepseek_v3": LATENT | {"first_k_dense_replace": 2, "num_key_value_heads": 12, "head_dim": 4},
 }
 """Model types of transformers, whose own plans are used, with what they need beside sizes."""
+STEPS = 20
+"""Of the training that is watched."""
 LOADED = {"dtype": torch.float64, "experts_implementation": "eager"}
 
 
@@ -124,7 +126,8 @@ def model_of(name, folder):
 
 
 PLAIN = ("columns", "tokens", "kept", "zeros")
-MODELS = (*OF_TRANSFORMERS, *PLAIN)
+MODELS = {2: (*OF_TRANSFORMERS, *PLAIN), 3: ("llama", "columns", "tokens")}
+"""By the number of processes: all kinds over two; over three, which is not a power of two, one of each way to cut."""
 
 
 def cut_model_of(name, folder, world):
@@ -161,7 +164,7 @@ def in_each_process(folder):
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     hashes = pd.read_json(folder / "weights.json", typ="series")
-    for name in MODELS:
+    for name in MODELS[world]:
         run = measured(name, cut_model_of(name, folder, world))
         run.records.to_parquet(folder / f"{name}-{rank}.parquet")
         assert run.manifest["processes"] == world
@@ -185,9 +188,9 @@ def in_each_process(folder):
 
 def watch(folder, world, rank):
     """The same training twice, watched the second time."""
-    unwatched = train(cut_model_of("llama", folder, world), lambda _model, _step: None)
+    unwatched = train(cut_model_of("llama", folder, world), lambda _model, _step: None, STEPS)
     monitor = anisoscope.Monitor(batches(2), every=10, output=folder / "looks")
-    watched = train(cut_model_of("llama", folder, world), monitor)
+    watched = train(cut_model_of("llama", folder, world), monitor, STEPS)
     pd.DataFrame({"unwatched": unwatched, "watched": watched}).to_csv(folder / f"losses-{rank}.csv", index=False)
 
 
@@ -204,21 +207,35 @@ def save_whole_models(folder):
         model.save_pretrained(folder / name)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_records_are_those_of_one_process(world, tmp_path):
-    save_whole_models(tmp_path)
-    alone = {name: measured(name, model_of(name, tmp_path)) for name in MODELS}
-    pd.Series({name: run.manifest["weights_sha256"] for name, run in alone.items()}).to_json(tmp_path / "weights.json")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with the models whole; the runs of one process, by model; and the records of its watched training."""
+    folder = tmp_path_factory.mktemp("whole")
+    save_whole_models(folder)
+    runs = {name: measured(name, model_of(name, folder)) for name in MODELS[2]}
+    hashes = {name: run.manifest["weights_sha256"] for name, run in runs.items()}
+    pd.Series(hashes).to_json(folder / "weights.json")
+    monitor = anisoscope.Monitor(batches(2), every=10, output=folder / "looks")
+    train(model_of("llama", folder), monitor, STEPS)
+    return folder, runs, monitor.records
+
+
+@pytest.mark.parametrize("world", MODELS)
+def test_records_are_those_of_one_process(world, whole, tmp_path):
+    saved, alone, looks_alone = whole
+    for name in (*OF_TRANSFORMERS, "weights.json"):
+        (tmp_path / name).symlink_to(saved / name)
     launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, run in alone.items():
+    for name in MODELS[world]:
+        records = alone[name].records
         for rank in range(world):
             found = pd.read_parquet(tmp_path / f"{name}-{rank}.parquet")
-            both = run.records.merge(found, on=KEYS, suffixes=("", "_parts"), validate="1:1")
-            assert len(both) == len(run.records) == len(found) > 100, name
+            both = records.merge(found, on=KEYS, suffixes=("", "_parts"), validate="1:1")
+            assert len(both) == len(records) == len(found) > 100, name
             for column in ("value", "low", "high"):
                 ours, theirs = both[column].to_numpy(float), both[f"{column}_parts"].to_numpy(float)
                 assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6, nan_ok=True), name
@@ -228,12 +245,10 @@ def test_records_are_those_of_one_process(world, tmp_path):
         losses = pd.read_csv(tmp_path / f"losses-{rank}.csv", float_precision="round_trip")
         assert losses["watched"].tolist() == losses["unwatched"].tolist()
         assert losses["watched"].iloc[-1] < losses["watched"].iloc[0]
-    expected = anisoscope.Monitor(batches(2), every=10, output=tmp_path / "alone")
-    train(model_of("llama", tmp_path), expected)
     found = anisoscope.Monitor(batches(2), every=10, output=tmp_path / "looks").records
     keys = [*found.columns.drop(["value", "low", "high"])]
-    both = expected.records.set_index(keys).join(found.set_index(keys), rsuffix="_parts")
-    assert set(found["step"]) == set(expected.records["step"])
+    both = looks_alone.set_index(keys).join(found.set_index(keys), rsuffix="_parts")
+    assert set(found["step"]) == set(looks_alone["step"]) == {1, 2, 4, 8, 10, 20}
     assert both["value"].to_numpy() == pytest.approx(both["value_parts"].to_numpy(), abs=1e-5, nan_ok=True)
 
 

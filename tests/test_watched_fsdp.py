@@ -18,14 +18,14 @@ import anisoscope
 STEPS = 50
 
 
-def train(model, watch):
+def train(model, watch, steps=STEPS):
     """Train for some steps with dropout, and call `watch(model, step)` after each. Returns the losses."""
     torch.manual_seed(3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = batches(3)
     model.train()
     losses = []
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         batch = data[step % len(data)]
         loss = model(**batch, labels=batch["input_ids"]).loss
         loss.backward()
