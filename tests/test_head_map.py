@@ -160,6 +160,7 @@ def test_a_layer_is_told_with_its_kinds_and_the_anisotropy_of_its_output(tmp_pat
     rows = [of_head("attention.first_mass", 1, head, value) for head, value in enumerate((0.9, 0.8, 0.1))]
     place = {"stack": "decoder", "kind": "self", "layer": 1, "site": "hidden", "token_policy": "all"}
     rows.append(place | {"metric": "mean_cosine", "value": 0.3, "low": 0.2, "high": 0.4, "n_units": 3, "n_vectors": 9})
+    rows.append(rows[-1] | {"site": "final", "value": 0.7, "low": 0.6, "high": 0.8})  # not what the layer puts out
     data = map_of(tmp_path, as_records(pd.DataFrame(rows)))
     assert data["kinds"] == ["sink", "sink", ""]
     assert data["layers"] == ["Layer 1 has 3 heads, among them 2 sink. A of its output: .300 [.200, .400]."]

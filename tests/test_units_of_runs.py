@@ -803,6 +803,12 @@ def test_an_answer_is_asked_for_once():
     assert hub_memory.get_answer("q", ask) == 4
 
 
+@pytest.mark.parametrize(("asked", "seconds"), [(3, 10.0), (10, 10.0), (60, 60.0)])
+def test_the_hub_is_waited_for_ten_seconds_or_as_long_as_is_asked_for(asked, seconds, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", asked)
+    assert hub_memory.get_timeout() == seconds
+
+
 def test_who_stops_after_a_failure_asks_nothing_more():
     """A hub that is not reached is not asked for each of a thousand names; that one is not there is no failure."""
     asked = []

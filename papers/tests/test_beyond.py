@@ -422,6 +422,15 @@ def test_arms_stand_against_what_a_claim_says():
     assert rise.value == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("last", "mean"), [(False, 0.3), (True, 0.4)])
+def test_hidden_states_are_those_that_a_block_puts_out(last, mean):
+    """Layer 0 is the embeddings, which no attention has mixed."""
+    place = {"metric": "mean_cosine", "site": "hidden", "model": "base", "seed": 0, "step": 9}
+    rows = [place | {"layer": layer, "value": value} for layer, value in enumerate((0.9, 0.2, 0.4))]
+    found = causes.average_cells(as_records(pd.DataFrame(rows)), "mean_cosine", "hidden", last=last)
+    assert found.tolist() == pytest.approx([mean])
+
+
 def test_heads_that_end_opposite_are_counted_against_the_bound():
     rows = [
         {"model": "base", "seed": seed, "step": step, "metric": metric, "layer": 1, "head": head, "value": value}
