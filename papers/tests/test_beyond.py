@@ -217,6 +217,7 @@ def test_a_word_is_read_off_its_last_token_as_far_as_the_window_holds_it(tmp_pat
     from types import SimpleNamespace
 
     words = [(["ab", "c", "def"], ["X", "Y", "Z"]), (["a", "bcd", "ef"], ["Y", "Z", "X"]), (["g" * 8], ["W"])]
+    words.append((["hi", "jkl"], ["V", "U"]))  # which fits exactly
     path = tmp_path / "train.jsonl.gz"
     with gzip.open(path, "wt", encoding="utf-8") as lines:
         lines.writelines(json.dumps({"tokens": tokens, "upos": tags}) + "\n" for tokens, tags in words)
@@ -226,9 +227,9 @@ def test_a_word_is_read_off_its_last_token_as_far_as_the_window_holds_it(tmp_pat
         return {"input_ids": [[ord(letter) for letter in word.strip()] for word in given]}
 
     model = SimpleNamespace(bert=lambda ids: SimpleNamespace(last_hidden_state=ids[..., None].float()))
-    states, tags = outcomes._read_words(model, tokenizer, path, 3, window=5)
+    states, tags = outcomes._read_words(model, tokenizer, path, 4, window=5)
     found = [(chr(int(x)), tag) for (x,), tag in zip(states, tags, strict=True)]
-    assert sorted(found) == sorted([("b", "X"), ("c", "Y"), ("a", "Y"), ("d", "Z")])
+    assert sorted(found) == sorted([("b", "X"), ("c", "Y"), ("a", "Y"), ("d", "Z"), ("i", "V"), ("l", "U")])
 
 
 def test_precision_counts_windows_whose_nearest_is_of_their_document():

@@ -140,6 +140,17 @@ def test_what_is_left_of_the_distance_is_judged_where_all_is_nearly_anisotropic(
         assert verdict.outcome == outcome
 
 
+def test_where_one_more_draw_would_lie_is_wider_than_where_the_mean_does() -> None:
+    """By simulation: of further draws 95 % lie there, whatever the six that were made."""
+    rng = np.random.default_rng(0)
+    inside = 0
+    for *drawn, further in rng.normal(5.0, 2.0, size=(2000, 7)):
+        ends = norm_claims.describe_one_more(np.array(drawn)).removeprefix("one more draw: ").split(" to ")
+        inside += float(ends[0]) <= further <= float(ends[1])
+    assert inside / 2000 == pytest.approx(0.95, abs=0.02)  # four standard errors
+    assert norm_claims.describe_one_more(np.array([1.0, 2.0])) == ""
+
+
 def test_a_floor_is_for_the_end_of_a_trend_and_not_for_its_beginning() -> None:
     grows = replace(ANY, floor=0.5)
     assert trend(grows, curve(synthetic("m", "hidden", lambda n: 0.01 * n, 1e-4))).outcome == "holds"

@@ -121,6 +121,16 @@ def test_signs_by_depth(signs, noise, expected):
     assert found["first-layer-positive", ""] == found["last-layer-negative", ""] == expected
 
 
+@pytest.mark.parametrize(("end", "far", "above"), [("high", -0.01, 8), ("low", -1.0, 16), ("high", -0.79, 16)])
+def test_heads_of_both_signs_are_above_the_bound_if_their_interval_is(end, far, above):
+    """Of an opposite head the end of the interval that is nearer to 0 decides, which is the upper one."""
+    records = alignment(noise=0)
+    opposite = records["metric"].eq("query_key.cosine") & records["value"].lt(-0.5)
+    records.loc[opposite, end] = far
+    counted = list(fig13_14_alignment.count_heads_above(records))
+    assert counted == [(seed, above, LAYERS * HEADS) for seed in range(SEEDS)]
+
+
 def test_depth_is_undecided_where_seeds_differ():
     records = alignment()
     turned = (records["metric"] == "query_key.cosine") & (records["seed"] == 1)
