@@ -227,8 +227,8 @@ this page, after these lines:
 ## Rules for a model's inputs
 
 - A list holds batches. A tuple holds the positional arguments of one call.
-- A loader can give pairs. In two cases the second element is taken for labels, and the run's `warnings` say so: if it
-  has one number for each sequence, and if the model takes only one argument.
+- A loader can give pairs. The second element is taken for labels, and the run's `warnings` say so, in either of two
+  cases: it has one number for each sequence, or the model takes only one argument.
 - An `attention_mask` [sequence, token] decides which tokens count. It is also given to the model, if the model
   accepts one. The same holds for `src_key_padding_mask` and similar masks, which are true at padding.
 - Any other mask is only given to the model. Every position counts then, and a warning says so.
@@ -243,7 +243,9 @@ this page, after these lines:
 
 ## Rules for vectors
 
-- Every metric that needs no model is measured. With labels, class directions are measured, too.
+- By default, the metrics of the panels `hidden` and `spectrum` that need no model are measured, and `floor`. Others, such
+  as `neighbours` and `twonn`, are measured if they are named (`metrics=`). With labels, class directions are measured,
+  too.
 - These are read in blocks, so they can be larger than memory: a `.npy` or `.safetensors` file, a large column of lists
   in a `.parquet` file, and a large array in an uncompressed `.npz` file (`numpy.savez`).
 - In a `.npz` or `.safetensors` file, arrays named `units`, `labels` or `mask` are used as units, labels or mask.
@@ -265,8 +267,8 @@ A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these, by
   parts or in a column `images`; or `conversations` as in LLaVA. Paths are relative to the file. Nothing is downloaded.
 
 Each image with its caption, or each chat, is a unit. If the model has a chat template, the template writes the text
-that the model reads. A *tower* is the part of a model that reads one kind of input. In the records it is a *stack*, a
-row of blocks with a name: `vision` for images, and `decoder` for the language model (`encoder` if it is not causal).
+that the model reads. A *tower* is the part of a model that reads one kind of input. The column `stack` of the records
+names it: `vision` for images, and `decoder` for the language model (`encoder` if it is not causal).
 Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's
 warnings name a tower without a `final` norm.
 

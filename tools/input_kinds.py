@@ -128,7 +128,7 @@ VECTORS = (
         'measure("x.csv", unit_column="document")',
     ),
     Kind(
-        "a `.csv` file with row numbers and an id; then `columns` names the columns of the vector",
+        "a `.csv` file with row numbers and an id (both are left out); or name columns with `columns`",
         'pd.DataFrame(x).assign(id=range(60)).to_csv("x.csv"); measure("x.csv")\nmeasure("x.csv", columns="0-15")',
     ),
     Kind(

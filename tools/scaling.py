@@ -206,7 +206,7 @@ There are two ways to measure:
   computed both ways. If the kernels fail or the results differ, plain operations are used, and one warning says why.
 
 The *roofline* is a lower bound of the time. For each kernel it is the longest of three times: its bytes at {rate} TB per second, its products at {half}
-Tflop per second in bfloat16 and {single} in float32, and its powers of two at {powers} T per second. These rates are from the data sheet of an H100.
+Tflop per second in bfloat16 and {single} in float32, and its exponentials (as powers of two) at {powers}·10¹² per second. These rates are from the data sheet of an H100.
 
 | measured in a layer | by | kernels | GB | roofline ms | roofline, divided by the layer's |
 |---|---|---|---|---|---|
@@ -258,7 +258,7 @@ run = anisoscope.measure(model, texts, processor=tokenizer)
 
 | spread by | batches that a process reads | joined over processes |
 |---|---|---|
-| FSDP2, DDP | every N-th; a process without a batch calls the model with its last one | the sums, at the end |
+| FSDP2, DDP | every N-th. All processes must call the model equally often, so one that has no batch left repeats its last one, which is not counted | the sums, at the end |
 | tensor parallelism (DTensor; plans of torch or transformers), also with tokens split between layers (sequence parallelism) | all: each process holds a part of every layer | heads of attention and split tokens, at each layer |
 
 With tensor parallelism, Anisoscope finds out from the tensors which of them are split, so it needs no parallelism plan. If the inputs differ between
@@ -279,7 +279,7 @@ anisoscope merge runs/part-* -o runs/whole
 If the corpus is a folder of texts or tables with at least as many files as jobs, each job reads different files: job I of N reads the
 files I, I + N, I + 2N … in path order. (It also reads the start of the first table, to find the text column.) It reads one file after the other, so
 its memory depends on the largest file, not on the corpus and not on the number of files. The table has the peak memory of splitting a corpus into
-batches, on one thread (`benchmarks/planning.py`; the folder of 1 TB has 10,000 names of the same file):
+batches, on one thread (`benchmarks/planning.py`; the files of a folder are links to one file, so 1 TB took 100 MB of disk):
 
 | files | each | corpus | files of a job | tokens of a job | peak memory |
 |---|---|---|---|---|---|
@@ -298,12 +298,17 @@ anisoscope measure MODEL --corpus texts/june.jsonl --to-merge -o runs/june
 anisoscope merge runs/may runs/june -o runs/both
 ```
 
-The merged run equals one run (with `--to-merge`) of a folder with both files to 1e-12 in float64: values, intervals and the sample. With this
-option, documents are assigned to groups by the content of their file instead of its place in the folder, so the intervals differ slightly from those
-without the option. `merge` refuses runs with different settings or weights. It also refuses runs that have read the same text, whatever its file name.
+The merged run equals one run (with `--to-merge`) of a folder with both files to 1e-12 in float64: values, intervals and the sample. Intervals differ
+slightly from those without this option: it assigns a document to a group by the content of its file, and not by the file's place in the folder. `merge` refuses runs with different settings or weights. It also refuses runs that have read the same text, whatever its file name.
 
-In these cases the jobs divide batches instead of files: the corpus is one file; it is WikiText articles or blocks of tokens, which can continue in the
-next file; `--limit` or `--sequences` is used; the panel alignment is measured. Then every job first reads and tokenises the whole corpus, because it
+In these cases the jobs divide batches instead of files:
+
+- the corpus is one file;
+- a text can continue in the next file (WikiText articles, blocks of tokens);
+- `--limit` or `--sequences` is used;
+- the panel `alignment` is measured.
+
+Then every job first reads and tokenises the whole corpus, because it
 must know which windows are its own. This takes time, and 15 MiB for each million tokens.
 
 ## Your own program reads the data
@@ -354,6 +359,6 @@ devices, and counts how often the host waits.
   waits as often for a batch as with one.
 - For a GPU, a thread prepares the next batch while the current one is measured. We have not measured whether this saves time.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
-  minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are; a table ends it.
+  minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are. At the end it prints a table.
   `make gpu DRY=1` runs every step in miniature on a CPU.
 """

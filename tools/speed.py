@@ -283,14 +283,14 @@ OTHERS = {
         ("case", "threads", "ms a step", "batches", "forward", "backward", "penalty", "optimiser", "rest", "load"),
     ),
     "peers": (
-        "**Other tools** for the same statistic. *processor* is their time divided by ours; *beyond* is the same without the forward passes. *apart* is the largest difference between the two numbers. `benchmarks/peers.py`",
+        "**Other tools** for the same statistic. *processor* is their time divided by ours; *beyond* (the forward passes) is their time divided by ours, both without the forward passes. *apart* is the largest difference between the two numbers. `benchmarks/peers.py`",
         ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
     ),
 }
 
 SIZES = """- Vectors are measured before the first layer too, so a model of few layers has a larger ratio than the whole one.
 - This CPU multiplies bfloat16 matrices in hardware (AMX), and the bare pass in bfloat16 takes a third of its time in float32. Measuring stays in float32,
-  since products of bfloat16 come back rounded to 8 bits on a CPU: so here its share is largest.
+  because the results of bfloat16 products are rounded to 8 bits on a CPU. So for models in bfloat16 the share of measuring is largest.
 - It reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""
 
 PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
@@ -309,9 +309,11 @@ and the largest of four kinds of windows:
 {short}
 
 - `hidden` is the cheapest panel, `all` has hidden states, spectrum and attention.
-- `all, fused` also takes the output of attention from the measured weights (`--attention fused`), so the model's own attention call is saved.
+- `all, fused` skips the model's own attention call (`--attention fused`): measuring computes the attention weights anyway, and the output of attention comes from these.
 - With more threads, measuring speeds up less than the forward pass, so the ratio rises.
 - The measured values are the same bit for bit with any number of threads.
+- These numbers are of the built-in encoder in float32. Other models cost more: see *Sizes that people use*, near the end. A model in bfloat16 took up to
+  four times the bare pass on a CPU.
 
 ## Every case
 
@@ -321,18 +323,19 @@ Built-in encoder, 4,096 tokens a batch. Bare and measured passes take turns in o
 - *bare against bare*: the bare pass compared with itself, as a control. It should be 1.00.
 - *aim*: what we wanted to reach in processor time.
 - *load*: the load of the machine. Other programs increase even processor time, because they share caches.
-- `demo`: the windows and padding of `make demo`; the time is from an empty measurement to the last sum.
+- `demo`: the windows and padding of `make demo`. The time begins before the first batch, with empty sums, and ends when the last batch is added.
 
 {machine}; {versions}.
 
 {overhead}
 
-`--attention fused` is not the default. After a final norm, one direction has no variance, and rounding in this direction changes the
-effective rank by 1.4e-4 (`tests/test_fused.py`).
+`--attention fused` is not the default, because it changes the model's rounding. Most values hardly move. But after a final norm one direction has no
+variance, only rounding, and the effective rank counts it: it changes by 1.4e-4 (`tests/test_fused.py`).
 
 ## The limit
 
-What one thread of this machine can do in a second of processor time:
+What one thread of this machine can do in a second of processor time. *product*: a matrix product, as in the model. *symmetric*: a product of a matrix
+with its own transpose, of which half is computed. *scores*: queries times keys, by torch's default library and by oneDNN.
 
 {rates}
 
@@ -350,23 +353,23 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Threads.** A block of attention rows consists of operations of 10 to 200 µs, which is shorter than the time to wake a thread. So each thread
   computes whole blocks, or one of the two products of the spectrum. There is still a loss, because the two cores slow each other down: two symmetric
   products at the same time took 12.4 ms each, and one alone 8. The bare pass itself takes 1.2 to 1.3 times as much processor time on two threads.
-- **Hidden.** Each vector is read once. The matrix products have only 6 to 9 rows, and libraries compute such narrow products at a fraction of their
-  best rate.
+- **Hidden.** Each vector is read once. Its sums are matrix products with one factor of only 6 to 9 rows, one for each sum. Libraries
+  compute such narrow products at a fraction of their best rate.
 - **Spectrum.** The two products Σxxᵀ and Σuuᵀ take 12.9 of the 14.3 ms that a site needs in a batch (4,096 vectors of 384 numbers). The copies
   that they need take 1.4.
 - **Attention.** One attention weight takes 1.4 ns in a block: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
   .05 to .08 for each of six sums and extremes. Each sum is a separate operation. A single kernel for all of them exists only for GPUs.
 - **Fused.** `--attention fused` saves the model's own attention call, 1.7 ns per weight, and adds .8 ns for weights times values.
 - **Fused attention of torch** is not faster than our blocks on this CPU: see the next section.
-- **Training.** The model takes more than nine tenths of the time of a step, except in the smallest model. There, of the 10 ms of the attention-only
-  classifier, the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
+- **Training** of small models (`anisoscope train`). The model takes more than nine tenths of the time of a step. In the smallest one, the attention-only
+  classifier, it takes less: of the 10 ms of a step, the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
 
 ## Rows from fused products
 
 Our blocks of rows compute attention weights and then statistics of them. torch's fused attention never forms the weights, but three calls of it give
 some of the statistics:
 
-1. the entropy of each row, from the log-sum-exp of attention with keys as values;
+1. the entropy of each row. The call gets the keys in place of the values, and it also returns the log-sum-exp of each row; the two give the entropy;
 2. the length (norm) of each row, from the log-sum-exp at twice the scale;
 3. the attention that each key receives, with queries and keys exchanged.
 
@@ -374,7 +377,7 @@ They do not give the largest or the smallest weight. The table has their time as
 thread, processor time, `benchmarks/fused_rows.py`).
 
 - *three products*: the three calls, which would replace the blocks of `--attention model`.
-- *one product*: the first of them. The model's own attention call takes as long.
+- *one product*: only the first of the three calls, for the entropy. (It takes as long as the model's own attention call.)
 - *blocks, output*: blocks that also give the output of attention (`--attention fused`), so that the model's own call is saved.
 - *products apart*, *blocks apart*: the largest error of an entropy, compared with float64, in nats.
 
@@ -398,18 +401,18 @@ reduction to a tridiagonal matrix serves both spectra. The table compares this w
 {spectrum_intervals}
 
 A decomposition with eigenvectors takes two to three times as long as one without, and each group still needs a product. So little or no time is saved,
-and intervals of real layers get wider. Derivatives also miss the bias that leaving out groups shows. So we leave out groups.
+and intervals of real layers get wider. Ranks are biased if there are few vectors. Leaving out groups shows this bias, and derivatives do not. So we leave out groups.
 
 ## The spectrum of a share of the tokens
 
 Second moments cost dim² operations for each token, but ranks are fixed by far fewer tokens than a corpus has. `--spectrum-share .1` sums those of a
-tenth of the tokens, drawn at random: the same at every site, whatever the batches. All other metrics read every token. The table has the largest
+tenth of the tokens, drawn at random. The same tokens are used at every site, however the corpus is cut into batches. All other metrics read every token. The table has the largest
 difference over layers from the ranks of all tokens (`benchmarks/spectrum_share.py`). With few tokens for each dimension ranks are too low:
 
 {spectrum_share}
 
-So about 16 tokens for each dimension (65,000 of 4,096 dimensions) fix the ranks of random vectors to 1 %, and about 50 those of real layers, whose
-tokens resemble others of their document.
+So about 16 tokens for each dimension (65,000 tokens in 4,096 dimensions) fix the ranks of random vectors to 1 %. Real layers need about 50, because
+tokens of one document resemble each other.
 
 ## Dtypes
 

@@ -50,26 +50,30 @@ no positions, as in the paper's text, and 1 the sinusoids of its code. Learned p
 DEEPER = """## Without positions, by depth
 
 The model of the paper's text has no positions. With one layer its attention is nearly uniform on YelpHat. With two and
-three layers only the first layer is so, and it stays as it was drawn: the layers above become sharp, and attention is
-used. Means over seeds:"""
+three layers only the first layer is nearly uniform. Training leaves its attention as it was at the start. The layers
+above it become sharp, and attention is used. Means over seeds:"""
 
 AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Four seeds of two and three layers,
 eight of one."""
 
-WHICH = "Which sentence of the paper holds under which recipe (verdicts: one split of each corpus, Holm's correction):"
+WHICH = """Which sentence of the paper holds under which recipe. These are the tests of *positions*: one split of each
+corpus, intervals over seeds, and Holm's correction for all of these tests and those of deeper models. So some cells are
+*undecided* where a smaller set of tests, above, decides."""
 
 
 def _shares() -> str:
     """Return how many of the primary verdicts are decided: of the paper, and of questions beyond it."""
     parts = []
-    for paper, whose in (("fosse2023", "the paper's own"), ("beyond", "our questions beyond both papers")):
+    for paper, whose in (("fosse2023", "the paper's own"), ("beyond", "our own studies")):
         places = sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
         words = [word(v) for path in places for v in distinct_verdicts(path) if v["claim"] in primary_claims(path)]
         decided = sum(outcome not in UNDECIDED for outcome in words)
         parts.append(f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}")
     return (
-        f"**How much is decided.** A table or figure is judged by its primary claim. Of the verdicts on primary "
-        f"claims, {' and '.join(parts)} are decided. The rest is undecided, true by construction, or not comparable."
+        f"**How much is decided.** A table or figure is judged by its primary claim. We also ran studies of our own, "
+        f"on questions that neither paper asks ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
+        f"verdicts on primary claims, {' and '.join(parts)} are decided. The rest is undecided, true by construction, "
+        f"or not comparable."
     )
 
 
@@ -108,7 +112,8 @@ def _fold(title: str, *blocks: str) -> list[str]:
 HOW = """- A cell reads: ours ± standard deviation over seeds (theirs).
 - ≠: theirs lies outside the range in which one more run of ours would fall (95 %; with few seeds this is three standard
   deviations to either side, or more). The difference can be small, or in our favour.
-- No mark: theirs lies inside that range, but fewer than eight seeds prove little. ✓: inside, with eight seeds or more.
+- No mark: theirs lies inside that range. With fewer than eight seeds this proves little. (With eight or more the mark
+  would be ✓.)
 - —: not comparable. On e-SNLI ours is trained on 18,000 of the 549,000 pairs, and another encoder is fine-tuned.
 - All models here have the position codes of the paper's code."""
 MORE = (
@@ -120,8 +125,8 @@ COLLAPSED = (
     "On HateXplain the paper's fine-tuned encoder has .401: a model that always names the commonest class has .406."
 )
 FORM_C = (
-    "In the paper's rows of H of HateXplain and e-SNLI, the formula most likely changes after λ = 0; ours changes with "
-    "it. The cells of λ = 0 are the entropy of a *softmax of the weights* (form C), which stays above .97 whatever "
+    "In the rows of H of HateXplain and e-SNLI, the paper most likely uses one formula for λ = 0 and another for the "
+    "other cells. We do the same here. The cells of λ = 0 are the entropy of a *softmax of the weights* (form C), which stays above .97 whatever "
     "attention does. All other cells are the usual entropy of the weights (form A). By form A our models are sharp at "
     "λ = 0: .14 and .09."
 )

@@ -1,5 +1,5 @@
-"""What A leaves open, from a uniform sample: anisotropy after centring, and the excess of close pairs over an
-isotropic cloud.
+"""What A leaves open, from a uniform sample: anisotropy after centring, and the share of close pairs
+(.05 in an isotropic cloud).
 
 Formula    centred: A of x − x̄ (x̄ is the mean of all vectors, A is over the sample).
            pairs_above_q95: the share of pairs with cosine > q95(d).

@@ -1,4 +1,4 @@
-"""Debiased centred kernel alignment (CKA): how similar two layers represent the same tokens, whatever their axes.
+"""Debiased centred kernel alignment (CKA): how similarly two layers represent the same tokens.
 
 Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n tokens in the two layers, with zeros on the
            diagonal. H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)) is the unbiased estimate

@@ -4,21 +4,22 @@ Formula    u is the unit vector of an utterance (text), U_c = Σu over class c. 
            cosines of classes: (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal, U_a·U_b / (n_a n_b) off the diagonal.
            Separability uses the cosine of each utterance with the mean direction of every class. For its own class, the
            mean direction is computed without the utterance.
-           auc: the probability that an utterance of a class is nearer to the direction of this class than an utterance
-           of another class is (mean over classes).
+           auc: draw one utterance of a class and one of another class. auc is the probability that the first is the
+           nearer one to the direction of the first class (mean over classes).
            nearest: the share of utterances that are nearest to the direction of their own class.
            dimensions: how many dimensions the classes use, (tr G)² / tr G², where G is the matrix of mean cosines after
            its row means and column means are subtracted.
-           The matrix comes from sums, so it can be merged and resumed. Separability needs all utterances, so it cannot.
+           The matrix comes from sums, so it can be merged and resumed. Separability (auc, nearest) needs all utterances
+           at once, so it cannot be merged or resumed.
 Range      [−1, 1]; auc [0, 1]: .5 is chance; nearest [0, 1]: 1/classes is chance; 1 is separated. dimensions [1,
            classes − 1]: 1 if the mean directions lie on a line, classes − 1 if they form a simplex.
 Unit       none (a cosine; a probability; a number of dimensions).
-Undefined  if a class has fewer than two utterances: its diagonal and its auc. The class is then left out of mean auc,
-           nearest and dimensions.
-           If all utterances are in one class: separability.
-           If all vectors are equal up to rounding, as those of [CLS] below the first layer: separability.
-           If the mean directions do not differ (tr G ≤ 0): dimensions. tr G can be negative because the diagonal has
-           only distinct pairs. So differences that arise by chance are not counted as dimensions.
+Undefined  diagonal and auc of a class with fewer than two utterances. The class is then left out of mean auc, nearest
+           and dimensions.
+           Separability, if all utterances are in one class, or if all vectors are equal up to rounding, as those of
+           [CLS] below the first layer.
+           Dimensions, if the mean directions do not differ (tr G ≤ 0). The diagonal has only pairs of two different
+           utterances. So if classes differ only by chance, tr G is 0 on average, and can be negative.
 Source     Fosse et al. 2023, section 4 and figure 2. They use the cosine with one utterance, the first that is
            classified correctly. Leaving the utterance out, and separability, are ours.
 """

@@ -6,8 +6,8 @@ Formula    v, v_Q, v_K: eigenvectors of the largest eigenvalue of Σqqᵀ + Σkk
 Range      share [1/d, 1], 1: one line; cosines [0, 1], 1: the same first direction.
 Unit       none.
 Undefined  no token, or zero vectors only; arbitrary if the two largest eigenvalues are equal.
-Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of the vectors; ours is exact); read at the
-           stage `raw`.
+Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of the vectors; ours uses all). Queries
+           and keys are those before normalisation and rotation (`raw`).
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
 Formula    quantiles at 90, 95, 99 and 99.9 % of the cosines u·v over all pairs of vectors from different groups of
            units in the sample. The quantile q of N pairs is the ⌈qN⌉-th smallest.
 Range      [−1, 1]. Near q95(d) (`mean_cosine.isotropic_q95`): directions are spread evenly. Near 1: every cosine is
-           high, and a useful threshold differs from 1 only in the last digits. A search result with a cosine below q99
-           is no nearer than the nearest one in a hundred pairs of unrelated documents.
+           high, and a useful threshold differs from 1 only in the last digits. Of unrelated
+           documents, one pair in a hundred has a cosine above q99. So a search result below q99 may well be unrelated.
 Unit       none (cosine).
 Undefined  no two groups with a vector. With fewer pairs than 1/(1 − q), it is the largest cosine. In simulations the
            intervals contain the true value in 96 to 97 % of corpora; the interval of 99.9 % in 90 %, with 20 units of

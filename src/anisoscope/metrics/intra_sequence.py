@@ -1,7 +1,8 @@
 """Intra-sequence similarity sim(M): A inside one sequence, averaged over sequences, each counting once (macro average).
 
 Formula    mean over sequences of (‖Σu‖² − n) / (n(n − 1)).
-Range      [−1/(n − 1), 1]. 1: all tokens of a sequence point one way (if keys do so, attention can only be uniform).
+Range      [−1/(n − 1), 1]. 1: all tokens of a sequence point one way. If keys do so and have one length, attention is
+           uniform.
 Unit       none (a cosine).
 Undefined  a sequence of one vector (left out of the average); no sequence of two vectors or more.
 Source     Fosse et al. 2023, eq. 3. For hidden states, keys and values (per head).

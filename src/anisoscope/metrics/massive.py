@@ -1,10 +1,10 @@
 """Massive activations: the largest coordinates of hidden vectors, compared with the median, and where they are.
 
-Formula    For each sequence: the three largest |x| over its tokens and dimensions, and the median of all |x| (of an
-           even number, the lower middle one). `top` 1 to 3 and `median` are their means over sequences.
+Formula    `top` 1 to 3: the three largest |x| of a sequence, over its tokens and dimensions. `median`: the median of
+           all |x| of a sequence (of an even number, the lower middle one). Each is a mean over sequences.
            over_median: the mean over sequences of the largest |x| divided by the median.
            rate: the share of sequences with a massive activation: |x| above 100 and at least 1,000 times the median.
-           Over all tokens: `largest` 1 to 5 are the largest |x| of the five dimensions with the largest |x|;
+           Over all tokens: take the largest |x| of each dimension. `largest` 1 to 5 are the five highest of these;
            `largest_dimension`, `largest_position` (in the sequence, from 0), `largest_token` (its id) and
            `largest_unit` say where these are.
 Range      [0, ∞); rate [0, 1]. The largest of a million Gaussian numbers is about 7 times the median.

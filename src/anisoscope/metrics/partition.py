@@ -4,8 +4,8 @@ Formula    I(W) = min Z(c) / max Z(c), Z(c) = Σ_w exp(c·w), c over the eigenve
 Range      [0, 1]. 1: the partition function is the same in every direction (isotropic); near 0: one direction
            dominates.
 Unit       none; depends on the scale of W (not on its rotation), and is given for W as it is.
-Undefined  an empty matrix. A matrix of more than 3·10¹¹ rows × dim² is read only with `--metric partition`: it takes
-           minutes.
+Undefined  an empty matrix. If rows times dim² is above 3·10¹¹, it takes minutes, so it is measured only if it is
+           named: `--metric partition`.
 Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an eigenvector has no sign, so we take
            both).
 """

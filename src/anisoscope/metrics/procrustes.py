@@ -7,8 +7,8 @@ Range      [0, 2]. 0: the two clouds are equal up to a rotation, a shift and a s
            on all directions; CKA depends mostly on those with the largest variance.
 Unit       none.
 Undefined  fewer than two tokens; a layer without variance.
-Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. For the interval, each of
-           eight groups of units is left out in turn, because each replicate needs a new singular value decomposition.
+Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. The interval
+           leaves out eight groups of units in turn, not 32 as elsewhere: each needs a new, slow decomposition.
 """
 
 import numpy as np

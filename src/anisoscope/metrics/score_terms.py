@@ -4,8 +4,8 @@ of a head.
 Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K̄), all times the model's scale.
            mean_score: the first part.
            between_rows: the variance of the second part over rows (queries).
-           The others are variances within rows, over the keys that a row sees, averaged over rows: within_rows of the
-           whole logit, mean_query of the third part, centred of the fourth part.
+           The others are variances within rows, over the keys that a row sees, averaged over rows. within_rows: the
+           variance of the whole logit. mean_query: that of the third part. centred: that of the fourth part.
            mean_query_share and centred_share: these two, divided by within_rows. The rest of within_rows is twice the
            covariance of the two parts.
 Range      variances [0, ∞); shares [0, ∞): they add up to 1 if the two parts are uncorrelated. The first two parts are
