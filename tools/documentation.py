@@ -243,9 +243,9 @@ this page, after these lines:
 
 ## Rules for vectors
 
-- By default, the metrics of the panels `hidden` and `spectrum` that need no model are measured, and `floor`. Others, such
-  as `neighbours` and `twonn`, are measured if they are named (`metrics=`). With labels, class directions are measured,
-  too.
+- By default, the metrics of the panels `hidden` and `spectrum` that need no model are measured, and `floor`. Others,
+  such as `neighbours` and `twonn`, are measured if they are named (`metrics=`). With labels, class directions are
+  measured, too.
 - These are read in blocks, so they can be larger than memory: a `.npy` or `.safetensors` file, a large column of lists
   in a `.parquet` file, and a large array in an uncompressed `.npz` file (`numpy.savez`).
 - In a `.npz` or `.safetensors` file, arrays named `units`, `labels` or `mask` are used as units, labels or mask.

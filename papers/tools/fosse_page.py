@@ -126,7 +126,8 @@ COLLAPSED = (
 )
 FORM_C = (
     "In the rows of H of HateXplain and e-SNLI, the paper most likely uses one formula for λ = 0 and another for the "
-    "other cells. We do the same here. The cells of λ = 0 are the entropy of a *softmax of the weights* (form C), which stays above .97 whatever "
+    "other cells. We do the same here. The cells of λ = 0 are the entropy of a *softmax of the weights* (form C), "
+    "which stays above .97 whatever "
     "attention does. All other cells are the usual entropy of the weights (form A). By form A our models are sharp at "
     "λ = 0: .14 and .09."
 )

@@ -59,9 +59,9 @@ OF_NETWORKS = [
     "claim is enough to refute it as a law of all Transformers, but does not say how common such networks are.",
     "Undecided verdicts are left out. *Change by training* is the change of the mean A over layers. It depends on the",
     "untrained network, too: most untrained networks of photographs or sounds send all inputs into one direction.",
-    "The claims come from different figures, and a network can support one figure and contradict another. *Every layer is",
-    "anisotropic* is the claim of figure 18, which we apply to networks of all kinds; *middle layer* is that of figure 4 on",
-    "convolutional networks. So CREPE contradicts both: one of its layers has an A near 0, and its middle layer has A > .2.",
+    "The claims come from different figures, and a network can support one figure and contradict another. *Every layer is",  # noqa: E501
+    "anisotropic* is the claim of figure 18, which we apply to networks of all kinds; *middle layer* is that of figure 4 on",  # noqa: E501
+    "convolutional networks. So CREPE contradicts both: one of its layers has an A near 0, and its middle layer has A > .2.",  # noqa: E501
     "ResNets were measured on two sets of photographs. If all tokens share a type vector, no change is given, because",
     "that vector alone makes A about a third.",
 ]
@@ -85,7 +85,7 @@ def _how_to_read() -> list[str]:
         "  is on one token; the logarithm of the number of tokens if it is uniform.",
         "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. Unless the text says otherwise, the",
         "  number is a mean over n trainings or random draws, and the interval is over them, too. There is one",
-        "  exception: if a model was trained n times, its A is that of the training with the lowest A, and the interval",
+        "  exception: if a model was trained n times, its A is that of the training with the lowest A, and the interval",  # noqa: E501
         "  of A is over documents or photographs.",
         "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
         "  *Too small*: the direction is right, but the effect is smaller than claimed. *Beyond*: the claim says that",
