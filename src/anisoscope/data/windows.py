@@ -172,7 +172,7 @@ def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special
 
 
 def choose_type(largest: int) -> type[np.int32] | type[np.int64]:
-    """Return the type of integers that takes less memory, if it holds numbers up to `largest`."""
+    """Return int32 if it holds numbers up to `largest`, else int64."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
