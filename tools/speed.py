@@ -312,8 +312,8 @@ and the largest of four kinds of windows:
 - `all, fused` skips the model's own attention call (`--attention fused`): measuring computes the attention weights anyway, and the output of attention comes from these.
 - With more threads, measuring speeds up less than the forward pass, so the ratio rises.
 - The measured values are the same bit for bit with any number of threads.
-- These numbers are of the built-in encoder in float32. Other models cost more: see *Sizes that people use*, near the end. A model in bfloat16 took up to
-  four times the bare pass on a CPU.
+- These numbers are of the built-in encoder in float32. Other models cost more: see *Sizes that people use*, near the end. A model in bfloat16 took 2.4
+  to 4.2 times the bare pass on a CPU.
 
 ## Every case
 
@@ -353,7 +353,7 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Threads.** A block of attention rows consists of operations of 10 to 200 µs, which is shorter than the time to wake a thread. So each thread
   computes whole blocks, or one of the two products of the spectrum. There is still a loss, because the two cores slow each other down: two symmetric
   products at the same time took 12.4 ms each, and one alone 8. The bare pass itself takes 1.2 to 1.3 times as much processor time on two threads.
-- **Hidden.** Each vector is read once. Its sums are matrix products with one factor of only 6 to 9 rows, one for each sum. Libraries
+- **Hidden.** Each vector is read once. Its sums are matrix products with one factor of only 6 to 9 rows. Libraries
   compute such narrow products at a fraction of their best rate.
 - **Spectrum.** The two products Σxxᵀ and Σuuᵀ take 12.9 of the 14.3 ms that a site needs in a batch (4,096 vectors of 384 numbers). The copies
   that they need take 1.4.

@@ -80,7 +80,7 @@ def _how_to_read() -> list[str]:
         "  layer is *anisotropic* if the whole interval of its A lies above that bar.",
         "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common",
         "  vector of length **N** is added to every input as a drift. At one N, called **N\\***, the block's",
-        "  mean output is as long as its mean input. We say that the block keeps this drift as it is.",
+        "  mean output is as long as its mean input. We say that the block keeps the length of the drift.",
         "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention",
         "  is on one token; the logarithm of the number of tokens if it is uniform.",
         "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. Unless the text says otherwise, the",
