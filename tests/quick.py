@@ -6,6 +6,7 @@ that of `quick(BARE)` has imported what the program itself does before it loads 
 This file is also its client, whose streams, folder and variables the fork takes over; a signal reaches the client only.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -142,7 +143,8 @@ def _answer_before_exit(asked):
 
     def answer_and_leave(code):
         if os.getpid() == own:
-            asked.sendall(struct.pack("i", code))
+            with contextlib.suppress(OSError):  # whoever asked may have left
+                asked.sendall(struct.pack("i", code))
         leave(code)
 
     os._exit = answer_and_leave

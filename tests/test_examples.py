@@ -21,9 +21,9 @@ GENERATED_BLOCKS = ("inputs.md",)
 DOCUMENTS = re.compile(r"\blimit=\d+")
 
 
-def read_little(code):
-    """The code with two documents of each corpus: whether it runs does not depend on how many there are."""
-    return DOCUMENTS.sub("limit=2", code)
+def read_little(code, documents=2):
+    """The code with few documents of each corpus: whether it runs does not depend on how many there are."""
+    return DOCUMENTS.sub(f"limit={documents}", code)
 
 
 class Quick(AsyncKernelManager):
@@ -74,11 +74,11 @@ def save_language_model(folder):
     return folder
 
 
-def check_notebook(script, folder):
-    """In a kernel of its own, as in a person's hands."""
+def check_notebook(script, folder, documents=2):
+    """In a kernel of its own, as in a person's hands, with few `documents` of each corpus."""
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     for cell in notebook.cells:
-        cell.source = read_little(cell.source)
+        cell.source = read_little(cell.source, documents)
     client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}})
     client.kernel_manager_class = Quick
     client.execute()
