@@ -242,7 +242,8 @@ def test_a_terminal_shows_each_number_under_its_name():
 def test_networks_are_counted_by_what_carries_their_anisotropy():
     sentences = describe_atlas(table_of_two_stacks())
     assert sentences == [
-        "Anisotropic in the strongest layer: 2 of 2.",
-        "Of these, centring removes it in 1, and ten dimensions or fewer carry more than half of it in 1.",
-        "Heads that are sinks: in 1 of 1 whose attention was measured.",
+        "Anisotropic in at least one layer: 2 of 2.",
+        "In 1 of these, centring removes the anisotropy of the layer with the highest A.",
+        "In 1 of these, ten dimensions or fewer contribute more than half of its A.",
+        "With at least one sink head: 1 of the 1 whose attention was measured.",
     ]

@@ -413,9 +413,10 @@ def test_an_atlas_in_sentences():
         }
     )
     assert atlas.describe_atlas(table) == [
-        "Anisotropic in the strongest layer: 2 of 3.",
-        "Of these, centring removes it in 1, and ten dimensions or fewer carry more than half of it in 1.",
-        "Heads that are sinks: in 1 of 2 whose attention was measured.",
+        "Anisotropic in at least one layer: 2 of 3.",
+        "In 1 of these, centring removes the anisotropy of the layer with the highest A.",
+        "In 1 of these, ten dimensions or fewer contribute more than half of its A.",
+        "With at least one sink head: 1 of the 2 whose attention was measured.",
     ]
     assert atlas._label_rows(table) == ["a, e", "a, d", "b"]
     made = types.SimpleNamespace(x=0.5, x_low=0.4, x_high=0.6, y=NAN, y_low=NAN, y_high=NAN)

@@ -13,7 +13,7 @@ from anisoscope_papers.training.entropy_forms import FORMS
 
 FINISHED = RESULTS / "fosse2023" / "finished"
 HEADS = {
-    "row": "H(p) / ln n: what the penalty acts on",
+    "row": "the penalty acts on H(p) / ln n",
     PLAIN: "H(p) / ln(n − 1)",
     "columns": "H(softmax of the column sums) / ln(n − 1)",
     AGAIN: "H(softmax of p) / ln(n − 1)",
@@ -62,7 +62,8 @@ def _behind(forms: pd.DataFrame) -> str:
             found = [estimate_plain(here, kind) for kind in (DRAWN, ONE_WORD)]
             cells = [f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in found]
             rows.append((here.title, str(here.numbers["published"]), *cells, str(here.numbers["next"])))
-    return _table(("corpus", "published at λ = 0", DRAWN, ONE_WORD, "published at λ = 0.0001"), *rows)
+    kinds = ("plain H, if logits are normal", "plain H, if one word is above the rest")
+    return _table(("corpus", "published at λ = 0", *kinds, "published at λ = 0.0001"), *rows)
 
 
 def _ours(measured: pd.DataFrame) -> str:
@@ -82,48 +83,70 @@ def _ours(measured: pd.DataFrame) -> str:
 ASKED = """
 # From H = .988 to the code that made it
 
-Table 4 of Fosse et al. 2023 gives the entropy of the attention of `[CLS]`: on HateXplain .988 without a penalty and
-.31 with the smallest one, on e-SNLI .999 and .576, on YelpHat .47 and .48. Two of the three corpora look as if
-attention had been nearly uniform until it was penalised. It was most likely not: the number at λ = 0 is another
-quantity. With p the row of `[CLS]` over the n tokens of an utterance, the authors' public code has held these forms
-of H (definitions: `training/entropy_forms.py`); lowest and highest mean at the lengths that are measured:
+Table 4 of Fosse et al. 2023 gives H, the normalised entropy of the attention of `[CLS]`. λ is the weight of a penalty
+on this entropy. Without the penalty (λ = 0) and with the smallest one (λ = 0.0001), the table has these values of H:
+
+| | λ = 0 | λ = 0.0001 |
+| --- | --- | --- |
+| HateXplain | .988 | .31 |
+| e-SNLI | .999 | .576 |
+| YelpHat | .47 | .48 |
+
+On HateXplain and e-SNLI it looks as if attention had been nearly uniform until it was penalised. Most likely it was
+not: the two numbers at λ = 0 come from another formula than the rest of the table.
+
+The authors' public code has used three formulas for H in turn. We call them forms A, B and C. Let p be the row of
+`[CLS]`: its attention to the n tokens of a text. H(p) is the entropy of p. The column sums add up the attention that
+each token gets from all tokens. The first line of the next table is no form of H, but what the penalty acts on. The
+numbers are the lowest and the highest possible mean over the texts of each corpus (`training/entropy_forms.py`). Form A
+can exceed 1 because it divides by the logarithm of n − 1, not n:
 """
 
 SIMULATED = """
-**Form C cannot look sharp.** Weights lie in [0, 1]; a softmax of them hardly differs from a uniform row. All of the
-attention on one word gives the floors above: .976 where form A says 0.
+**Form C cannot look sharp.** Attention weights lie between 0 and 1, and a softmax of such numbers hardly differs from a
+uniform row. Even if all attention is on one word, form C of HateXplain is .976, where form A is 0.
 
 The history of the code (github lolofo/AttentionGeometry, and Kihansi95/ExplanationPairSentencesTasks before it):
 
-1. The file *pur_attention_key_reg* logged H with `Entropy(normalize=True)`, that is form C.
-2. Notebook commit `8f97bcc` (14 December 2022) is the first to hold the published λ = 0 row of HateXplain (K .745, V
-   .578).
-3. Commit `2485546`, 41 seconds later (22:55:47), sets `normalize=False`: form A from then on.
-4. The runs with λ > 0 exist only in the repository of 2023. So does the YelpHat row, which was trained again. All
-   of these are form A, so H does not jump from one λ to the next.
+1. The file *pur_attention_key_reg* logged H with `Entropy(normalize=True)`. This is form C.
+2. The notebook commit `8f97bcc` (14 December 2022) is the first that contains the other two published numbers of
+   HateXplain at λ = 0: sim(K) = .745 and sim(V) = .578.
+3. Commit `2485546`, 41 seconds later (22:55:47), sets `normalize=False`. From then on the code has form A.
+4. The runs with λ > 0 exist only in the repository of 2023. So does the row of YelpHat, which was trained again. All
+   of these numbers are in form A. So H of YelpHat does not jump between λ = 0 and λ = 0.0001, and the others do.
 
-So λ = 0 was published in form C on HateXplain and e-SNLI, and everything else in form A. No notebook prints .988 or
-.999 themselves; this is the reading that fits all of the rest. What plain H stands behind them? Rows that are drawn,
-at the lengths of each corpus, in both forms:
+So the H of HateXplain and e-SNLI at λ = 0 was most likely published in form C, and every other H in form A. No notebook
+prints .988 or .999, so this is not certain. But it agrees with everything else that we found.
+
+Which H in form A (*plain H*) belongs to .988 and .999 in form C? We simulated rows of attention that are as long as the
+texts of each corpus, from uniform to sharp, and computed both forms of them. There are two kinds of rows: the attention
+logits (scores) are drawn from a normal distribution, or one word has a higher logit than all others. The table has the
+plain H of those rows whose form C is the published number. In brackets is the range of plain H for all numbers that
+round to the published one (the middle 95 % of 50 simulations). The last column is the published H at λ = 0.0001, which
+is in form A:
 """
 
 PRINTED = """
-(The mean over 50 draws of scores; in brackets: every plain H that rounds to the published number, in the middle 95 % of
-the draws.) On HateXplain the number behind .988 is between .26 and .59, and for scores as a random row has them .29
-(.26 to .33), beside the .31 of the next λ: no fall at all. On e-SNLI form C is so flat that .999 says little: a plain H
-of .71 to .94. The same command makes the table again, in seconds and with
-nothing trained:
+On HateXplain the plain H behind .988 is between .26 and .59. If logits are normal, it is .29 (.26 to .33), and the
+published H at λ = 0.0001 is .31: then H does not fall at all. On e-SNLI form C is so flat that .999 says little: the
+plain H is between .71 and .94. This command makes the table again. It takes seconds and trains nothing:
 
     anisoscope reproduce fosse2023 --only forms --settings finished
 
-A notebook of the authors (`2022-11-03 Contextualization…`, cell 12) prints the H of 41 runs at λ = 0, most likely of
-form B. Its one-layer runs, beside ours:
+A notebook of the authors (`2022-11-03 Contextualization…`, cell 12) prints the H of 41 runs at λ = 0, most likely in
+form B. The table compares its three runs of one-layer models with ours (means over seeds, in all three forms; *step 0*
+is before training):
 """
 
 FOLLOWS = """
-What follows for "quasi-uniform attention": the .988 is no evidence of it, and the .47 of YelpHat and the printed
-runs, none above .34, speak against it; .999 on e-SNLI would be flat attention, which no printed run has. In form A
-our models are nearly uniform at step 0 and sharp once they have learnt. Table 4 here compares λ = 0 on those two
-corpora with ours in form C, with a margin of .003, since form C has hardly more than .02 to vary in; all the rest in
-form A.
+The paper calls attention "quasi-uniform". What do these numbers say about that?
+
+- The .988 of HateXplain is no evidence for it.
+- The .47 of YelpHat and the printed runs speak against it: no printed H is above .34.
+- The .999 of e-SNLI, even in form C, needs rather flat attention (a plain H of .71 or more). The printed runs of e-SNLI
+  are not flat: most likely in form B, they have .34 or less.
+- In form A, our models are nearly uniform at step 0 and sharp after training.
+
+So our table 4 compares the published H with ours in form C for λ = 0 on HateXplain and e-SNLI, and in form A elsewhere
+([the table](fosse2023.md#the-papers-tables-and-figures-in-its-order)).
 """

@@ -69,17 +69,17 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     heads.
     """
     anisotropic = [row for row in iter_rows(table) if row.verdict == "anisotropic"]
-    sentences = [f"Anisotropic in the strongest layer: {len(anisotropic)} of {len(table)}."]
+    sentences = [f"Anisotropic in at least one layer: {len(anisotropic)} of {len(table)}."]
     if anisotropic:
         causes = [str(row.cause) for row in anisotropic]
         by_mean = sum("the mean" in cause.split(", ") for cause in causes)
         by_few = sum("dimension" in cause for cause in causes)
-        text = f"Of these, centring removes it in {by_mean}, and ten dimensions or fewer carry more than half of it in"
-        sentences.append(f"{text} {by_few}.")
+        sentences.append(f"In {by_mean} of these, centring removes the anisotropy of the layer with the highest A.")
+        sentences.append(f"In {by_few} of these, ten dimensions or fewer contribute more than half of its A.")
     heads = table[table["heads"].notna()]
     if len(heads):
         with_sinks = int(heads["sink_heads"].gt(0).sum())
-        sentences.append(f"Heads that are sinks: in {with_sinks} of {len(heads)} whose attention was measured.")
+        sentences.append(f"With at least one sink head: {with_sinks} of the {len(heads)} whose attention was measured.")
     return sentences
 
 
@@ -113,7 +113,7 @@ def tabulate(table: pd.DataFrame) -> PageTable:
     """Return the table of the atlas page: values with their intervals, one row for each network and stack."""
     labelled = zip(_label_rows(table), iter_rows(table), strict=True)
     rows = [_build_row(label, row) for label, row in labelled]
-    caption = "A with its 95 % interval; behind @ stands the layer, 0 is the input of the first block."
+    caption = "A with its 95 % interval. The number after @ is the layer; layer 0 is the input of the first block."
     return PageTable(caption, HEAD, tuple(rows))
 
 
