@@ -23,7 +23,9 @@ def page() -> str:
         lines.append(table_row([f"{value} {ends}".strip() for value, ends in row]))
     names = [network.get("name", network["model"]) for network in tomllib.loads(LIST.read_text("utf-8"))["network"]]
     absent = [name for name in names if name not in set(table["network"])]
-    missing = f"Not measured, because they come from the hub or another package: {', '.join(absent)}.\n" if absent else ""
+    missing = ""
+    if absent:
+        missing = f"Not measured, because they come from the hub or another package: {', '.join(absent)}.\n"
     return f"""# Atlas of real networks
 
 One table of all trained networks that we have: how anisotropic their layers are, what causes it, and how many heads are
@@ -72,7 +74,7 @@ name = "mine"
 model = "checkpoints/step-1000"
 ```
 
-`name`, `modality` and `family` set what the columns *network*, *reads* and *family* show. `stack` chooses the encoder or
-the decoder, if a network has both. `$NAME` in `model` and `corpus` is a variable of the environment. On the command
+`name`, `modality` and `family` set what the columns *network*, *reads* and *family* show. `stack` chooses the encoder
+or the decoder, if a network has both. `$NAME` in `model` and `corpus` is a variable of the environment. On the command
 line, `--only NAME` measures only the networks of these names.
 """

@@ -19,7 +19,7 @@ PAPERS: dict[str, Any] = tomllib.loads(TEXT.read_text("utf-8"))
 
 
 def page(paper: str) -> str:
-    """Return the page of a paper: five paragraphs, its claims with our numbers, limits, and what only a hub can decide."""
+    """Return the page of a paper: five paragraphs, claims with our numbers, limits, and what needs a hub."""
     text, studies = PAPERS[paper], [study for study in find_studies() if study.paper == paper]
     lines = [f"# {text['title']}", "", text["of"], ""]
     lines += [f"{i}. {findings.fill(paragraph)}" for i, paragraph in enumerate(text["five"], start=1)]
