@@ -2,6 +2,7 @@
 """The page on large models and many processes; its tables are made by the function that tells the cost of a run."""
 
 import json
+import math
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,8 @@ WINDOWS, TOKENS = 512, 10**9
 LONG = 4096  # tokens of the window whose kernels are counted
 FLOPS = 1e14
 """Products a second that a large GPU may reach in bfloat16: for hours, not a measurement."""
+SUPERSCRIPT = {14: "¹⁴", 15: "¹⁵"}
+"""Powers of ten in print."""
 
 
 def costs() -> dict[str, tuple[Cost, Cost]]:
@@ -120,7 +123,7 @@ def page() -> str:
             format_bytes(plain.weights),
             format_bytes(plain.sums),
             format_bytes(plain.sample),
-            format_bytes(plain.moments),
+            format_bytes(plain.moments) if plain.moments else "not measured",
             format_bytes(spectrum.moments),
         ]
         rows.append(f"| {name} | {' | '.join(cells)} | {format_bytes(plain.state)} |")
@@ -132,7 +135,7 @@ def page() -> str:
         memory="\n".join(rows),
         products="\n".join(run),
         windows=WINDOWS,
-        flops=f"{FLOPS:.0e}",
+        flops=f"10{SUPERSCRIPT[round(math.log10(FLOPS))]}",
         checked="\n".join(checked()),
         planned="\n".join(planned()),
         kernels="\n".join(launches.table(LONG)),
@@ -160,14 +163,18 @@ Choose by your data:
 
 ## Memory
 
-Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). The spectrum needs second moments: the
-mean product of every pair of dimensions:
+Memory for a model in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors):
 
-| model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
+- *sums* are for all metrics except the spectrum.
+- *sample*: some metrics need single vectors, so a random sample of them is kept.
+- *second moments* are the mean products of all pairs of dimensions. The spectrum needs them.
+- *state file* is what is saved on disk by default, so that the run can be continued and merged.
+
+| model | weights | sums | sample | second moments, by default | second moments, with `--spectrum-groups 1` | state file |
 |---|---|---|---|---|---|---|
 {memory}
 
-- The spectrum is measured by default only at sites of up to 2,048 dimensions. If you want it at wider sites, too, use
+- By default, the spectrum is measured only at sites of up to 2,048 dimensions. If you want it at wider sites, too, use
   `--spectrum-groups 1`, or measure `--panel spectrum` alone.
 - `--layers 0,8,16,-1` measures only these layers. Their records are the same as if all layers were measured.
 - The state is saved every minute, and at once on Ctrl-C or SIGTERM. A large state is saved less often, so that at most 5 MB are
@@ -179,10 +186,10 @@ mean product of every pair of dimensions:
 ## Time
 
 Matrix products for one token, in windows of {windows} tokens. The column *model* counts the model's own products. The next three columns
-are panels: the products that they add, as a share of the model's. *hours* is the time of the model alone for 10⁹ tokens at {flops} products
-a second; it gives a sense of scale and was not measured.
+are panels: the products that they add, as a share of the model's. (The spectrum is with `--spectrum-groups 1`.) *hours* is the time of
+the model alone for 10⁹ tokens at {flops} products a second. It was not measured; it only shows the order of magnitude.
 
-| model | model | hidden | attention | spectrum | hours |
+| | model | hidden | attention | spectrum | hours |
 |---|---|---|---|---|---|
 {products}
 
@@ -190,7 +197,7 @@ Products are only a part of the time: exponentials and memory reads are left out
 encoder, float32; [more on speed](limit.md)). For `hidden` and attention, most of the time is spent on other things than products. The
 spectrum takes less time than its products suggest, because a CPU computes only half of a symmetric product.
 
-| window | panels | products added to the model's | processor time added to the bare pass |
+| window | panels | products added to the model's | processor time added to the forward pass |
 |---|---|---|---|
 {checked}
 
@@ -208,7 +215,7 @@ There are two ways to measure:
 The *roofline* is a lower bound of the time. For each kernel it is the longest of three times: its bytes at {rate} TB per second, its products at {half}
 Tflop per second in bfloat16 and {single} in float32, and its exponentials (as powers of two) at {powers}·10¹² per second. These rates are from the data sheet of an H100.
 
-| measured in a layer | by | kernels | GB | roofline ms | roofline, divided by the layer's |
+| measured in a layer | by | kernels | GB | roofline ms | roofline, divided by that of the layer itself |
 |---|---|---|---|---|---|
 {kernels}
 
@@ -325,11 +332,12 @@ rng = np.random.default_rng(0)
 first, second = (anisoscope.State(panel="hidden") for _ in range(2))
 first.add(rng.normal(size=(500, 16)) + 1, units=[f"a-{{i}}" for i in range(500)])  # one worker
 second.add(rng.normal(size=(500, 16)) + 1, units=[f"b-{{i}}" for i in range(500)])  # another
-run = first.merge(second).finish()  # State.save, State.load and pickle carry them
+run = first.merge(second).finish()
 print(run.table()[["A", "low", "high"]].round(2))
 ```
 
-Name the units (documents, speakers): the same name means the same unit in every state. A state does not grow with the data, except for 8 bytes
+A state can be saved, loaded and pickled (`State.save`, `State.load`), so workers can send it. Name the units (documents, speakers): the same
+name means the same unit in every state. A state does not grow with the data, except for 8 bytes
 for each unit.
 
 There are examples to copy. The first lines of each say how to start it:
@@ -347,12 +355,12 @@ sbatch --array=0-7 --wrap 'python job_array.py texts states $SLURM_ARRAY_TASK_ID
 python job_array.py texts states          # after all have ended: adds the states to one run
 ```
 
-The tests run small versions of the three examples. (Ray is tested only if it is installed; it was Ray 2.60, with two workers on one machine.) Their
+The tests run small versions of the three examples. (Ray is tested only if it is installed. We used Ray 2.60 with two workers on one machine.) Their
 numbers equal those of one process to 1e-12.
 
 ## What was not run
 
-There was no GPU when this was written. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
+We had no GPU when we wrote this. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
 devices, and counts how often the host waits.
 
 - On that device the records equal those of the CPU to 1e-8. The host does not wait more often if more layers are measured: with three layers it

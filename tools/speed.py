@@ -67,8 +67,8 @@ SPECTRUM_INTERVALS = (
     "participation ratio",
     "IsoScore",
 )
-COSTS = ("dtype, attention", "bare / float32 bare", "all / bare", "added / float32 bare", "bare against bare", "load")
-LIMITS = ("window", "panel", "cannot do without", "at the rates above", "measured", "measured / limit")
+COSTS = ("dtype, attention", "bare pass", "all / bare pass", "added time", "bare against bare", "load")
+LIMITS = ("window", "panel", "work", "time at these rates", "measured time", "measured / time at these rates")
 
 
 def _table(head: tuple[str, ...], rows: list[list[Any]]) -> str:
@@ -255,7 +255,7 @@ def _cell(value: Any) -> str:
 
 OTHERS = {
     "first_answer": (
-        "**The first answer.** Seconds from the start of `make demo`'s command with two threads: median (smallest – largest). `benchmarks/first_answer.py`",
+        "**The first answer.** Seconds from the start of the command of `make demo` until it prints what it found, and until the report is written. Two threads; median (smallest – largest) of so many runs. `benchmarks/first_answer.py`",
         ("until", "seconds", "times", "load"),
     ),
     "modalities": (
@@ -263,11 +263,11 @@ OTHERS = {
         ("model", "threads", "processor", "wall", "load"),
     ),
     "scale": (
-        "**Scale.** A tiny model, so that nearly all time is spent on measuring. `benchmarks/scale.py`",
+        "**Scale.** Time and memory as the corpus grows. The model is tiny, so nearly all time is spent on measuring. *size* is the size of the corpus: 1, 10 or 100 times 20,000 tokens. The last row is the time to merge 1,000 shards. *peak MiB* is the peak memory of a process, minus its memory before the first batch. `benchmarks/scale.py`",
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
     ),
     "sizes": (
-        "**Sizes that people use.** Ratios to the bare pass; random weights, sequences of unequal lengths, some layers of the model. `benchmarks/sizes.py`",
+        "**Sizes that people use.** Ratios to the bare pass, for the first layers of models with random weights. Sequences are of unequal lengths. `benchmarks/sizes.py`",
         ("model", "layers", "dtype", "length", "padding", "panels", "processor", "wall", "load"),
     ),
     "vectors": (
@@ -283,7 +283,7 @@ OTHERS = {
         ("case", "threads", "ms a step", "batches", "forward", "backward", "penalty", "optimiser", "rest", "load"),
     ),
     "peers": (
-        "**Other tools** for the same statistic. *processor* is their time divided by ours; *beyond* (the forward passes) is their time divided by ours, both without the forward passes. *apart* is the largest difference between the two numbers. `benchmarks/peers.py`",
+        "**Other tools** for the same statistic. *processor* is their time divided by ours. *beyond* is the same after the time of the forward passes is subtracted from both. *apart* is the largest difference between their numbers and ours. `usual` is a script that keeps all hidden states, `eager` is transformers with `output_attentions=True`, `lens` is TransformerLens. `benchmarks/peers.py`",
         ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
     ),
 }
@@ -291,10 +291,10 @@ OTHERS = {
 SIZES = """- Vectors are measured before the first layer too, so a model of few layers has a larger ratio than the whole one.
 - This CPU multiplies bfloat16 matrices in hardware (AMX), and the bare pass in bfloat16 takes a third of its time in float32. Measuring stays in float32,
   because the results of bfloat16 products are rounded to 8 bits on a CPU. So for models in bfloat16 the share of measuring is largest.
-- It reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""
+- This machine reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""
 
 PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
-  passes it takes more than five times as long. No other tool reaches five times.
+  passes it takes more than five times as long. No other tool needs that much.
 - torchmetrics with one object per site makes the same sums, and takes about as long.
 - IsoScore's package is quicker than ours on a corpus this short. Ours computes seven measures with intervals, which takes 63 reductions of
   384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""
@@ -339,8 +339,8 @@ with its own transpose, of which half is computed. *scores*: queries times keys,
 
 {rates}
 
-The next table has, for each panel, the work that it cannot avoid, the time that this work would take at the rates above, and the measured time. Times
-are shares of the forward pass (`benchmarks/limit.py`):
+The next table has, for each panel, the *work* that it cannot avoid, the time that this work would take at the rates above, and the measured time. Both
+times are shares of the time of the forward pass (`benchmarks/limit.py`):
 
 {limits}
 
@@ -364,7 +364,7 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Training** of small models (`anisoscope train`). The model takes more than nine tenths of the time of a step. In the smallest one, the attention-only
   classifier, it takes less: of the 10 ms of a step, the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
 
-## Rows from fused products
+## Attention rows from torch's fused attention
 
 Our blocks of rows compute attention weights and then statistics of them. torch's fused attention never forms the weights, but three calls of it give
 some of the statistics:
@@ -373,8 +373,8 @@ some of the statistics:
 2. the length (norm) of each row, from the log-sum-exp at twice the scale;
 3. the attention that each key receives, with queries and keys exchanged.
 
-They do not give the largest or the smallest weight. The table has their time as a multiple of the time of our blocks, which give all of these (one
-thread, processor time, `benchmarks/fused_rows.py`).
+They do not give the largest or the smallest weight. The table has their time as a multiple of the time of our blocks, which give all of these
+statistics (one thread, processor time, `benchmarks/fused_rows.py`).
 
 - *three products*: the three calls, which would replace the blocks of `--attention model`.
 - *one product*: only the first of the three calls, for the entropy. (It takes as long as the model's own attention call.)
@@ -432,8 +432,13 @@ Processor time of each dtype, one thread ({dtypes_machine}):
 
 {costs}
 
-*float32 bare* is the bare pass in float32 with `sdpa`. Measuring uses at least float32, whatever the model's dtype is. So its share of
-the time is larger if the model itself is faster. No dtype was timed or compared on a GPU.
+- *bare pass*: its time, as a multiple of the bare pass in float32 with `sdpa`.
+- *all / bare pass*: the time with all panels, as a multiple of the bare pass of the same row.
+- *added time*: the time that all panels add to the bare pass, as a multiple of the bare pass in float32 with `sdpa`.
+- *bare against bare*: a control, as above.
+
+Measuring uses at least float32, whatever the model's dtype is. So all dtypes but float64 have about the same *added time*, and measuring has a larger share
+of the time if the model itself is faster. No dtype was timed or compared on a GPU.
 
 ## Other measurements
 

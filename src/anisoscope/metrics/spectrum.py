@@ -10,10 +10,10 @@ Formula    λ: eigenvalues of the centred covariance; p = λ/Σλ; q = √λ/Σ�
            cosine_square = d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
 Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d]: 1 for isotropic directions. It also
            detects elongated clouds whose A is 0.
-Unit       dimensions (ranks); none otherwise. Precision: products are summed in float64, with one exception. They are
-           summed in float32 if there are more than 4·d vectors, in float32, of more than 128 dimensions. The batch
-           size then changes ranks by up to 1e-5 (relative; this was seen after a normalisation that removes one
-           direction), and other values by 1e-7.
+Unit       dimensions (ranks); none otherwise. Precision: products are summed in float64. One exception: if a site has
+           more than 128 dimensions and more than 4·d vectors, those of float32 are first summed in float32. Then the
+           batch size changes ranks by up to 1e-5 (relative; seen after a normalisation that removes one direction),
+           and other values by 1e-7.
 Undefined  fewer than two vectors; no variance; isoscore at d = 1. If n < d, all ranks are biased low.
 Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore:
            Rudman et al. 2022.
