@@ -22,19 +22,19 @@ from anisoscope.axes import LAYER_QUANTITIES
 from anisoscope.registry import list_entries_of
 
 ENVIRONMENT = {
-    "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
+    "ANISOSCOPE_DATA": "a folder of corpora: its files and folders can be named without their path",
     "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
-    "ANISOSCOPE_GOLDEN": "a folder of fixtures, for tests alone",
-    "ANISOSCOPE_CACHE": "another folder for what is remembered of code and weights (default: below the user's cache)",
+    "ANISOSCOPE_GOLDEN": "a folder of fixtures, only for tests",
+    "ANISOSCOPE_CACHE": "another folder for remembered hashes of code and weights (default: below the user's cache)",
     "HF_HOME": "the cache of models and data sets of the hub",
-    "HF_ENDPOINT": "another hub",
+    "HF_ENDPOINT": "the address of another hub",
     "HF_TOKEN": "access to gated models and data sets",
-    "HF_HUB_OFFLINE": "1: ask no hub, read the cache only",
+    "HF_HUB_OFFLINE": "1: send no requests to the hub, read only the cache",
     "OMP_NUM_THREADS": "threads of the arithmetic on a CPU",
-    "OMP_WAIT_POLICY": "how they wait (default: PASSIVE; where they spin, two cores take a third longer)",
-    "RANK, WORLD_SIZE": "set by torchrun: this process' number and how many there are",
-    "COLUMNS": "width of the terminal, where it is not known",
-    "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
+    "OMP_WAIT_POLICY": "how these threads wait (default: PASSIVE; with ACTIVE, two cores take a third longer)",
+    "RANK, WORLD_SIZE": "set by torchrun: the number of this process, and how many processes there are",
+    "COLUMNS": "width of the terminal, if it is not known",
+    "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two also replace the progress bar by lines now and then",
 }
 """Variables of the environment that the program reads."""
 
@@ -178,7 +178,7 @@ def commands() -> str:
     pages += [table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
     pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
     pages += [table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
-    intro = "The help text of every command (`anisoscope COMMAND --help`), the most used first."
+    intro = "The help text of every command (`anisoscope COMMAND --help`), with the most used commands first."
     added = "The second package, anisoscope-papers, adds `reproduce` and `train` ([their options](papers-commands.md))."
     return f"# The command line\n\n{intro} {added}\n\n" + "\n".join(pages)
 

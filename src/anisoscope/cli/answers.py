@@ -37,20 +37,27 @@ CURES_HELP = (
 
 
 def cure(
-    vectors: Annotated[Text, option("file of vectors, run folder, or model, as measure takes them", INPUT)],
+    vectors: Annotated[Text, option("file of vectors, run folder, or model, as for measure", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,
     view: Format = FORMAT,
     *,
-    corpus: Annotated[Text | None, option("of a model: what it is measured on, as measure takes it", INPUT)] = None,
-    limit: Annotated[Whole | None, Field(ge=1), option("of a model: the first units of the corpus only", INPUT)] = None,
+    corpus: Annotated[Text | None, option("for a model: what it is measured on, as for measure", INPUT)] = None,
+    limit: Annotated[
+        Whole | None, Field(ge=1), option("for a model: the first units of the corpus only", INPUT)
+    ] = None,
     cures: Annotated[Text, option(CURES_HELP, WHAT)] = "",
-    pairs: Annotated[FilePath | None, option("file of as many vectors: row i is the pair of row i", INPUT)] = None,
+    pairs: Annotated[
+        FilePath | None,
+        option("file with as many vectors: its row i belongs to row i (a question and its answer)", INPUT),
+    ] = None,
     layer: Annotated[
         Text | None,
         option("which layer, if there are several (5, final, decoder 5); default: the highest anisotropy A", INPUT),
     ] = None,
-    seed: Annotated[Whole, Field(ge=0), option("which half of the units cures are fitted on", WHAT)] = 0,
+    seed: Annotated[
+        Whole, Field(ge=0), option("seed that decides on which half of the units cures are fitted", WHAT)
+    ] = 0,
     write: Annotated[FilePath | None, option("write the vectors that the chosen cure gives (.npy)", OUTPUT)] = None,
     save: Annotated[
         FilePath | None, option("save the chosen cure, for anisoscope apply (.safetensors)", OUTPUT)

@@ -15,11 +15,11 @@ from anisoscope.registry import list_entries_of
 
 EXIT_CODES = {
     0: "done",
-    1: "unexpected: a bug, to be reported with the lines shown, or a reader of stdout that went away",
-    2: "usage: an option, or options that contradict each other",
-    3: "model: not found, not readable, not trusted, or a training that diverged",
+    1: "unexpected: a bug (please report it with the lines shown), or the program that reads stdout has ended",
+    2: "usage: a wrong option, or options that contradict each other",
+    3: "model: not found, not readable or not trusted, or its training diverged",
     4: "corpus: not found, not readable, or nothing in it to measure",
-    5: "measurement: a place that never fires, sums that do not fit together",
+    5: "measurement: a site that the model never computes, or sums that do not fit together",
     6: "output: a folder that cannot be written or read",
     7: "partial: some models or data were unavailable and were skipped (reproduce, atlas)",
     8: "condition: a run differs from the first as --fail-if says (compare)",
@@ -57,24 +57,24 @@ COMMANDS: dict[str, Command | Group] = {
         "Compare runs with the first one, layer by layer, with an interval for each difference.\n\n"
         "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
         "what else differs between them. A model or a file of vectors can be named in place of a run. It is measured "
-        "first, into runs/, and found there the next time. Of a measured series, every checkpoint is compared with "
-        "the first.",
+        "first, into runs/, and found there the next time. If one measured series is named, each of its checkpoints "
+        "is compared with the first.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "atlas": Command(
         "anisoscope.cli.atlas:atlas",
         "Measure every network of a list, and make one table and one page of them.\n\n"
         "A list is a TOML file: a [[network]] table for each, with model, corpus and other options of measure, and "
-        "[defaults] for all. Networks that are finished are not measured again; those that cannot be had are left out, "
-        "named, and the exit code says so.",
+        "[defaults] for all. Networks that are finished are not measured again. Unavailable networks are skipped and "
+        "listed; the exit code is then 7.",
         "anisoscope atlas networks.toml --output runs/atlas",
     ),
     "cure": Command(
         "anisoscope.cli.answers:cure",
         "Try cures for anisotropy on vectors, a run or a model, and say which one fits.\n\n"
-        "Of a run the vectors that it sampled are taken, of one layer; a model is measured for them. Each cure is "
-        "fitted on one half of the units and tried on the other: A, neighbours, and with labels or pairs what it does "
-        "to the task, with paired intervals. A cure that harms the task is shown as such.",
+        "A run has a sample of the vectors of each layer; cures are tried on the sample of one layer. A model is "
+        "measured first. Each cure is fitted on one half of the units and tried on the other half. The table shows "
+        "what it does to A and to neighbours; with labels or pairs, also to the task, and which cures harm it.",
         "anisoscope cure vectors.npy --cures centre,whiten,remove-top:1..3",
     ),
     "apply": Command(
@@ -85,7 +85,7 @@ COMMANDS: dict[str, Command | Group] = {
     "push": Command(
         "anisoscope.cli.publishing:push",
         "Push a run to the hub: a data set of its records, with a card and a badge.\n\n"
-        "Folders of this machine are taken out of every text, and the sample of vectors stays here. --dry-run writes "
+        "Paths of this machine are removed from every text, and the sample of vectors is not pushed. --dry-run writes "
         "the folder that would be pushed.",
         "anisoscope push runs/demo OWNER/NAME --dry-run",
     ),
@@ -97,12 +97,12 @@ COMMANDS: dict[str, Command | Group] = {
     "doctor": Command(
         "anisoscope.cli.answers:doctor",
         "Say what this installation can do: versions, devices, extras, folders.\n\n"
-        "Every package of every extra is tried; what is missing is named with the line that installs it.",
+        "Every package of every extra is tried. For each one that is missing, the line that installs it is shown.",
         "anisoscope doctor",
     ),
     "list": Command(
         "anisoscope.cli.reading:list_names",
-        "List what can be named: metrics, models, corpora, and what other packages add.",
+        "List the names that options accept: metrics, models, corpora, and what other packages add.",
         "anisoscope list corpora",
     ),
 }

@@ -31,7 +31,7 @@ def measure(
     *,
     dry_run: Annotated[
         bool,
-        option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT),
+        option("say what it would cost (for a series: list steps and seeds); load and measure nothing", OUTPUT),
     ] = False,
     report_to: Annotated[
         Names,

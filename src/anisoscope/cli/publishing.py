@@ -25,7 +25,7 @@ def push(
     licence: Annotated[Text, option("identifier of a licence for its card, as cc-by-4.0", OUTPUT)] = "",
     dry_run: Annotated[bool, option("write the folder that would be pushed, and push nothing", OUTPUT)] = False,
     output: Annotated[
-        FilePath | None, option("with --dry-run: the folder; default: RUN-to-push beside the run", OUTPUT, "-o")
+        FilePath | None, option("with --dry-run: the folder; default: RUN-to-push, next to the run", OUTPUT, "-o")
     ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,

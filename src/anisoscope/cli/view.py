@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Quiet = Annotated[bool, option("no progress", OUTPUT, "-q")]
 Config = Annotated[
     FilePath | None,
-    option('file of these options (limit = 20, panel = "hidden"), or a run folder: as that was measured', INPUT),
+    option('file of these options (limit = 20, panel = "hidden"), or a run folder, whose options are then used', INPUT),
 ]
 """The option of a command that reads its settings from a file too; what is typed goes before what the file says."""
 

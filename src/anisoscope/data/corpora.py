@@ -155,7 +155,11 @@ class Columns:
 
     text_column: Annotated[
         Text | None,
-        option("column of a table; default: guessed; given alone: only one text is read", INPUT),
+        option(
+            "column of the text in a table; default: guessed, as is the second text. If you name only this one, no "
+            "second text is read",
+            INPUT,
+        ),
     ] = None
     second_column: Annotated[Text | None, option("column of the second text", INPUT)] = None
     label_column: Annotated[Text | None, option("column of the class", INPUT)] = None

@@ -35,8 +35,8 @@ PANELS: tuple[Panel, ...] = ("hidden", "spectrum", "attention")
 """Panels that `all` means."""
 OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "extremes", "floor", "class")
 """Panels on request only: what the drift of queries and keys does (three times the cost of attention), sinks, massive
-activations and the largest logits, which cosines are noise (sentence models have it unasked), and the directions of
-classes, which labelled sequences have.
+activations and the largest logits, which cosines are noise (measured by default for sentence models), and the
+directions of classes, which labelled sequences have.
 """
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
@@ -81,9 +81,10 @@ class Settings:
         tuple[Panel, ...],
         split_names(PANELS),
         option(
-            "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-            "queries and keys does), extremes (sinks, massive activations, largest logits), floor (which cosines are "
-            "noise; sentence models have it unasked), class (directions of classes, of labelled vectors)",
+            "hidden, spectrum, attention, several with commas, or all of these three; on request only: alignment (what "
+            "the drift of queries and keys does), extremes (sinks, massive activations, largest logits), floor "
+            "(cosines of unrelated units; measured by default for sentence models), class (class directions, if "
+            "vectors have labels)",
             WHAT,
             shown="all",
             metavar="NAME,…",
@@ -103,8 +104,8 @@ class Settings:
         Whole | None,
         Field(ge=1, le=MOST_GROUPS),
         option(
-            "the same for the spectrum; default 8 up to 1,024 dimensions, 1 (no interval) up to 2,048, beyond it no "
-            "spectrum unless it alone is asked for",
+            "the same for the spectrum; default: 8 up to 1,024 dimensions, 1 (no interval) up to 2,048; beyond that no "
+            "spectrum, unless --panel spectrum alone is chosen",
             WHAT,
         ),
     ] = None
@@ -112,15 +113,15 @@ class Settings:
         Number,
         Field(gt=0, le=1),
         option(
-            "share of the tokens, drawn at random, whose spectrum is measured; with 50 tokens for each dimension ranks "
-            "are within 1 % of those of all tokens",
+            "share of the tokens, drawn at random, whose spectrum is measured; with 50 tokens for each dimension, "
+            "ranks differ by less than 1 % from those of all tokens",
             WHAT,
         ),
     ] = 1.0
     sample: Annotated[
         Whole,
         Field(ge=0, le=1 << 31),
-        option("vectors kept per site for what sums cannot give", WHAT),
+        option("vectors kept for each site, for metrics that need single vectors", WHAT),
     ] = 2048
     sample_heads: Annotated[bool, PYTHON_ONLY] = False
     seed: Annotated[
@@ -151,7 +152,7 @@ class Settings:
     tokens_first: Annotated[
         bool | None,
         option(
-            "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
+            "the outputs of blocks are [token, sequence, dim], or [sequence, token, dim]; default: read from the model",
             INPUT,
             negative="--sequences-first",
         ),

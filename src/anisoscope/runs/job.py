@@ -104,7 +104,7 @@ class LoadOptions:
     device_map: Annotated[
         Literal["auto", "balanced", "sequential"] | None,
         option(
-            "auto: blocks over all devices, and the CPU's memory, by accelerate; also balanced, sequential",
+            "auto: spread the blocks over all devices and the CPU's memory (accelerate); also balanced, sequential",
             MACHINE,
         ),
     ] = None
@@ -153,18 +153,18 @@ class VectorColumns:
     columns: Annotated[
         Text | None,
         option(
-            "of a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by "
-            "rules, and refused when two readings are possible",
+            "for a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by "
+            "rules; a file that can be read in two ways is refused",
             INPUT,
         ),
     ] = None
     unit_column: Annotated[
         Text | None,
-        option("of a file of vectors: the column (or array) that names the unit of each", INPUT),
+        option("for a file of vectors: the column (or array) with the unit of each vector", INPUT),
     ] = None
     label_column: Annotated[
         Text | None,
-        option("of a file of vectors: the column (or array) of its classes", INPUT),
+        option("for a file of vectors: the column (or array) with the class of each vector", INPUT),
     ] = None
 
 
@@ -182,7 +182,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         tuple[Whole, Whole],
         BeforeValidator(read_shard),
         option(
-            "I/N: the I-th of N parts: files of a folder of texts, else batches; put together with anisoscope merge",
+            "I/N: measure part I of N: files of a folder of texts, else batches; anisoscope merge joins the parts",
             MACHINE,
             shown="1/1",
             metavar="I/N",
@@ -192,7 +192,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     to_merge: Annotated[
         bool,
         option(
-            "this run is one of several, each of other files, that anisoscope merge will put together",
+            "this run will be joined with runs of other files, by anisoscope merge",
             MACHINE,
             negative=(),
         ),
@@ -200,7 +200,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     keep: Annotated[
         Whole,
         Field(ge=1),
-        option("of a series: downloaded checkpoints on the disk at a time", MACHINE),
+        option("for a series: how many downloaded checkpoints are on the disk at a time", MACHINE),
     ] = 2
     no_state: Annotated[
         bool,
@@ -330,22 +330,26 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     split: Annotated[
         Text,
         option(
-            "train, validation, test, another of the corpus, or all; default: test, and of a table without splits all "
-            "rows that the model was not trained on",
+            "train, validation, test, another split of the corpus, or all; default: test; if a table has no splits, "
+            "all rows that the model was not trained on",
             INPUT,
         ),
     ] = ""
-    split_seed: Annotated[Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)] = 0
-    limit: Annotated[Whole, Field(ge=1), option("utterances, the first of each class", INPUT)] = 999
+    split_seed: Annotated[Whole, Field(ge=0), option("seed of the splits, if the corpus has none", INPUT)] = 0
+    limit: Annotated[Whole, Field(ge=1), option("how many utterances are measured, the first of each class", INPUT)] = (
+        999
+    )
     max_length: Annotated[
         Whole | None,
         Field(ge=3),
-        option("longer utterances are cut, and counted", INPUT),
+        option("tokens; longer utterances are cut, and counted", INPUT),
     ] = None
     at: Annotated[
         At | None,
         option(
-            "whose vector represents an utterance: first token, last, mean, max; default: what the head reads", WHAT
+            "which vector represents an utterance: first, last, mean or max of its tokens; default: what the head "
+            "reads",
+            WHAT,
         ),
     ] = None
     parts: Annotated[
@@ -358,6 +362,8 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
             metavar="NAME,…",
         ),
     ] = PARTS
-    few: Annotated[Whole, Field(ge=1), option("utterances of what takes many passes", WHAT)] = 60
+    few: Annotated[
+        Whole, Field(ge=1), option("how many utterances are used for slow analyses (many passes each)", WHAT)
+    ] = 60
     seed: Annotated[Whole, Field(ge=0), option("seed of everything random", WHAT)] = 0
     batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = 4096
