@@ -18,10 +18,11 @@ from typed import invoke
 import anisoscope
 from anisoscope.api import classifiers, functions, working
 from anisoscope.api.run import Run
-from anisoscope.cli import measure_commands, view
+from anisoscope.cli import measure_commands, printed_tables, view
 from anisoscope.cli.comparing import CONDITION_MET
 from anisoscope.errors import UsageError
 from anisoscope.progress import interrupt_hint
+from anisoscope.runs.differences import NAME as REPLICATES, write_replicates
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import RunFolder, select
 
@@ -190,6 +191,97 @@ def test_a_dry_run_of_a_series_lists_its_steps(series):
     assert ["no such folder" in line for line in out if " step " in line] == [False, False, True]
 
 
+NAMED_COLUMNS = {"columns": "0-7", "unit_column": "speaker", "label_column": "class"}
+OPTIONS_OF_COLUMNS = "--columns 0-7 --unit-column speaker --label-column class"
+
+
+class Stop(Exception):
+    """What was asked for has been seen."""
+
+
+def stop(*_given, **_named):
+    raise Stop
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("measure x.npz --split train", {"split": "train"}),
+        ("measure x.npz --split train --dry-run", {"split": "train"}),
+        ("cure x.npz", {}),
+        ("apply fit.safetensors x.npz -o y.npy", {}),
+    ],
+)
+def test_columns_that_are_named_reach_each_reader_of_vectors(runs, asked, line, given):
+    """A reader that loses them decides by rules, and shows numbers of other columns."""
+    (runs / "x.npz").touch()
+    calls = asked(import_module("anisoscope.data.vector_files"), "open_vectors", stop)
+    with pytest.raises(Stop):
+        typed(f"{line} {OPTIONS_OF_COLUMNS} -q")
+    (((path,), named),) = calls
+    assert str(path) == "x.npz" and named == NAMED_COLUMNS | given
+
+
+def test_a_file_of_vectors_that_is_compared_is_read_of_the_split_that_is_named(runs, asked):
+    (runs / "x.npz").touch()
+    calls = asked(import_module("anisoscope.runs.models_as_runs"), "open_vectors", stop)
+    with pytest.raises(Stop):
+        typed("compare x.npz a --split train -q")
+    assert calls[0][1]["split"] == "train"
+
+
+def test_a_model_that_is_cured_is_measured_on_what_is_named(runs, asked):
+    calls = asked(functions, "measure_job", stop)
+    with pytest.raises(Stop):
+        typed("cure builtin:minilm --corpus text.txt --limit 7 -q")
+    (((job, _, quiet), _),) = calls
+    assert (job.model, job.corpus, job.limit, quiet) == ("builtin:minilm", "text.txt", 7, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [("measure builtin:minilm", "a"), ("measure vectors.npy", "b"), ("measure step-{0,10}", "of")],
+)
+def test_layers_are_logged_of_a_model_of_vectors_and_of_a_series(runs, asked, series, line, place):
+    assert series == []
+    asked(functions, "measure_job", RunFolder(runs / "a"))
+    asked(functions, "measure_vectors", RunFolder(runs / "b"))
+    (runs / "vectors.npy").write_bytes(b"")
+    trackers = import_module("anisoscope.monitor.trackers")
+    asked(trackers, "check_trackers")
+    calls = asked(trackers, "log_run", ["logged there"])
+    _, err = typed(f"{line} --report-to tensorboard,wandb -q")
+    (((records, names), where),) = calls
+    assert names == ("tensorboard", "wandb") and "logged there" in err
+    assert where == {"name": place, "folder": runs / place / "tensorboard"}
+    if place == "of":
+        assert sorted(records["step"].unique()) == [0, 10]
+    else:
+        pd.testing.assert_frame_equal(records, Run(runs / place).records)
+
+
+def test_the_tables_of_a_run_are_of_its_records_replicates_and_words(runs, asked):
+    records = synthetic_records(layers=2, heads=2)
+    folder = write_run(runs / "c", records, synthetic_manifest() | {"tokens": {"7": "the"}})
+    left_out = np.random.default_rng(0).normal(size=(len(records), 3))
+    write_replicates(folder / REPLICATES, np.arange(len(records)), left_out)
+    asked(functions, "measure_job", RunFolder(folder))
+    empty = view.Table(("layer",), [], pd.DataFrame())
+    of_layers = asked(printed_tables, "tabulate_layers", empty)
+    of_attention = asked(printed_tables, "tabulate_attention")
+    of_heads = asked(printed_tables, "tabulate_other_head_metrics")
+    asked(printed_tables, "tabulate_named_metrics", [])
+    of_extremes = asked(import_module("anisoscope.cli.extreme_tables"), "tabulate_extremes", [])
+    found = asked(import_module("anisoscope.runs.findings"), "findings", [])
+    for wide, heads in ((False, False), (True, False), (False, True)):
+        typed(f"measure builtin:minilm -q {'--wide' * wide} {'--heads' * heads}")
+        assert of_layers[-1][1] == {"wide": wide}
+        assert of_attention[-1][1] == of_extremes[-1][1] == {"wide": wide, "heads": heads}
+        for (_, replicates, *_), _ in (of_attention[-1], of_extremes[-1], of_heads[-1]):
+            np.testing.assert_array_equal(replicates, left_out)
+        assert of_extremes[-1][0][2] == found[-1][0][1] == {"7": "the"}
+
+
 def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, monkeypatch):
     (runs / "vectors.npy").write_bytes(b"")
     calls = asked(functions, "measure_vectors", RunFolder(runs / "a"))
@@ -264,6 +356,8 @@ def test_compare_fails_with_an_exit_code_of_its_own():
     assert app.run_command_line([*words, "A.last > .02"]) == 0
     assert app.run_command_line([*words, "A.last < .02"]) == CONDITION_MET == 8
     assert CONDITION_MET in app.EXIT_CODES
+    for two in (["A.last > .02", "--fail-if", "A.last < .02"], ["A.last < .02", "--fail-if", "A.last > .02"]):
+        assert app.run_command_line([*words, *two]) == CONDITION_MET, "one that is met is enough"
     with pytest.raises(UsageError, match=r"METRIC\.PLACE > NUMBER"):
         typed("compare a a -q --fail-if A.last")
     with pytest.raises(UsageError, match="mean_cosine"):
@@ -296,6 +390,36 @@ def test_classes_and_series_hand_on_their_keywords(runs, asked):
     (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.settings.seed) == ("step-*", "text.txt", 4)
     assert (str(place.output), place.overwrite, quiet, job.keep) == ("of", True, False, 4)
+
+
+def test_a_series_is_measured_as_it_is_asked_for(runs, asked):
+    calls = asked(import_module("anisoscope.runs.series"), "measure_series", SimpleNamespace(folder=runs / "a"))
+    for step in (0, 10):
+        (runs / f"step-{step}").mkdir()
+    for how in ({"keep": 4, "overwrite": True, "skip_bad": True}, {"keep": 2, "overwrite": False, "skip_bad": False}):
+        anisoscope.series("step-{0,10}", "text.txt", output="of", **how)
+        (checkpoints, job, folder), named = calls[-1]
+        assert [checkpoint.step for checkpoint in checkpoints] == [0, 10]
+        assert (job.corpus, folder) == ("text.txt", Path("of"))
+        assert {name: named[name] for name in how} == how
+
+
+def test_a_run_is_logged_where_it_is_asked_for(runs, asked):
+    calls = asked(import_module("anisoscope.monitor.trackers"), "log_run", ["there"])
+    run = Run(runs / "a")
+    assert run.log("tensorboard", "wandb", name="mine", folder="elsewhere") == ["there"]
+    run.log("trackio")
+    assert [given[1] for given, _ in calls] == [("tensorboard", "wandb"), ("trackio",)]
+    assert calls[0][1] == {"name": "mine", "folder": Path("elsewhere")}
+    assert calls[1][1] == {"name": "a", "folder": Path("runs/tensorboard")}
+
+
+def test_the_page_of_a_comparison_has_the_formats_that_are_asked_for(runs, asked):
+    calls = asked(import_module("anisoscope.report.comparison"), "write_comparison", "page")
+    found = anisoscope.compare(runs / "a", runs / "b")
+    found.report("there")
+    found.report("there", pdf=True)
+    assert [given[1:] for given, _ in calls] == [(Path("there"), ("svg",)), (Path("there"), ("svg", "pdf"))]
 
 
 def test_a_plot_is_as_wide_as_on_the_page(runs):

@@ -8,13 +8,15 @@ import pytest
 from typed import invoke
 
 import anisoscope
+from anisoscope.axes import Site
 from anisoscope.cli.answers import _tabulate_cures
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
 from anisoscope.cures.trial import CureTrial, Score, _choose, _compare, _split_units, try_cures
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
-from anisoscope.runs.curing import read_layer_of_run
+from anisoscope.runs.curing import _find_highest, read_layer_of_run
+from anisoscope.store import as_records
 from anisoscope.sums.jackknife import Estimate, wilson_interval
 
 NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
@@ -444,6 +446,31 @@ def test_units_labels_and_layers_of_files_are_those_of_the_arrays(tmp_path):
         told = invoke(["cure", *files, "--cures", "centre", "--format", "json", "-q"])
         records = pd.DataFrame(json.loads(told.stdout)["records"])
         np.testing.assert_allclose(records["after_low"].astype(float), expected["after_low"], atol=1e-9)
+
+
+def test_the_seed_decides_which_half_is_fitted_on_wherever_it_is_given(tmp_path):
+    x = draw_cloud(60, 8) + 1
+    np.save(tmp_path / "x.npy", x)
+    expected = try_cures(x, "centre", seed=3).table()
+    assert not expected.equals(try_cures(x, "centre").table())
+    pd.testing.assert_frame_equal(anisoscope.cure(x, cures="centre", seed=3).table(), expected)
+    told = invoke(["cure", tmp_path / "x.npy", "--cures", "centre", "--seed", "3", "--format", "json", "-q"])
+    records = pd.DataFrame(json.loads(told.stdout)["records"])
+    np.testing.assert_allclose(records["after"].astype(float), expected["after"], atol=1e-9)
+
+
+def test_the_layer_of_the_highest_a_is_one_of_its_own_stack():
+    """Both stacks have a layer 1: the one of the decoder is more anisotropic."""
+    rows = [{"stack": stack, "site": "hidden", "layer": layer, "value": value} for stack, layer, value in (
+        ("encoder", 0, 0.3), ("encoder", 1, 0.1), ("decoder", 0, 0.2), ("decoder", 1, 0.8)
+    )]  # fmt: skip
+    records = as_records(pd.DataFrame(rows), metric="mean_cosine")
+    for order in (rows, rows[::-1]):
+        layers = {}
+        for row in order:
+            site = Site(row["stack"], row["layer"], "hidden")
+            layers[f"{row['stack']} layer {row['layer']}"] = site, np.zeros((1, 2)), np.zeros(1, np.int64)
+        assert _find_highest(records, layers) == "decoder layer 1"
 
 
 def test_a_cure_is_applied_to_the_layer_that_is_asked_for(tmp_path):

@@ -1,15 +1,17 @@
 """Settings: what is typed, given in Python or read from a file is one object, checked by one rule."""
 
+import inspect
 import json
 from dataclasses import asdict, fields, replace
-from typing import Annotated, Literal
+from importlib import import_module
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import pytest
 from pydantic import Field
 from typed import invoke
 
 from anisoscope.cli import config, measure_commands, view
-from anisoscope.cli.app import app
+from anisoscope.cli.app import COMMANDS, app
 from anisoscope.cli.faults import explain_usage_error
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.settings import Settings
@@ -294,6 +296,20 @@ def test_every_option_of_a_command_has_its_help_and_stands_under_a_heading():
             assert {group.name for group in each.parameter.group} <= {
                 "Input", "What to measure", "Model", "Training", "Machine", "Output"
             }, (name, each.names)  # fmt: skip
+
+
+def test_names_that_a_command_is_given_by_itself_are_separated_there():
+    """A parameter arrives as it was typed: `--report-to tensorboard,wandb` named no tracker."""
+    commands = [entry for each in COMMANDS.values() for entry in getattr(each, "commands", {"": each}).values()]
+    found = []
+    for command in commands:
+        module, _, name = command.run.partition(":")
+        function = getattr(import_module(module), name)
+        for parameter, hint in get_type_hints(function, include_extras=True).items():
+            if get_args(hint)[: len(get_args(Names))] == get_args(Names):
+                found.append(parameter)
+                assert f"separate_names({parameter})" in inspect.getsource(function), (command.run, parameter)
+    assert {"report_to", "only", "component"} <= {*found}
 
 
 def test_every_setting_is_an_option_or_said_to_be_of_python_alone():

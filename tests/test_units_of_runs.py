@@ -14,6 +14,7 @@ from anisoscope.batch import Stream
 from anisoscope.charts import builders, export, style
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.models import blocks, devices, families, formats, hub, hub_faults, hub_memory, identity, other_libraries
+from anisoscope.report import card
 from anisoscope.runs import (
     across,
     attention,
@@ -127,6 +128,8 @@ def test_the_largest_activation_is_told_with_its_place():
     both = {"norm first": [*after_norm, *rows], "norm last": [*rows, *after_norm]}  # one number of two sites
     told = [next(extremes.extreme_findings(records(order), {"3": "[CLS]"})).text for order in both.values()]
     assert all("900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in text for text in told)
+    section = card.write_model_card(records(rows), {"tokens": {"3": "[CLS]"}})
+    assert f"- {found.text}" in section.splitlines(), "the word on a card too"
     (none,) = extremes.extreme_findings(records(massive(1, 50.0, 0.0)))
     assert none.rule == "massive_none" and "the largest is 50" in none.text
     table = extremes.activations_table(records([*rows, row("massive.rate", 3, 0.1, site="final")]))

@@ -46,6 +46,17 @@ def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reprodu
     assert (str(folder), device, quiet) == ("out/godey2024/paper", "mps", True)
 
 
+@pytest.mark.parametrize("words", ["--data a=/x,b=/y", "--data a=/x --data b=/y"])
+def test_copies_of_corpora_are_named_with_commas_or_one_by_one(reproduced, monkeypatch, words):
+    """With a comma the first had all the rest of the line as its folder."""
+    local = import_module("anisoscope.data.local")
+    given = []
+    use_copies = local.use_copies
+    monkeypatch.setattr(local, "use_copies", lambda copies: given.append(copies) or use_copies(copies))
+    typed(f"reproduce godey2024 --only fig1 -q {words}", code=7)
+    assert given == [{"a": "/x", "b": "/y"}] and len(reproduced) == 1
+
+
 @pytest.mark.usefixtures("reproduced")
 def test_a_reproduction_that_lacks_nothing_ends_well(asked):
     asked(import_module("anisoscope_papers.runner"), "explain_lacking", {})

@@ -7,12 +7,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.judge import (
     LEVEL,
     Test,
     _correct_p,
     _decide,
     average_over_seeds,
+    compute_equivalence_p,
     compute_p_of_replicates,
     compute_p_of_units,
     compute_sided_p,
@@ -102,6 +104,22 @@ def test_p_of_an_equivalence_says_what_its_interval_says(inside):
         test = make_test_of_seeds(CLAIM, values, "x", inside=inside)
         (verdict,) = judge_tests([test])
         assert verdict.outcome == judge_by_place(test.low, test.high, inside)
+
+
+def test_an_end_that_a_number_cannot_pass_has_no_p():
+    """Of several tests the larger p counts, so that a needless one would weaken what is found."""
+    number = (0.97, 0.91, 0.9999, 3)
+    above, below = (float(p) for p in compute_sided_p(*number, 0.9))
+    assert compute_equivalence_p(*number, (0.9, 1.0), (0.0, 1.0)) == (above, below)
+    other = (0.03, 0.0001, 0.09, 3)
+    above, below = (float(p) for p in compute_sided_p(*other, 0.1))
+    assert compute_equivalence_p(*other, (0.0, 0.1), (0.0, 1.0)) == (below, above)
+    values = np.array([0.92, 0.999, 0.99, 0.97])
+    test = make_test_of_seeds(replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.9, 1.0))
+    assert (test.value, test.low, test.high) == pytest.approx(estimate_over_seeds(values, bounds=(0.0, 1.0)))
+    assert test.high < 1
+    expected = compute_equivalence_p(test.value, test.low, test.high, 3, (0.9, 1.0), (0.0, 1.0))
+    assert (test.up, test.down) == pytest.approx(expected)
 
 
 def test_an_end_that_a_number_cannot_pass_is_no_test():

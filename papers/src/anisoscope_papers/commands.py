@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, say, show, show_row
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
-from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option
+from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option, separate_names
 from anisoscope.progress import show_spinner
 from anisoscope.runs.job import OutputOptions
 from anisoscope_papers.study_names import PAPERS
@@ -60,7 +60,7 @@ def reproduce(
     from anisoscope_papers import study_names
 
     study_names.check(paper, only, settings)
-    given = parse_paths(data)
+    given = parse_paths(separate_names(data))
     with show_spinner(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope_papers import runner
         from anisoscope_papers.api import run_studies

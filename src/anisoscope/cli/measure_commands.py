@@ -10,7 +10,7 @@ from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, forma
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import find_missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, expand_home, option, select_fields
+from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, expand_home, option, select_fields, separate_names
 from anisoscope.progress import interrupt_hint, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import list_first
@@ -47,10 +47,11 @@ def measure(
         _ask_for_corpus()
     check_model(job.model)
     check_corpus(job.corpus)
-    if report_to:
+    trackers = separate_names(report_to)
+    if trackers:
         from anisoscope.monitor.trackers import check_trackers
 
-        check_trackers(report_to)
+        check_trackers(trackers)
     # Neither a path nor a series: a model of the hub, whose cost is told without importing what measures.
     if dry_run and not expand_home(job.model).exists() and not is_series(job.model):
         _show_cost(job, quiet)
@@ -63,13 +64,13 @@ def measure(
         if dry_run:
             _show_reading(job)
         else:
-            _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, report_to)
+            _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, trackers)
     elif is_series(job.model):
-        _measure_series(job, place, view, dry_run, report_to, quiet)
+        _measure_series(job, place, view, dry_run, trackers, quiet)
     elif dry_run:
         _show_cost(job, quiet)
     else:
-        _show_run(measure_job(job, place, quiet), view, quiet, report_to)
+        _show_run(measure_job(job, place, quiet), view, quiet, trackers)
 
 
 def _show_reading(job: Job) -> None:

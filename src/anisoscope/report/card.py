@@ -77,7 +77,7 @@ def write_model_card(records: pd.DataFrame, manifest: Mapping[str, Any], reposit
         page = f"https://huggingface.co/datasets/{repository}"
         lines += [f"[![anisotropy]({page}/resolve/main/badge.svg)]({page})", ""]
     lines += [f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.", ""]
-    return "\n".join([*lines, *_list_findings(records), *_tabulate_layers(records)]).rstrip() + "\n"
+    return "\n".join([*lines, *_list_findings(records, manifest), *_tabulate_layers(records)]).rstrip() + "\n"
 
 
 def write_dataset_card(
@@ -92,7 +92,7 @@ def write_dataset_card(
     lines = _write_metadata(title, licence)
     lines += [f"# {title}", "", "![anisotropy](badge.svg)", ""]
     lines += [f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.", ""]
-    lines += _list_findings(records)
+    lines += _list_findings(records, manifest)
     lines += _tabulate_layers(records)
     own_page = " `report.html` is the page of the run." if page else ""
     lines.append(HOW_TO_READ.format(repository=repository, own_page=own_page))
@@ -157,9 +157,9 @@ def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
     return f"{name} ({format_count(units)} units)"
 
 
-def _list_findings(records: pd.DataFrame) -> list[str]:
+def _list_findings(records: pd.DataFrame, manifest: Mapping[str, Any]) -> list[str]:
     """Return the findings of a run as a Markdown list."""
-    lines = [f"- {finding.text}" for finding in findings(records)]
+    lines = [f"- {finding.text}" for finding in findings(records, manifest.get("tokens"))]
     return [*lines, ""] if lines else []
 
 
