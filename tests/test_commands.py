@@ -230,7 +230,7 @@ def test_a_file_of_vectors_that_is_compared_is_read_of_the_split_that_is_named(r
     assert calls[0][1]["split"] == "train"
 
 
-def test_a_model_that_is_cured_is_measured_on_what_is_named(runs, asked):
+def test_a_model_that_is_cured_is_measured_on_what_is_named(asked):
     calls = asked(functions, "measure_job", stop)
     with pytest.raises(Stop):
         typed("cure builtin:minilm --corpus text.txt --limit 7 -q")

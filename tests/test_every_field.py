@@ -46,6 +46,10 @@ class Stop(Exception):
     """What was asked for has been seen."""
 
 
+def stop():
+    raise Stop
+
+
 # ---- what is asked for is handed on ----------------------------------------------------------------------------------
 
 
@@ -129,6 +133,18 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     of_plan = {"padding": look.plan.padding, "stack": look.plan.stacks, "notes": notes}
     assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4} | of_plan
     assert replace(look, classes=replace(look.classes, limit=2))._few == 2
+    whole = replace(corpus, splits={"train": (), "all": corpus.splits["train"][:9]})
+    of_all = replace(look.classes, split="all", few=60, limit=999)
+    assert replace(look, corpus=whole, classes=of_all)._few == 4, "the other half is left for the directions"
+    lengths = []
+    monkeypatch.setattr(classes_module, "encode", lambda *given: lengths.append(given[2]) or encode(*given))
+    look._measure_replaced(notes)
+    assert lengths == [12], "what is replaced is cut where all is"
+    monkeypatch.setattr(classes_module, "pool_vectors", lambda *given: seen.update(pooled=given[2:]))
+    monkeypatch.setattr(classes_module, "make_separability_records", lambda *_, **how: seen.update(how) or stop())
+    with pytest.raises(Stop):
+        replace(look, stack="another")._measure_directions(notes)
+    assert seen["stack"] == "another" and seen["pooled"] == ("mean", "another")
 
 
 def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
@@ -136,6 +152,8 @@ def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
     told = classes_module.fill_from_training(ClassesOptions(str(tmp_path)))
     assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
+    mine = classes_module.fill_from_training(ClassesOptions(str(tmp_path), text_column="mine", label_column="l"))
+    assert mine.by_role == {"text": "mine", "label": "l"}, "what is named goes before what it was trained on"
     own = ClassesOptions(str(tmp_path), corpus="planted:3", split_seed=1, max_length=9)
     assert classes_module.fill_from_training(own) == own
     same = classes_module.fill_from_training(ClassesOptions(str(tmp_path), corpus="planted"))

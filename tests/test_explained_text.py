@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,13 @@ from typed import invoke
 
 import anisoscope
 from anisoscope.classes import sentence
+from anisoscope.classes.faithfulness import DIRECTED
 from anisoscope.data.encoding import Padding, build_tokenizer
+from anisoscope.data.labelled import LabelledCorpus
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import MeasureError, ModelError, UsageError
+from anisoscope.runs import explaining
+from anisoscope.runs.job import ClassesOptions
 
 NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}
 
@@ -38,12 +43,36 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(folder):
-    from anisoscope.runs.explaining import open_classifier
-    from anisoscope.runs.job import ClassesOptions
-
-    opened, notes = open_classifier(ClassesOptions(str(folder), corpus="planted"))
+    opened, notes = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted"))
     assert notes == [] and opened.names == ("class 1", "class 2")
     return opened
+
+
+def test_a_classifier_is_opened_on_the_columns_the_division_and_the_length_that_are_asked_for(folder, monkeypatch):
+    """Directions of other examples, or of texts cut elsewhere, would be other directions."""
+    asked, real = [], explaining.open_labelled
+    corpus = real("planted", limit=30)
+    monkeypatch.setattr(explaining, "open_labelled", lambda place, **how: asked.append((place, how)) or corpus)
+    options = {"text_column": "t", "label_column": "l", "split_seed": 3, "max_length": 9}
+    opened, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted", **options))
+    where = {"columns": {"text": "t", "label": "l"}, "seed": 3, "limit": DIRECTED, "for_training": False}
+    assert asked == [("planted", where)]
+    assert opened.max_length == 9
+    longer, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted"), corpus_file="elsewhere")
+    assert longer.max_length == 40 and asked[1][0] == "elsewhere"
+    assert opened.directions.keys() == longer.directions.keys()
+    for space, of_layers in opened.directions.items():
+        assert not np.allclose(of_layers[-1], longer.directions[space][-1])
+
+
+def test_classes_have_the_model_s_own_names_if_it_has_any():
+    corpus = LabelledCorpus("c", ("x", "y"), {})
+    named, nameless = (
+        {"id2label": dict(enumerate(names)), "num_labels": 2} for names in ("ab", ("LABEL_0", "LABEL_1"))
+    )
+    for config, expected in ((named, ("a", "b")), (nameless, ("x", "y"))):
+        assert explaining._name_classes(SimpleNamespace(**config), corpus) == expected
+    assert explaining._name_classes(SimpleNamespace(**nameless), None) == ("LABEL_0", "LABEL_1")
 
 
 def text_of(count=12, start=0):

@@ -412,6 +412,30 @@ def test_depth_holds_fails_and_is_left_open():
     assert set(outcomes("table3", *depth_rows(lambda _n, layer: 0.3 + 0.15 * layer, seeds=1)).values()) == {"undecided"}
 
 
+@pytest.mark.parametrize(("drawn", "expected"), [(0.3, "holds"), (0.7, "fails")])
+def test_convergence_by_training_is_over_the_same_model_at_step_0(drawn, expected):
+    """Deeper layers may be as alike before training: then nothing was learnt."""
+    rows = depth_rows(lambda _n, layer: 0.3 + 0.15 * layer, depth=2)
+    place = {"token_policy": "all"}
+    for s, n, site in product(range(5), (1, 2), (KEYS, VALUES)):
+        label = Cell("yelphat", layers=n).label + " untrained"
+        for layer in range(1, n + 1):
+            place = {"token_policy": "all", "layer": layer, "site": site, "seed": s, "model": label}
+            rows.append(row("intra_sequence", noisy(s, drawn if layer == 2 else 0.45), **place))
+    found = outcomes("table3", *rows)
+    assert found["values converge"] == "holds"
+    assert found["values converge by training"] == found["keys converge by training"] == expected
+    assert found["one layer leaves values as drawn"] == "holds"
+
+
+def test_depth_is_that_of_the_last_layer_of_each_model():
+    """First layers are less alike in deeper models here, last layers more."""
+    found = outcomes("table3", *depth_rows(lambda n, layer: 0.3 + 0.1 * n if layer == n else 0.9 - 0.2 * n))
+    assert found["deeper models converge more"] == "holds"
+    found = outcomes("table3", *depth_rows(lambda n, layer: 0.9 - 0.2 * n if layer == n else 0.3 + 0.1 * n))
+    assert found["deeper models converge more"] == "fails"
+
+
 def test_a_collapsed_model_proves_nothing_and_is_counted():
     """Vectors that coincide because the model learnt nothing are no convergence."""
     good = depth_rows(lambda _n, layer: 0.5 - 0.1 * layer, depth=2, seeds=3)
@@ -468,6 +492,26 @@ def test_penalty_holds_and_fails():
     found = outcomes("table4", *penalty_rows(contrary))
     assert found.pop("attention becomes sparse") == "undecided"
     assert set(found.values()) == {"fails"}, found
+
+
+def test_no_weight_beyond_the_paper_s_says_nothing_of_larger_ones():
+    as_said = lambda w: (0.98 - 9 * w, 0.7 - 2 * w, 0.5, 10.0, 0.85)  # noqa: E731
+    rows = [each for each in penalty_rows(as_said) if Cell("yelphat", weight=6.0).label != each["model"]]
+    assert outcomes("table4", *rows)["keys decorrelate at large λ"] == "undecided"
+
+
+def test_a_published_entropy_stands_beside_ours_in_the_form_of_its_own_column():
+    """Without a penalty the paper's H has another form on some corpora."""
+    forms = {"reported": 0.2, "again": 0.6}
+    for corpus, first in (("yelphat", "reported"), ("hatexplain", "again")):
+        rows = [
+            row("cls_entropy", value, corpus=corpus, weight=weight, component=form, layer=1)
+            for weight in (0.0, 0.01)
+            for form, value in forms.items()
+        ]
+        compared = STUDIES["table4"].compare(records(*rows, corpus=corpus))
+        found = {c.place.partition("λ = ")[2]: c.value for c in compared if c.n and c.place.endswith("H of [CLS]")}
+        assert found == {"0, H of [CLS]": forms[first], "0.01, H of [CLS]": forms["reported"]}
 
 
 def test_models_from_other_word_vectors_are_judged_apart():
@@ -675,6 +719,17 @@ def test_accuracies():
     assert found["fine-tuned above one layer"] == "fails" and found["fine-tuned above majority"] == "undecided"
 
 
+def test_the_accuracy_of_one_layer_is_that_of_the_reviews_it_was_published_of():
+    """91.3 % were reached on reviews of 50 words alone."""
+    rows = [row("accuracy", noisy(s, 0.8), seed=s, component="test") for s in range(8)]
+    rows += [row("accuracy", noisy(s, 0.91), seed=s, component=grid.SHORT) for s in range(8)]
+    assert outcomes("table1", *rows)["one layer as published"] == "holds"
+    compared = {c.place: c for c in STUDIES["table1"].compare(records(*rows))}
+    shown = compared["YelpHat, one attention layer"]
+    assert shown.value == pytest.approx(0.91, abs=0.01) and "on reviews of 50 words" in shown.note
+    assert outcomes("table1", *rows[:8])["one layer as published"] == "fails"
+
+
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_no_records_leave_every_claim_open_and_nothing_to_draw(name):
     verdicts = STUDIES[name].judge(records(row("missing", 1.0)))
@@ -843,7 +898,9 @@ def test_step_0_is_what_a_training_begins_with(context):
     from anisoscope_papers.training.classifier import train_classifier
 
     cell, plan = Cell("planted", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
-    (first,) = trained_cells.iter_untrained([cell, replace(cell, weight=0.1)], plan, context)
+    # Of the same start are those of other penalties and arms; word vectors of another kind are another start.
+    others = [replace(cell, weight=0.1), replace(cell, arm="uniform"), replace(cell, start=grid.RAW)]
+    (first,) = trained_cells.iter_untrained([cell, *others], plan, context)
     recipe = replace(plan.recipe(cell), rate=1e-30, epochs=1)
     other, _ = train_classifier(recipe, context.folder / "rate-0").classifier()
     ours = first.classifier[0].state_dict()

@@ -178,6 +178,35 @@ def test_the_primary_claim_is_corrected_for_no_other():
     assert others[0].outcome == "undecided" and "corrected" in others[0].reason and not beside.reason
 
 
+def test_no_effect_is_at_the_threshold_that_is_given():
+    """A number clearly below a given threshold is contrary, though it lies above the limit of the claim itself."""
+    test = make_test_of_seeds(CLAIM, np.array([0.5, 0.51, 0.49]), threshold=1.0)
+    _, below = compute_sided_p(test.value, test.low, test.high, 2, 1.0)
+    assert test.against == pytest.approx(float(below)) and judge_tests([test])[0].word == "contrary"
+    named = make_test_of_seeds(replace(CLAIM, none=0.0), np.array([0.5, 0.51, 0.49]), threshold=1.0)
+    assert judge_tests([named])[0].word == "too small", "the claim says itself what no effect is"
+
+
+@pytest.mark.parametrize("kind", ["primary", "identity", "afterwards", "makes"])
+def test_claims_of_each_kind_are_a_family_of_their_own(kind):
+    """A p of .02 holds alone, and not among ten of its kind."""
+    p = {"up": 0.02, "down": 0.98}
+    apart = [Test(replace(CLAIM, name=f"{i}", **{kind: True}), "A", 1.0, 0.5, 1.5, 9, **p) for i in range(9)]
+    (one, *_) = judge_tests([Test(CLAIM, "A", 1.0, 0.5, 1.5, 9, **p), *apart])
+    assert one.p == pytest.approx(0.02) and one.outcome == "holds"
+    (among, *_) = judge_tests([Test(CLAIM, "A", 1.0, 0.5, 1.5, 9, **p), *[replace(t, claim=CLAIM) for t in apart]])
+    assert among.p == pytest.approx(0.2)
+
+
+def test_n_counts_seeds_only_if_the_interval_is_over_units():
+    """An interval over seeds has its own n, whatever other seeds are judged beside it."""
+    for units, n in (("documents", 3), ("", 500)):
+        tests = [Test(CLAIM, "A", 1.0, 0.5, 1.5, 500, **SURE, over="all", seed=s, units=units) for s in range(3)]
+        (verdict,) = judge_tests(tests)
+        assert verdict.n == n
+        assert ("n counts seeds, the interval is over 500 documents" in verdict.reason) == bool(units)
+
+
 def test_an_effect_below_the_floor_is_none_however_significant():
     """A growth of 5e-7 held."""
     tiny, clear = np.array([5.0e-7, 5.1e-7, 4.9e-7]), np.array([0.50, 0.51, 0.49])

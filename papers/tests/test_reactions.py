@@ -1,11 +1,18 @@
 """BERT before and after a fine-tuning by others: numbers against their definitions, and what is judged of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
+from transformers import BertConfig, BertModel
 
+from anisoscope.data.encoding import build_tokenizer
+from anisoscope.data.labelled import Example, LabelledCorpus, take_balanced
 from anisoscope.metrics.class_direction import auc
+from anisoscope.sums.jackknife import jackknife_interval
 from anisoscope_papers.beyond import reactions
 from anisoscope_papers.study import read_claims
 
@@ -87,3 +94,74 @@ def test_a_claim_is_judged_by_the_interval_over_reactions(ends, word):
     verdicts = reactions.STUDY.judge(pd.DataFrame(rows))
     (verdict,) = (v for v in verdicts if v.claim == "tokens converge by fine-tuning")
     assert verdict.word == word and verdict.n == 864
+
+
+def test_p_of_a_claim_has_the_freedom_of_its_groups_the_floor_and_no_effect():
+    """864 reactions are 32 groups, of which one is left out at a time."""
+    claims = read_claims("beyond", "reactions")
+    value, low, high = 0.04, 0.01, 0.07
+    ends = {"value": [value], "low": [low], "high": [high]}
+
+    def test_of(name, n):
+        return reactions.make_claim_test(claims[name], pd.DataFrame(ends | {"n_units": [n]}))
+
+    def sided(threshold, freedom):
+        end = low if value > threshold else high
+        return stats.t.sf((value - threshold) / abs(value - end) * stats.t.ppf(0.975, freedom), freedom)
+
+    for n, freedom in ((864, 31), (20, 19)):
+        found = test_of("tokens converge by fine-tuning", n)
+        assert claims["tokens converge by fine-tuning"].floor == 0.05
+        assert (found.up, found.down) == pytest.approx((sided(0.05, freedom), 1 - sided(0.05, freedom)))
+        assert found.against == pytest.approx(1 - sided(0.0, freedom)), "contrary is below no effect, without the floor"
+        within = test_of("not before fine-tuning", n)
+        assert within.inside == (-0.1, 0.1)
+        beyond = min(1 - sided(-0.1, freedom), sided(0.1, freedom))
+        assert (within.up, within.down) == pytest.approx((1 - sided(0.1, freedom), beyond))
+
+
+def test_intervals_of_curves_stay_between_the_ends_of_their_metric(monkeypatch):
+    draw = np.random.default_rng(1)
+    cls = np.ones((64, 3, 4)) + 0.02 * draw.normal(size=(64, 3, 4))
+    cls /= np.linalg.norm(cls, axis=2, keepdims=True)
+    seen = reactions.Seen(np.where(draw.random((64, 3)) < 0.02, 0.2, 0.999), cls)
+    monkeypatch.setattr(reactions, "run_model", lambda _name, _plan: (seen, np.arange(64) % 4))
+    found = reactions.measure(reactions.Reactions(), SimpleNamespace(progress=lambda *_: None))
+    curves = found[found["metric"] != "claim"]
+    assert set(curves["metric"]) == set(reactions.BOUNDS)
+    for metric, (least, most) in reactions.BOUNDS.items():
+        ends = curves[curves["metric"] == metric]
+        assert ends["low"].min() >= least and ends["high"].max() <= most
+    theta = reactions.compute_replicates(seen, np.arange(64) % 4)[reactions.ALIKE]
+    bounded = jackknife_interval(theta, bounds=(-1, 1))
+    rows = curves[(curves["metric"] == reactions.ALIKE) & (curves["model"] == reactions.BEFORE)]
+    np.testing.assert_allclose(rows[["low", "high"]].astype(float), np.stack([bounded.low, bounded.high], 1))
+    assert set(found["n_units"]) == {64}
+
+
+def test_reactions_are_cut_taken_of_every_class_and_put_back_in_order(monkeypatch):
+    """What a small model says of each reaction alone, in the order of its label."""
+    words = [f"w{i}" for i in range(12)]
+    lengths = [3, 9, 5, 12, 4, 7, 10, 6]
+    examples = [Example(tuple(words[:n]), i % 2) for i, n in enumerate(lengths)]
+    corpus = LabelledCorpus("reactions", ("a", "b"), {"train": tuple(examples), "all": tuple(examples)})
+    tokenizer = build_tokenizer(corpus, max_length=40)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=2, num_attention_heads=2)
+    torch.manual_seed(0)
+    model = BertModel(config).eval()
+    asked = []
+    monkeypatch.setattr(reactions, "open_labelled", lambda name, **how: asked.append((name, how)) or corpus)
+    monkeypatch.setattr(reactions, "load", lambda _name: SimpleNamespace(model=model, processor=tokenizer))
+    seen, labels = reactions.run_model("x", reactions.Reactions(utterances=6, longest=8))
+    assert asked == [(reactions.CORPUS, {"columns": reactions.COLUMNS, "for_training": False})]
+    chosen = take_balanced(tuple(examples), 6, 2)
+    assert labels.tolist() == [example.label for example in chosen] and len(chosen) == 6
+    for number, example in enumerate(chosen):
+        given = tokenizer(" ".join(example.words), truncation=True, max_length=8, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**given, output_hidden_states=True).hidden_states
+        real = torch.ones(given["input_ids"].shape, dtype=torch.bool)
+        expected = [float(reactions.average_cosine_of_pairs(x, real)) for x in states]
+        np.testing.assert_allclose(seen.alike[number], expected, atol=1e-5)
+        first = torch.nn.functional.normalize(torch.stack([x[0, 0] for x in states]).double(), dim=-1)
+        np.testing.assert_allclose(seen.cls[number], first, atol=1e-5)
