@@ -269,8 +269,8 @@ A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these, by
 Each image with its caption, or each chat, is a unit. If the model has a chat template, the template writes the text
 that the model reads. A *tower* is the part of a model that reads one kind of input. The column `stack` of the records
 names it: `vision` for images, and `decoder` for the language model (`encoder` if it is not causal).
-Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's
-warnings name a tower without a `final` norm.
+Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. If a tower
+has no `final` norm, a warning of the run says so.
 
 SigLIP was trained on texts that are padded to its maximum length, and it attends to the padding. So its texts are
 padded here, too. The padding counts as special tokens: `--tokens content` leaves it out, `--tokens all` does not.

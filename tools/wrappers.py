@@ -405,7 +405,7 @@ def page() -> str:
     """docs/wrappers.md."""
     kept = json.loads(KEPT.read_text("utf-8"))
     reasons: list[str] = []
-    lines = [table_row(["worn", *COLUMNS, "tried with"]), table_row(["---"] * (len(COLUMNS) + 2))]
+    lines = [table_row(["wrapper", *COLUMNS, "tested with"]), table_row(["---"] * (len(COLUMNS) + 2))]
     for name, wrapper in WRAPPERS.items():
         row = kept.get(name)
         if row is None:
@@ -428,21 +428,21 @@ def _shown(cell: dict[str, Any], reasons: list[str]) -> str:
     return f"{cell['status']} ({reasons.index(cell['why']) + 1})"
 
 
-TEXT = """# What a model may wear
+TEXT = """# Wrapped models
 
-Large models come wrapped: sharded, quantised, compiled, offloaded, adapted. Each row below is a wrapper, each column a panel, and each cell
-was run: a tiny Llama (two layers, 8 heads that share 4 keys) on a CPU, by `tools/wrappers.py`.
+Large models come in wrappers: sharded, quantised, compiled, offloaded, with adapters. Each row below is a wrapper, and each column a panel. Every cell
+was run on a CPU with a tiny Llama (two layers, 8 heads that share 4 keys; `tools/wrappers.py`).
 
-*right*: the records (values and intervals) are those of the bare model to {close}, as a share of 1 or of the value; the largest difference was
-{worst}. For wrappers that change the model's numbers (8 bits, adapters), they are those of a bare model whose linear layers give back what the
-wrapped ones gave when nothing was captured.
+*right*: the records (values and intervals) differ from those of the bare model by less than {close}, absolutely or relative to the value. The largest difference
+was {worst}. Some wrappers change the model's own numbers (8 bits, adapters). For these, the linear layers of the bare model were made to return the outputs
+that the linear layers of the wrapped model have when nothing is measured.
 
 {table}
 
 {notes}
 
-A compiled model is measured without its compiled code. What a GPU alone can run (fused kernels of fp8 and 4 bits, CUDA graphs, NCCL) was not
-run, and the panel `class` is not in the table.
+A compiled model is measured without its compiled code. What only a GPU can run (fused kernels of fp8 and 4 bits, CUDA graphs, NCCL) was not
+run. The panel `class` was not tested with wrappers.
 """
 
 

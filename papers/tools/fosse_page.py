@@ -50,8 +50,8 @@ no positions, as in the paper's text, and 1 the sinusoids of its code. Learned p
 DEEPER = """## Without positions, by depth
 
 The model of the paper's text has no positions. With one layer its attention is nearly uniform on YelpHat. With two and
-three layers only the first layer is nearly uniform. Training leaves its attention as it was at the start. The layers
-above it become sharp, and attention is used. Means over seeds:"""
+three layers only the first layer is nearly uniform. In that layer, training leaves attention as it was at the start.
+The layers above it become sharp, and attention is used. Means over seeds:"""
 
 AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Four seeds of two and three layers,
 eight of one."""
