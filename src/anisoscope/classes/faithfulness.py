@@ -323,7 +323,9 @@ def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Pad
     rows   what the model reads of each text (`input_ids`, …)
     pad    the padding token, on the right; or a `Padding`
     """
-    logits = predict_logits(model, rows, pad, batch=128).double()
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    # A CPU gains nothing by large batches, and texts of a small one have nearly the same length: less padding.
+    logits = predict_logits(model, rows, pad, batch=16 if on_cpu else 128).double()
     config = getattr(model, "config", None)
     is_multi_label = getattr(config, "problem_type", None) == "multi_label_classification"
     probabilities = logits.sigmoid() if is_multi_label else logits.softmax(-1)
