@@ -3,6 +3,7 @@
 import gzip
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -188,6 +189,37 @@ def test_vectors_of_a_checkpoint_are_means_over_pieces(minilm):
     assert len(ids) > 1 and vectors.found == 4
     torch.testing.assert_close(vectors.matrix[-1], table[ids].mean(0))
     assert not vectors.matrix[[0, 1, 5]].any()
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.25, 0.6])
+def test_vectors_are_shifted_along_their_common_direction(tmp_path, cosine):
+    drawn = np.random.default_rng(0).normal(size=(60, 8)) + 0.3
+    lines = [" ".join([f"w{i}", *map(str, x)]) for i, x in enumerate(drawn)]
+    (tmp_path / "v.txt").write_text("\n".join(lines))
+    words = ["<pad>", *(f"w{i}" for i in range(60)), "unknown"]
+    found = word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], norm=5.0, cosine=cosine).matrix.double().numpy()
+    assert not found[[0, -1]].any()
+    shifted = found[1:-1]
+    lengths = np.linalg.norm(shifted, axis=1, keepdims=True)
+    cosines = (shifted / lengths) @ (shifted / lengths).T
+    assert cosines[~np.eye(60, dtype=bool)].mean() == pytest.approx(cosine, abs=1e-6)
+    assert lengths.mean() == pytest.approx(5.0, rel=1e-6)
+    # One vector was added to all, before all were scaled by one factor: differences of vectors keep their directions.
+    before, after = drawn[1:] - drawn[0], shifted[1:] - shifted[0]
+    ratio = np.linalg.norm(after, axis=1) / np.linalg.norm(before, axis=1)
+    np.testing.assert_allclose(after, before * ratio.mean(), rtol=1e-4, atol=1e-6)
+    own = word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], cosine=cosine).matrix.double().numpy()[1:-1]
+    assert np.linalg.norm(own, axis=1).mean() == pytest.approx(np.linalg.norm(drawn, axis=1).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("cosine", [-0.1, 1.0, float("nan")])
+def test_a_mean_cosine_that_vectors_cannot_have_is_refused(tmp_path, cosine):
+    (tmp_path / "v.txt").write_text("cat 1 2\ndog 3 -4\n")
+    with pytest.raises(UsageError, match="a mean cosine of at least 0"):
+        word_vectors(str(tmp_path / "v.txt"), WORDS, [], cosine=cosine)
+    (tmp_path / "v.txt").write_text("cat 1 2\n")
+    with pytest.raises(UsageError, match="two word vectors or more"):
+        word_vectors(str(tmp_path / "v.txt"), WORDS, [], cosine=0.5)
 
 
 def test_bad_vectors_are_explained(tmp_path):

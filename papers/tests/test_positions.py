@@ -97,7 +97,7 @@ def test_settings_that_do_not_go_together_are_refused(changes):
 
 
 def every_cell():
-    return [*PAPER.by_positions(), *PAPER.by_length(), *PAPER.by_split()]
+    return [*PAPER.by_positions(), *PAPER.by_length(), *PAPER.by_split(), *PAPER.by_direction()]
 
 
 def test_labels_say_what_a_cell_is():
@@ -307,6 +307,34 @@ def test_the_bootstrap_of_both_agrees_with_the_crossed_interval():
     ours, theirs = crossed.estimate_crossed_interval(table), crossed.bootstrap_interval(table)
     assert ours[0] == pytest.approx(theirs[0])
     assert 0.6 < (theirs[2] - theirs[1]) / (ours[2] - ours[1]) < 1.1
+
+
+def rows_of_directions(changes):
+    """One layer of four seeds with and without a common direction of the word vectors, which `changes` quantities."""
+    rows = []
+    for cell in PAPER.by_direction():
+        common = cell.start == grid.COMMON
+        place = {"layer": 1, "token_policy": "all"}
+        rows.append(row(cell, "accuracy", noisy(0.8 - changes * common), component="test"))
+        rows.append(row(cell, "accuracy", noisy(0.8 - 2 * changes * common), component=cells.AFTERWARDS))
+        rows.append(row(cell, "cls_entropy", noisy(0.95 - changes * common), component="reported", layer=1))
+        for site, suffix in product((cells.KEYS, cells.VALUES), ("", grid.UNTRAINED)):
+            alike = 0.2 if suffix else 0.2 + changes * common
+            rows.append(row(cell, "intra_sequence", noisy(alike), site=site, suffix=suffix, **place))
+    return as_records(pd.DataFrame(rows))
+
+
+def test_a_common_direction_of_word_vectors_is_judged_by_what_it_changes():
+    same = rows_of_directions(changes=0.0)
+    other = rows_of_directions(changes=0.3)
+    stays = {"attention stays as sharp", "attention is used as much", "accuracy stays", "nearly uniform", "not used"}
+    moves = {"keys are more alike", "values are more alike", "keys converge", "values converge"}
+    of_same, of_other = outcomes("common", same), outcomes("common", other)
+    assert {claim for claim, _ in of_same} == stays | moves == {claim.name for claim in STUDIES["common"].claims}
+    for claim, subject in of_same:
+        assert of_same[claim, subject] == ("holds" if claim in stays else "fails")
+        assert of_other[claim, subject] == ("fails" if claim in stays else "holds")
+    assert set(STUDIES["common"].draw(same)) == {"common_1"}
 
 
 @pytest.mark.parametrize(("less", "expected"), [(0.0, "holds"), (0.15, "fails")])

@@ -137,9 +137,20 @@ def test_vectors_are_scaled_and_pairs_separated_where_it_is_asked(caught, tmp_pa
     assert ratio.max() / ratio.min() < 1.5 and abs(ratio.median() - 1) > 0.5
     whole = words(made(tokens="checkpoint", vector_norm=7.0))
     assert float(whole.norm(dim=1).mean()) == pytest.approx(7, rel=0.01)
+    shifted = words(made(vector_norm=7.0, vector_cosine=0.5))
+    known = torch.nn.functional.normalize(shifted[shifted.norm(dim=1) > 0], dim=1)
+    assert 0.45 < float((known.sum(0) ** 2).sum() / len(known) ** 2) < 0.55
     for separator in (False, True):
         seen = made(vectors="random", corpus="planted-pairs", separator=separator)
         assert ("<sep>" in seen.made.processor.get_vocab()) == separator
+
+
+def test_a_training_without_a_shift_of_its_vectors_keeps_the_identity_it_had_before_there_was_one():
+    assert "vector_cosine" not in BASE.described()
+    shifted = replace(BASE, vectors="builtin:minilm", dim=None, vector_cosine=0.5)
+    assert shifted.described()["vector_cosine"] == 0.5
+    for recipe in (BASE, shifted):
+        assert type(BASE).read(recipe.described()) == recipe
 
 
 # ---- a language model ------------------------------------------------------------------------------------------------

@@ -219,6 +219,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "anisoscope.models.vectors": (
         "WordVectors",
+        "adjust_vectors",
         "word_vectors",
     ),
     "anisoscope.options": (

@@ -28,30 +28,99 @@ class WordVectors:
     source: str
 
 
-def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> WordVectors:
+def word_vectors(
+    name: str,
+    words: Sequence[str],
+    special: Sequence[str],
+    *,
+    norm: float | None = None,
+    cosine: float | None = None,
+) -> WordVectors:
     """Return vectors of `words` from a text file of vectors, or from a checkpoint (any name of `models.load`).
 
     name      the file or the checkpoint, whose vector of a word is the mean over the word's pieces
     special   words that get no vector
     norm      scale all vectors by one factor so that this is their mean norm; None: leave them as they are
+    cosine    first shift all vectors along their common direction, so that this is the mean cosine of two words
+              (`shift_to_cosine`); None: leave them where they are
 
-    UsageError for a norm that is not finite and positive.
+    UsageError for a norm that is not finite and positive, or a cosine outside [0, 1).
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = expand_home(name)
     vectors = (
         _read_vectors_file(path, wanted, len(words)) if path.is_file() else _read_embeddings(name, wanted, len(words))
     )
-    if norm is not None:
-        if not 0 < norm < math.inf:
-            expected = "a finite mean norm above 0 for the word vectors"
-            raise UsageError(expected, str(norm), "leave it out to keep their scale")
-        lengths = vectors.matrix.double().norm(dim=1)
-        known = lengths[lengths > 0]
-        if not len(known):
-            raise ModelError(f"word vectors of {name} with a direction", "zeros alone", "name another file")
-        vectors.matrix.copy_(vectors.matrix.double() * (norm / known.mean()))
+    adjust_vectors(vectors.matrix, name, norm=norm, cosine=cosine)
     return vectors
+
+
+@torch.no_grad()
+def adjust_vectors(
+    matrix: Float[Tensor, "word dim"], name: str, *, norm: float | None = None, cosine: float | None = None
+) -> None:
+    """Give word vectors this mean cosine and then this mean norm, in place; None: leave it as it is.
+
+    name   where the vectors are from, for errors
+
+    UsageError for a norm that is not finite and positive, or a cosine outside [0, 1); ModelError if all vectors are 0.
+    """
+    if norm is None and cosine is None:
+        return
+    if norm is not None and not 0 < norm < math.inf:
+        expected = "a finite mean norm above 0 for the word vectors"
+        raise UsageError(expected, str(norm), "leave it out to keep their scale")
+    if cosine is not None and not 0 <= cosine < 1:
+        expected = "a mean cosine of at least 0 and below 1 for the word vectors"
+        raise UsageError(expected, str(cosine), "leave it out to keep their directions")
+    vectors = matrix.double()
+    # Words without a vector have zeros, and keep them.
+    has_vector = vectors.norm(dim=1) > 0
+    if not bool(has_vector.any()):
+        raise ModelError(f"word vectors of {name} with a direction", "zeros alone", "name another file")
+    known = vectors[has_vector]
+    length = known.norm(dim=1).mean()
+    if cosine is not None:
+        known = shift_to_cosine(known, cosine)
+    if norm is not None:
+        length = torch.tensor(norm, dtype=torch.float64)
+    known = known * (length / known.norm(dim=1).mean())
+    matrix[has_vector] = known.to(matrix.dtype)
+
+
+STEPS_OF_BISECTION = 80
+"""Halvings of an interval, after which double precision has no smaller one."""
+
+
+def shift_to_cosine(vectors: Float[Tensor, "word dim"], cosine: float) -> Float[Tensor, "word dim"]:
+    """Return the vectors plus one vector, so that the mean cosine of two different ones is `cosine`.
+
+    The vector added has the direction of the mean unit vector, which is the common direction that the vectors have
+    already; it is found by bisection. UsageError for fewer than two vectors, or if no vector added gives this cosine.
+    """
+    if len(vectors) < 2:
+        raise UsageError("two word vectors or more for a mean cosine", str(len(vectors)), "use a larger corpus")
+    common = torch.nn.functional.normalize(vectors, dim=1).mean(0)
+    direction = common / common.norm()
+    longest = float(vectors.norm(dim=1).max())
+    # At the low end no vector has a positive component along the direction; at the high end it is nearly all of each.
+    low, high = -longest, 1e4 * longest
+    if not _mean_cosine(vectors + high * direction) > cosine:
+        raise UsageError("a mean cosine that one vector added can give", str(cosine), "choose one nearer to 0")
+    for _ in range(STEPS_OF_BISECTION):
+        middle = (low + high) / 2
+        if _mean_cosine(vectors + middle * direction) < cosine or middle < -float(vectors.mean(0) @ direction):
+            low = middle
+        else:
+            high = middle
+    return vectors + high * direction
+
+
+def _mean_cosine(vectors: Float[Tensor, "word dim"]) -> float:
+    """Return the mean cosine of two different vectors: (‖Σu‖² − n) / (n (n − 1)) of the unit vectors u."""
+    count = len(vectors)
+    total = torch.nn.functional.normalize(vectors, dim=1).sum(0)
+    return float((total @ total - count) / (count * (count - 1)))
 
 
 def _read_vectors_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:

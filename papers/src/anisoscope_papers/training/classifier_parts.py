@@ -12,7 +12,7 @@ from anisoscope.data.opening import choose_text_length
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import checkpoint_path, load
-from anisoscope.models.vectors import WordVectors, word_vectors
+from anisoscope.models.vectors import WordVectors, adjust_vectors, word_vectors
 from anisoscope_papers.networks.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
 from anisoscope_papers.training.fit import Material
 from anisoscope_papers.training.recipe import RANDOM, ClassifierRecipe
@@ -106,7 +106,8 @@ def _prepare_words(recipe: ClassifierRecipe, corpus: LabelledCorpus, length: int
     if recipe.vectors == RANDOM:
         return tokenizer, None
     words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    return tokenizer, word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
+    adjusted = {"norm": recipe.vector_norm, "cosine": recipe.vector_cosine}
+    return tokenizer, word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, **adjusted)
 
 
 def _configure_attention(
@@ -142,8 +143,7 @@ def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVector
         raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
     subject = load(recipe.vectors)
     weight = subject.model.get_input_embeddings().weight.detach().float().clone()  # type: ignore[operator]
-    if recipe.vector_norm is not None:
-        weight *= recipe.vector_norm / weight.norm(dim=1).mean()
+    adjust_vectors(weight, recipe.vectors, norm=recipe.vector_norm, cosine=recipe.vector_cosine)
     subject.processor.model_max_length = length
     return subject.processor, WordVectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
 

@@ -47,7 +47,7 @@ PUBLISHED = {
 }
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
 OF_ATTENTION = (
-    *("layers", "heads", "dim", "text", "vectors", "vector_norm"),
+    *("layers", "heads", "dim", "text", "vectors", "vector_norm", "vector_cosine"),
     *("frozen", "tokens", "separator", "attention", "freeze_after", "positions", "position_scale"),
 )
 """Fields that only the attention-only model uses."""
@@ -112,6 +112,11 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         option("word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL),
     ] = "builtin:minilm"
     vector_norm: Annotated[Number | None, Field(gt=0), option("scale the vectors to this mean norm", MODEL)] = None
+    vector_cosine: Annotated[
+        Number | None,
+        Field(ge=0, lt=1),
+        option("shift the vectors to this mean cosine of two words", MODEL),
+    ] = None
     frozen: Annotated[bool, option("do not train the vectors", MODEL)] = False
     tokens: Annotated[Tokens, option("paper (words of the training split) or checkpoint", MODEL)] = "paper"
     separator: Annotated[bool, option("<sep> between the texts of a pair", MODEL)] = False
@@ -171,7 +176,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
         if self.vectors == RANDOM:
-            unused += [("vector_norm", "--vectors random")]
+            unused += [("vector_norm", "--vectors random"), ("vector_cosine", "--vectors random")]
         if self.tokens == "checkpoint":
             unused += [("separator", "--tokens checkpoint")]
         if self.penalty == "none":
@@ -206,6 +211,9 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     def described(self) -> dict[str, Any]:
         """Return {field: value} of the recipe as `training.json` holds it; a training is identified by it."""
         own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
+        # Without it, trainings from before this field existed keep their identity.
+        if self.vector_cosine is None:
+            del own["vector_cosine"]
         return own | {"columns": self.by_role}
 
     @classmethod

@@ -1,0 +1,106 @@
+"""Ask whether a common direction of the word vectors changes the answers of Fosse et al. 2023.
+
+GloVe's vectors, from which the paper starts, have a common direction: the mean cosine of two tokens of an utterance is
+.31 to .38. The word vectors of the other studies have GloVe's norm, and a mean cosine of .09 to .15. Here one vector is
+added to all of them, so that it is .27 to .35 and the norm stays, and the same models are trained again.
+"""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.beyond.cells import declare_cell_study
+from anisoscope_papers.beyond.positions import (
+    MADE_UNIFORM,
+    NONE,
+    OF_FIRST,
+    SINUSOIDS,
+    TESTED,
+    name_recipes,
+    select_last_layer,
+)
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
+from anisoscope_papers.fosse2023.grid import COMMON, CONTROL, SCALED, TITLES, Grid
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES
+from anisoscope_papers.judge import Test
+
+
+class Quantities:
+    """The quantities of one corpus that claims use, each by `[word vectors, recipe]` → [seed].
+
+    accuracy       of every model, including those that learnt nothing
+    used           accuracy after attention was made uniform, minus that of the model as it is
+    entropy        H of the [CLS] row, as the paper reports it
+    keys, values   mean cosine in an utterance (`…_at_start`: at step 0)
+    """
+
+    def __init__(self, here: Evidence) -> None:
+        """Read the quantities from the evidence on one corpus (`here`)."""
+        by = ("start", "recipe")
+        every = name_recipes(here.records)
+        sound = name_recipes(here.sound)
+        trained = sound[sound["family"] != CONTROL]
+        start = sound[sound["family"] == CONTROL]
+        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), *by)
+        afterwards = here.by(select(trained, **MADE_UNIFORM), *by)
+        as_it_is = here.by(select(trained, **TESTED), *by)
+        self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
+        self.entropy = here.by(select(trained, **OF_FIRST), *by)
+        self.keys = here.by(select_last_layer(trained, KEYS), *by)
+        self.values = here.by(select_last_layer(trained, VALUES), *by)
+        self.keys_at_start = here.by(select_last_layer(start, KEYS), *by)
+        self.values_at_start = here.by(select_last_layer(start, VALUES), *by)
+
+
+def make_tests(whole: Evidence) -> Iterator[Test]:
+    """Yield the tests of what a common direction of the word vectors changes, and of the paper's claims with it.
+
+    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
+    for here in whole.corpora:
+        found = Quantities(here)
+        for recipe in (SINUSOIDS, NONE):
+            common = (COMMON, recipe)
+            plain = (SCALED, recipe)
+            yield here.test("attention stays as sharp", found.entropy[common] - found.entropy[plain], recipe)
+            yield here.test("attention is used as much", found.used[common] - found.used[plain], recipe)
+            yield here.test("accuracy stays", found.accuracy[common] - found.accuracy[plain], recipe)
+            yield here.test("keys are more alike", found.keys[common] - found.keys[plain], recipe)
+            yield here.test("values are more alike", found.values[common] - found.values[plain], recipe)
+            yield here.test("nearly uniform", found.entropy[common], recipe)
+            yield here.test("not used", found.used[common], recipe)
+            yield here.test("keys converge", found.keys[common] - found.keys_at_start[common], recipe)
+            yield here.test("values converge", found.values[common] - found.values_at_start[common], recipe)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Draw entropy H, similarities, accuracy and use of attention by corpus and positions, with and without the common
+    direction.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
+    rows = name_recipes(whole.records)
+    trained = rows[rows["family"] != CONTROL]
+    quantities = {
+        "accuracy": select(trained, **TESTED),
+        "accuracy without attention": select(trained, **MADE_UNIFORM),
+        "H of [CLS]": select(trained, **OF_FIRST),
+        "sim(K)": select_last_layer(trained, KEYS),
+        "sim(V)": select_last_layer(trained, VALUES),
+    }
+    frames = [
+        average_seeds(found, "corpus", "recipe", "start").assign(quantity=name) for name, found in quantities.items()
+    ]
+    frame = pd.concat(frames, ignore_index=True)
+    vectors = frame["start"].astype(str).replace({SCALED: "without", COMMON: "with"}) + " common direction"
+    corpus = frame["corpus"].astype(str).replace(TITLES)
+    frame["what"] = corpus + ", " + frame["recipe"].astype(str) + ", " + vectors + ": " + frame["quantity"]
+    frame = frame.sort_values(["corpus", "recipe", "quantity", "start"], kind="stable")
+    titles = ("accuracy, H, similarity", "")
+    return whole.chart(charts.bars, frame, "common_1", category="what", titles=titles, size=(560, 17))
+
+
+STUDY = declare_cell_study("common", Grid.by_direction, tests=make_tests, draw=draw)
