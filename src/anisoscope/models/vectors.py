@@ -100,7 +100,7 @@ def shift_to_cosine(vectors: Float[Tensor, "word dim"], cosine: float) -> Float[
     """
     if len(vectors) < 2:
         raise UsageError("two word vectors or more for a mean cosine", str(len(vectors)), "use a larger corpus")
-    common = torch.nn.functional.normalize(vectors, dim=1).mean(0)
+    common: Tensor = torch.nn.functional.normalize(vectors, dim=1).mean(0)
     direction = common / common.norm()
     longest = float(vectors.norm(dim=1).max())
     # At the low end no vector has a positive component along the direction; at the high end it is nearly all of each.
