@@ -101,7 +101,7 @@ def shift_to_cosine(vectors: Float[Tensor, "word dim"], cosine: float) -> Float[
     if len(vectors) < 2:
         raise UsageError("two word vectors or more for a mean cosine", str(len(vectors)), "use a larger corpus")
     common: Tensor = torch.nn.functional.normalize(vectors, dim=1).mean(0)
-    direction = common / common.norm()
+    direction: Tensor = common / common.norm()
     longest = float(vectors.norm(dim=1).max())
     # At the low end no vector has a positive component along the direction; at the high end it is nearly all of each.
     low, high = -longest, 1e4 * longest
@@ -113,7 +113,8 @@ def shift_to_cosine(vectors: Float[Tensor, "word dim"], cosine: float) -> Float[
             low = middle
         else:
             high = middle
-    return vectors + high * direction
+    shifted: Tensor = vectors + high * direction
+    return shifted
 
 
 def _mean_cosine(vectors: Float[Tensor, "word dim"]) -> float:
