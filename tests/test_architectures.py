@@ -185,9 +185,9 @@ def test_stages_of_efficientnet_end_where_the_width_may_change():
 def test_resnet_before_and_after_its_last_relu():
     tap = seen("resnet").tap
     for i in range(1, 6):
-        before, after = tap[f"encoder.{i}.unrectified"], tap[f"encoder.{i}.hidden"]
+        before, after = tap[f"encoder.{i}.pre_relu"], tap[f"encoder.{i}.hidden"]
         assert (before < 0).any() and torch.equal(before.relu(), after)
-    assert not any("unrectified" in site for name in LAYERS if name != "resnet" for site in seen(name).tap)
+    assert not any("pre_relu" in site for name in LAYERS if name != "resnet" for site in seen(name).tap)
 
 
 @pytest.mark.parametrize("name", sorted(CONVOLUTIONAL))
@@ -374,7 +374,7 @@ def test_whole_images_have_no_policies_and_no_spectrum():
         net(**inputs)
     assert set(records["metric"]) >= {"mean_cosine", "mean_cosine.isotropic_q95", "drift"}
     assert not records["metric"].str.startswith(("spectrum", "intra", "group")).any()
-    for site in ("unrectified", "hidden", "stage"):
+    for site in ("pre_relu", "hidden", "stage"):
         x = nn.functional.normalize(tap[f"encoder.2.{site}"][:, 0], dim=1)
         expected = float(((x.sum(0) ** 2).sum() - 30) / (30 * 29))
         rows = records[(records["site"] == site) & (records["layer"] == 2) & (records["metric"] == "mean_cosine")]

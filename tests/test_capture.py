@@ -903,7 +903,7 @@ def test_every_place_can_be_asked_for():
         "query",
         "key",
         "stage",
-        "unrectified",
+        "pre_relu",
     }
 
 
@@ -948,10 +948,10 @@ def test_what_a_last_relu_was_given_is_kept_though_it_works_in_place(inplace):
         for block in model:
             expected.append(hidden + block.linear(hidden))
             hidden = expected[-1].relu()
-        with capture(model, ("hidden", "unrectified"), blocks=("Rectified",)) as tap:
+        with capture(model, ("hidden", "pre_relu"), blocks=("Rectified",)) as tap:
             model(x)
     for layer, before in enumerate(expected, 1):
-        assert (before < 0).any() and torch.equal(tap[f"encoder.{layer}.unrectified"], before)
+        assert (before < 0).any() and torch.equal(tap[f"encoder.{layer}.pre_relu"], before)
         assert torch.equal(tap[f"encoder.{layer}.hidden"], before.relu())
 
 

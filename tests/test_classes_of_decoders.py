@@ -32,7 +32,7 @@ EOS = "<|end|>"
 
 @pytest.fixture(scope="module")
 def corpus():
-    return open_labelled("planted")
+    return open_labelled("synthetic")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def learn(model, tokenizer, corpus, steps):
 
 @pytest.fixture(scope="module")
 def llama(tokenizer, corpus, tmp_path_factory):
-    """A tiny Llama that has learnt the planted words: one layer, which attends only."""
+    """A tiny Llama that has learnt the synthetic words: one layer, which attends only."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=1, **SIZES, **NAMES, pad_token_id=0)
     model = learn(transformers.LlamaForSequenceClassification(config), tokenizer, corpus, 150)
@@ -126,14 +126,14 @@ def _in_order(ones):
 
 def test_a_llama_folder_has_all_parts_and_says_nothing_is_left_out(llama, tmp_path):
     _, folder = llama
-    run = run_classes(ClassesOptions(folder, corpus="planted", limit=60, few=12), tmp_path / "run")
+    run = run_classes(ClassesOptions(folder, corpus="synthetic", limit=60, few=12), tmp_path / "run")
     records = run.records
     assert not [text for text in run.manifest["warnings"] if "left out" in text]
-    assert {"accuracy", "replaced.accuracy", "explains.auprc", "class_direction.auc"} <= set(records["metric"])
-    precise = select(records, metric="explains.auprc", layer=1).set_index("component")["value"]
-    chance = select(records, metric="explains.auprc", component="random")["value"].item()
+    assert {"accuracy", "ablation.accuracy", "attribution.auprc", "class_direction.auc"} <= set(records["metric"])
+    precise = select(records, metric="attribution.auprc", layer=1).set_index("component")["value"]
+    chance = select(records, metric="attribution.auprc", component="random")["value"].item()
     assert precise["value, contrast"] > 0.7 > chance + 0.2
-    for prefix in ("replaced.", "explains."):
+    for prefix in ("ablation.", "attribution."):
         rows = records[records["metric"].str.startswith(prefix)]
         assert len(rows) and rows["low"].le(rows["value"]).all() and rows["high"].ge(rows["value"]).all()
     assert run.manifest["settings"]["settings"]["at"] == "last"
@@ -150,7 +150,7 @@ def test_the_first_layer_is_undefined_if_the_head_reads_the_same_mark_in_all_tex
     config = transformers.LlamaConfig(vocab_size=len(marked), num_hidden_layers=2, **SIZES, **NAMES, pad_token_id=None)
     folder = saved(transformers.LlamaForSequenceClassification(config), marked, tmp_path / "llama")
     for dtype in ("float32", "bfloat16"):
-        options = ClassesOptions(folder, corpus="planted", limit=40, parts=("directions",), dtype=dtype)
+        options = ClassesOptions(folder, corpus="synthetic", limit=40, parts=("directions",), dtype=dtype)
         run = run_classes(options, tmp_path / f"run-{dtype}")
         rows = select(run.records, metric="class_direction.auc", component=None).set_index("layer")["value"]
         assert np.isnan(rows[0]) and not np.isnan(rows[1])
@@ -163,7 +163,7 @@ def test_a_model_without_padding_says_the_same_as_text_by_text(tokenizer, corpus
     assert config.pad_token_id is None
     model = transformers.LlamaForSequenceClassification(config)
     folder = saved(model, tokenizer, tmp_path / "llama")
-    options = ClassesOptions(folder, corpus="planted", limit=40, few=6)
+    options = ClassesOptions(folder, corpus="synthetic", limit=40, few=6)
     run = run_classes(options, tmp_path / "run")
     accuracy = select(run.records, metric="accuracy", component=None)["value"].item()
     examples = [e for c in (0, 1) for e in [e for e in corpus.splits["test"] if e.label == c][:20]]
@@ -178,15 +178,17 @@ def test_an_adapter_is_a_classifier_with_its_head(tokenizer, tmp_path):
     torch.manual_seed(1)
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=1, **SIZES)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
-    three = open_labelled("planted:3")
+    three = open_labelled("synthetic:3")
     model = transformers.LlamaForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3, pad_token_id=0)
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = peft.get_peft_model(model, lora).eval()
     adapted.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "base")
-    run = run_classes(ClassesOptions(str(tmp_path / "adapter"), corpus="planted:3", limit=30, few=6), tmp_path / "run")
-    assert "explains.comprehensiveness" in set(run.records["metric"])
+    run = run_classes(
+        ClassesOptions(str(tmp_path / "adapter"), corpus="synthetic:3", limit=30, few=6), tmp_path / "run"
+    )
+    assert "attribution.comprehensiveness" in set(run.records["metric"])
     assert any("taken as class 1, class 2, class 3, in this order" in text for text in run.manifest["warnings"])
     examples = [e for c in range(3) for e in [e for e in three.splits["test"] if e.label == c][:10]]
     with torch.no_grad():
@@ -202,7 +204,7 @@ def test_an_encoder_decoder_is_read_at_the_mark_of_the_end(tmp_path):
     """BART's head reads the decoder at the mark of the end; the encoder's padding was taken for real tokens."""
     from anisoscope.data.encoding import build_tokenizer
 
-    corpus = open_labelled("planted")
+    corpus = open_labelled("synthetic")
     own = build_tokenizer(corpus, max_length=40)
     from tokenizers.processors import TemplateProcessing
 
@@ -215,9 +217,9 @@ def test_an_encoder_decoder_is_read_at_the_mark_of_the_end(tmp_path):
     torch.manual_seed(0)
     config = transformers.BartConfig(vocab_size=len(words), **sizes, **marks, **NAMES)
     folder = saved(transformers.BartForSequenceClassification(config), words, tmp_path / "bart")
-    run = run_classes(ClassesOptions(folder, corpus="planted", limit=40, few=8), tmp_path / "run")
+    run = run_classes(ClassesOptions(folder, corpus="synthetic", limit=40, few=8), tmp_path / "run")
     warnings = json.dumps(run.manifest["warnings"])
-    assert "replaced left out" in warnings and "cross-attention to the words" in warnings
+    assert "ablation left out" in warnings and "cross-attention to the words" in warnings
     rows = select(run.records, metric="class_direction.auc", component=None)
     assert set(rows["stack"]) == {"decoder"} and sorted(rows["layer"]) == [0, 1, 2]
-    assert "explains.auprc" in set(run.records["metric"])
+    assert "attribution.auprc" in set(run.records["metric"])

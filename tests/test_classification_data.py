@@ -40,7 +40,7 @@ def corpus(examples, labels=("a", "b")):
 TWO = (Example(("x", "y"), 0), Example(("z",), 1), Example(("x",), 0), Example(("y",), 1))
 
 
-@pytest.mark.parametrize("name", ["planted", "planted:3", "planted-pairs"])
+@pytest.mark.parametrize("name", ["synthetic", "synthetic:3", "synthetic-pairs"])
 def test_a_generated_corpus_is_the_same_for_a_seed_and_another_for_another(name):
     one, other = (open_labelled(name, seed=seed) for seed in (0, 1))
     for made in (synthetic.open_synthetic, synthetic.open_pairs):
@@ -49,13 +49,13 @@ def test_a_generated_corpus_is_the_same_for_a_seed_and_another_for_another(name)
     assert again is not one and one.splits.keys() == other.splits.keys()
     assert one.fingerprint == again.fingerprint != other.fingerprint
     assert all(len(set(count.values())) == 1 for count in one.counts().values())
-    assert one.pairs == (name == "planted-pairs")
+    assert one.pairs == (name == "synthetic-pairs")
 
 
-def test_planted_keywords_are_those_of_the_class():
+def test_synthetic_keywords_are_those_of_the_class():
     """A word marked in one class is never marked in another, and no utterance has more strays than own keywords."""
     owner = {}
-    for split in open_labelled("planted:3").splits.values():
+    for split in open_labelled("synthetic:3").splits.values():
         for e in split:
             assert 1 <= sum(e.rationale) <= 3
             for word, mark in zip(e.words, e.rationale, strict=True):
@@ -64,7 +64,7 @@ def test_planted_keywords_are_those_of_the_class():
     assert len(owner) == 18
 
 
-@pytest.mark.parametrize("name", ["planted", "planted-pairs"])
+@pytest.mark.parametrize("name", ["synthetic", "synthetic-pairs"])
 def test_fillers_follow_zipf_s_law(name):
     """The commonest of 400 is 1/H(400) = .152 of all, those of rank 4 and 16 a fourth and a sixteenth of it."""
     found = Counter()
@@ -77,7 +77,7 @@ def test_fillers_follow_zipf_s_law(name):
 
 
 def test_pairs_can_be_told_by_their_marked_words_only():
-    corpus = open_labelled("planted-pairs")
+    corpus = open_labelled("synthetic-pairs")
     same = {}
     for e in corpus.splits["train"]:
         first, second = (w for w, m in zip(e.all_words, e.rationale, strict=True) if m)
@@ -183,7 +183,7 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
 
     monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, None))
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(CorpusError, match="or use planted, which needs no network"):
+    with pytest.raises(CorpusError, match="or use synthetic, which needs no network"):
         open_labelled("imdb")
 
 
@@ -191,7 +191,7 @@ def test_limits_are_spread_over_the_classes():
     examples = [Example((str(i),), int(i > 5)) for i in range(12)]
     assert [e.words[0] for e in take_balanced(examples, 6, 2)] == ["0", "1", "2", "6", "7", "8"]
     assert len(take_balanced(examples, 5, 2)) == 5
-    assert len(open_labelled("planted:3", limit=30).splits["train"]) == 30
+    assert len(open_labelled("synthetic:3", limit=30).splits["train"]) == 30
     parts = split_at_random(examples, {"a": 0.5, "b": 0.5}, 0)
     assert sorted(e.words for e in parts["a"] + parts["b"]) == sorted(e.words for e in examples)
     assert split_at_random(examples, {"a": 0.5, "b": 0.5}, 1) != parts
@@ -206,7 +206,7 @@ def test_the_papers_vocabulary():
 
 
 def test_pairs_are_encoded_with_and_without_a_mark_between_them():
-    found = open_labelled("planted-pairs")
+    found = open_labelled("synthetic-pairs")
     plain, marked = (build_tokenizer(found, max_length=64, separator=s) for s in (False, True))
     example = found.splits["test"][:1]
     without, with_mark = encode(example, plain, 64), encode(example, marked, 64)
@@ -215,7 +215,7 @@ def test_pairs_are_encoded_with_and_without_a_mark_between_them():
 
 
 def test_long_utterances_are_cut_and_counted():
-    found = open_labelled("planted")
+    found = open_labelled("synthetic")
     tokenizer = build_tokenizer(found, max_length=10)
     encoded = encode(found.splits["test"], tokenizer, 10)
     assert max(encoded.lengths) == 10
@@ -223,7 +223,7 @@ def test_long_utterances_are_cut_and_counted():
 
 
 def test_a_plan_holds_every_example_once_and_knows_special_tokens():
-    found = open_labelled("planted")
+    found = open_labelled("synthetic")
     tokenizer = build_tokenizer(found, max_length=64)
     encoded = encode(found.splits["test"], tokenizer, 64)
     plan = LabelledPlan(encoded, tokenizer.pad_token_id, batch_tokens=200)
@@ -251,7 +251,7 @@ def test_padding_is_the_pad_token_and_nothing_in_other_columns():
 
 def test_renamed_or_swapped_classes_are_another_run():
     """Records name classes: a run with the same examples under other names must not be taken for it."""
-    found = open_labelled("planted", limit=20)
+    found = open_labelled("synthetic", limit=20)
     encoded = encode(found.splits["test"], build_tokenizer(found, max_length=64), 64)
     names = (found.labels, found.labels[::-1], ("other", "names"))
     assert len({LabelledPlan(encoded, 0, classes=labels).fingerprint for labels in names}) == 3
@@ -294,16 +294,16 @@ def test_other_bad_input_is_explained(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"text": 1')
     (tmp_path / "x.md").write_text("x")
     for name, expected in (
-        ("plantd", "did you mean planted"),
+        ("synthetc", "did you mean synthetic"),
         (str(tmp_path / "broken.jsonl"), "one JSON object per line"),
         (str(tmp_path / "x.md"), "in .csv, .tsv, .json, .jsonl"),
         (str(tmp_path), "train.jsonl"),
-        ("planted:1", "2 to 50 classes"),
+        ("synthetic:1", "2 to 50 classes"),
     ):
         with pytest.raises(AnisoscopeError, match=expected):
             open_labelled(name)
     with pytest.raises(UsageError, match="columns are known"):
-        open_labelled("planted", columns={"text": "x"})
+        open_labelled("synthetic", columns={"text": "x"})
     with pytest.raises(CorpusError, match="did you mean text"):
         open_labelled(table(tmp_path / "t.jsonl", rows()), columns={"text": "texts"})
     with pytest.raises(CorpusError, match="at least 2 examples of every class in the train split"):
@@ -368,7 +368,7 @@ def test_splits_that_are_there_are_taken_and_those_that_are_drawn_are_said(tmp_p
     (tmp_path / "test.jsonl").unlink()
     found, split, said = choose_split(open_labelled(str(tmp_path)), "", trained_on=False)
     assert split == "test" and len(found.splits["test"]) == 4 and said.endswith("4 of 40 rows drawn at random")
-    assert choose_split(open_labelled("planted"), "", trained_on=False)[1:] == ("test", "")
+    assert choose_split(open_labelled("synthetic"), "", trained_on=False)[1:] == ("test", "")
 
 
 def test_a_small_table_is_enough_where_nothing_is_trained(tmp_path):

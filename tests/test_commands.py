@@ -300,10 +300,10 @@ def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, 
 
 def test_classes_hands_on_what_is_asked(runs, asked):
     calls = asked(classifiers, "measure_classes", RunFolder(runs / "a"))
-    typed("classes folder -c planted --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
+    typed("classes folder -c synthetic --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
     (((look, place, quiet), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit, look.parts) == (
-        "folder", "float64", "planted", 7, ("directions",)
+        "folder", "float64", "synthetic", 7, ("directions",)
     )  # fmt: skip
     assert (str(place.output), place.overwrite, place.resume, quiet) == ("new", True, False, True)
 
@@ -380,9 +380,9 @@ def test_the_version_is_printed():
 
 def test_classes_and_series_hand_on_their_keywords(runs, asked):
     calls = asked(classifiers, "measure_classes", RunFolder(runs / "a"))
-    run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
+    run = anisoscope.classes("folder", "synthetic", limit=7, dtype="float64", output="new", overwrite=True)
     (((look, place, quiet, *in_memory), _),) = calls
-    assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
+    assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "synthetic", 7)
     assert in_memory == [None, None]
     assert (str(place.output), place.overwrite, quiet, run.folder) == ("new", True, True, runs / "a")
     calls = asked(functions, "measure_checkpoints", RunFolder(runs / "a"))

@@ -372,7 +372,7 @@ def test_a_corpus_is_opened_as_what_it_is(name, asked, opened, monkeypatch) -> N
 
 
 def test_labelled_texts_are_opened_by_name() -> None:
-    assert open_corpus("planted", limit=40).labels == ("class 1", "class 2")
+    assert open_corpus("synthetic", limit=40).labels == ("class 1", "class 2")
 
 
 def test_the_registry_imports_nothing_heavy() -> None:
@@ -415,8 +415,8 @@ def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> No
         (check_names.check_corpus, "wikitext-10", "a corpus' name"),
         (check_names.check_corpus, "./no.txt", "which is not there"),
         (check_names.check_corpus, "org/data", ""),
-        (check_names.check_labelled, "planted:3", ""),
-        (check_names.check_labelled, "plantd", "a corpus' name"),
+        (check_names.check_labelled, "synthetic:3", ""),
+        (check_names.check_labelled, "synthetc", "a corpus' name"),
         (check_names.check_labelled, "no/such.csv", "which is not there"),
     ],
 )

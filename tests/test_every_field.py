@@ -101,7 +101,7 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
 
     classifier = load("builtin:minilm")
     monkeypatch.setattr(classes_module, "load_subject", lambda _job, classifier: given.update(head=classifier) or MODEL)
-    corpus, encode = open_labelled("planted", limit=30), classes_module.encode
+    corpus, encode = open_labelled("synthetic", limit=30), classes_module.encode
     plan = classes_module.LabelledPlan
     MODEL = replace(classifier, name="planted model")
     monkeypatch.setattr(classes_module, "open_labelled", noted("open", lambda *_, **__: corpus))
@@ -109,14 +109,14 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     monkeypatch.setattr(classes_module, "LabelledPlan", noted("plan", plan))
     monkeypatch.setattr(classes_module, "run", lambda job, _output, **how: (job, how["reading"]))
     how = {"split": "train", "limit": 10, "few": 4, "at": "mean", "max_length": 12, "parts": ("directions",)}
-    asked_for = ClassesOptions(corpus="planted", text_column="t", split_seed=3, batch_tokens=77, seed=4, **how)
+    asked_for = ClassesOptions(corpus="synthetic", text_column="t", split_seed=3, batch_tokens=77, seed=4, **how)
     job, reading = classes_module.run_classes(asked_for)
     asked = {"columns": {"text": "t"}, "seed": 3, "for_training": False}
-    assert given["head"] is True and given["open"] == (("planted",), asked)
+    assert given["head"] is True and given["open"] == (("synthetic",), asked)
     examples, _, length = given["encode"][0]
     assert length == 12 and {*examples} <= {*corpus.splits["train"]} and len(examples) == 10
     assert given["plan"][1]["batch_tokens"] == 77 and given["plan"][1]["classes"] == corpus.labels
-    assert (job.corpus, job.settings.seed, job.settings.at) == ("planted", 4, "mean")
+    assert (job.corpus, job.settings.seed, job.settings.at) == ("synthetic", 4, "mean")
     assert "class" in job.settings.panel and reading.corpus["split"] == "train"
     of_machine = dict.fromkeys(NOT_IN_IDENTITY)
     assert reading.identity["classes"] | of_machine == asdict(asked_for) | {"parts": ["directions"]} | of_machine
@@ -128,8 +128,8 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     )
     look = replace(look, heads=True)
     notes = []
-    look._measure_explained(notes)
-    look._measure_replaced(notes)
+    look._measure_attribution(notes)
+    look._measure_ablation(notes)
     of_plan = {"padding": look.plan.padding, "stack": look.plan.stacks, "notes": notes}
     assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4} | of_plan
     assert replace(look, classes=replace(look.classes, limit=2))._few == 2
@@ -138,7 +138,7 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     assert replace(look, corpus=whole, classes=of_all)._few == 4, "the other half is left for the directions"
     lengths = []
     monkeypatch.setattr(classes_module, "encode", lambda *given: lengths.append(given[2]) or encode(*given))
-    look._measure_replaced(notes)
+    look._measure_ablation(notes)
     assert lengths == [12], "what is replaced is cut where all is"
     monkeypatch.setattr(classes_module, "pool_vectors", lambda *given: seen.update(pooled=given[2:]))
     monkeypatch.setattr(classes_module, "make_separability_records", lambda *_, **how: seen.update(how) or stop())
@@ -148,15 +148,15 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
 
 
 def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
-    recipe = {"corpus": "planted", "columns": {"text": "t"}, "split_seed": 6}
+    recipe = {"corpus": "synthetic", "columns": {"text": "t"}, "split_seed": 6}
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
     told = classes_module.fill_from_training(ClassesOptions(str(tmp_path)))
-    assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
+    assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("synthetic", {"text": "t"}, 6, 21)
     mine = classes_module.fill_from_training(ClassesOptions(str(tmp_path), text_column="mine", label_column="l"))
     assert mine.by_role == {"text": "mine", "label": "l"}, "what is named goes before what it was trained on"
-    own = ClassesOptions(str(tmp_path), corpus="planted:3", split_seed=1, max_length=9)
+    own = ClassesOptions(str(tmp_path), corpus="synthetic:3", split_seed=1, max_length=9)
     assert classes_module.fill_from_training(own) == own
-    same = classes_module.fill_from_training(ClassesOptions(str(tmp_path), corpus="planted"))
+    same = classes_module.fill_from_training(ClassesOptions(str(tmp_path), corpus="synthetic"))
     assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
     assert classes_module._is_trained_on(same)
     assert not classes_module._is_trained_on(replace(same, model="other"))
@@ -436,7 +436,7 @@ def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
         LabelledPlan(Encoded(rows, words), 0, classes=("a", "b")),
     ]
     assert len({plan.fingerprint for plan in plans}) == 5
-    corpus = open_labelled("planted-pairs", limit=30)
+    corpus = open_labelled("synthetic-pairs", limit=30)
     pair = Example(corpus.splits["train"][0].words[:2], 0, ("word",) * 9)
     cut = encode([pair], build_tokenizer(corpus, max_length=64), 6)
     assert cut.words == [[-1, 0, 1, 2, 3, 4]] and cut.truncated == 1  # of a pair the longer text is cut

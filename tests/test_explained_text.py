@@ -30,9 +30,9 @@ NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "c
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A random BERT for the two planted classes, and its tokenizer."""
+    """A random BERT for the two synthetic classes, and its tokenizer."""
     path = tmp_path_factory.mktemp("bert")
-    tokenizer = build_tokenizer(open_labelled("planted"), max_length=40)
+    tokenizer = build_tokenizer(open_labelled("synthetic"), max_length=40)
     torch.manual_seed(0)
     settings = WIDE | {"vocab_size": len(tokenizer), **NAMES}
     del settings["num_labels"]
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(folder):
-    opened, notes = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted"))
+    opened, notes = explaining.open_classifier(ClassesOptions(str(folder), corpus="synthetic"))
     assert notes == [] and opened.names == ("class 1", "class 2")
     return opened
 
@@ -51,14 +51,14 @@ def classifier(folder):
 def test_a_classifier_is_opened_on_the_columns_the_division_and_the_length_that_are_asked_for(folder, monkeypatch):
     """Directions of other examples, or of texts cut elsewhere, would be other directions."""
     asked, real = [], explaining.open_labelled
-    corpus = real("planted", limit=30)
+    corpus = real("synthetic", limit=30)
     monkeypatch.setattr(explaining, "open_labelled", lambda place, **how: asked.append((place, how)) or corpus)
     options = {"text_column": "t", "label_column": "l", "split_seed": 3, "max_length": 9}
-    opened, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted", **options))
+    opened, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="synthetic", **options))
     where = {"columns": {"text": "t", "label": "l"}, "seed": 3, "limit": DIRECTED, "for_training": False}
-    assert asked == [("planted", where)]
+    assert asked == [("synthetic", where)]
     assert opened.max_length == 9
-    longer, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="planted"), corpus_file="elsewhere")
+    longer, _ = explaining.open_classifier(ClassesOptions(str(folder), corpus="synthetic"), corpus_file="elsewhere")
     assert longer.max_length == 40 and asked[1][0] == "elsewhere"
     assert opened.directions.keys() == longer.directions.keys()
     for space, of_layers in opened.directions.items():
@@ -76,7 +76,7 @@ def test_classes_have_the_model_s_own_names_if_it_has_any():
 
 
 def text_of(count=12, start=0):
-    return " ".join(open_labelled("planted").splits["test"][start].words * 3).split()[:count]
+    return " ".join(open_labelled("synthetic").splits["test"][start].words * 3).split()[:count]
 
 
 def test_each_number_of_a_text_is_its_definition(classifier):
@@ -176,10 +176,10 @@ def test_a_text_without_words_is_refused(classifier):
 def test_a_run_explains_and_another_kind_of_run_does_not(folder, tmp_path):
     text = " ".join(text_of())
     options = {"limit": 20, "few": 4, "parts": ("directions",), "quiet": True}
-    run = anisoscope.classes(folder, "planted", **options)
+    run = anisoscope.classes(folder, "synthetic", **options)
     found = run.explain(text)
     assert "class" in found._repr_html_() and "background" in found._repr_html_()
-    kept = anisoscope.classes(folder, "planted", output=tmp_path / "run", **options)
+    kept = anisoscope.classes(folder, "synthetic", output=tmp_path / "run", **options)
     again = anisoscope.Run(kept.folder).explain(text)
     np.testing.assert_allclose(again.words["erasure"], found.words["erasure"])
     vectors = anisoscope.measure(np.random.default_rng(0).normal(size=(30, 4)), quiet=True)
@@ -189,7 +189,7 @@ def test_a_run_explains_and_another_kind_of_run_does_not(folder, tmp_path):
 
 def test_a_run_explains_a_list_and_a_column_of_texts(folder):
     many = [" ".join(text_of()), " ".join(text_of(start=1))]
-    run = anisoscope.classes(folder, "planted", limit=20, few=4, parts=("directions",), quiet=True)
+    run = anisoscope.classes(folder, "synthetic", limit=20, few=4, parts=("directions",), quiet=True)
     found = run.explain(many)
     assert [one.words["word"].tolist() for one in found] == [text.split() for text in many]
     np.testing.assert_array_equal(found[1].words["erasure"], run.explain(many[1]).words["erasure"])
@@ -203,7 +203,7 @@ def test_a_run_explains_a_list_and_a_column_of_texts(folder):
 
 def test_the_command_explains_one_text(folder):
     text = " ".join(text_of())
-    result = invoke(["classes", str(folder), "--text", text, "-c", "planted", "-q"])
+    result = invoke(["classes", str(folder), "--text", text, "-c", "synthetic", "-q"])
     assert result.exit_code == 0, result.output
     for part in ("Its probability falls most without", "gradient × input", "comprehensiveness", "rank correlation"):
         assert part in result.output
@@ -219,12 +219,12 @@ def test_what_is_known_of_the_classifier_is_said_beside_its_answer(folder, tmp_p
     config = json.loads((tmp_path / "nameless/config.json").read_text())
     config |= {"id2label": {0: "LABEL_0", 1: "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
     (tmp_path / "nameless/config.json").write_text(json.dumps(config))
-    result = invoke(["classes", str(tmp_path / "nameless"), "--text", " ".join(text_of()), "-c", "planted", "-q"])
+    result = invoke(["classes", str(tmp_path / "nameless"), "--text", " ".join(text_of()), "-c", "synthetic", "-q"])
     assert result.exit_code == 0, result.output
     told = "the model's classes have no names: taken as class 1, class 2"
     assert told in " ".join(result.output.split())
     options = {"limit": 20, "few": 4, "parts": ("directions",), "quiet": True}
-    run = anisoscope.classes(tmp_path / "nameless", "planted", **options)
+    run = anisoscope.classes(tmp_path / "nameless", "synthetic", **options)
     assert any(told in note for note in run.explain(" ".join(text_of())).notes)
 
 
@@ -267,7 +267,7 @@ def test_what_is_not_shown_is_left_out_and_told():
 
 
 def with_end(tokenizer):
-    """The tokenizer of the planted words, with the mark of the end that an encoder-decoder's head looks for."""
+    """The tokenizer of the synthetic words, with the mark of the end that an encoder-decoder's head looks for."""
     tokenizer.add_special_tokens({"eos_token": "</s>"})
     end = tokenizer.eos_token_id
     template = TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)])
@@ -276,8 +276,8 @@ def with_end(tokenizer):
 
 
 def classifier_of_kind(kind, folder):
-    """A tiny random classifier of the two planted classes, saved with its tokenizer; `kind`: its architecture."""
-    tokenizer = build_tokenizer(open_labelled("planted"), max_length=40)
+    """A tiny random classifier of the two synthetic classes, saved with its tokenizer; `kind`: its architecture."""
+    tokenizer = build_tokenizer(open_labelled("synthetic"), max_length=40)
     small = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 32}
     if kind in ("bart", "t5"):
         tokenizer, end = with_end(tokenizer)
@@ -321,7 +321,7 @@ def test_decoders_and_encoder_decoders_are_explained(kind, shown, tmp_path):
 
     text = text_of()
     folder = classifier_of_kind(kind, tmp_path)
-    opened, _ = open_classifier(ClassesOptions(str(folder), corpus="planted"))
+    opened, _ = open_classifier(ClassesOptions(str(folder), corpus="synthetic"))
     found = sentence.explain(opened, " ".join(text))
     assert list(found.words.columns) == ["word", *shown] and found.words.notna().all().all()
     with torch.no_grad():
@@ -339,7 +339,7 @@ def test_a_tokenizer_that_sets_no_mark_of_the_end_is_named(tmp_path):
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
     tokenizer.save_pretrained(folder)
     with pytest.raises(MeasureError, match=r"texts that T5ForSequenceClassification can read.*Cure: give it the token"):
-        open_classifier(ClassesOptions(str(folder), corpus="planted"))
+        open_classifier(ClassesOptions(str(folder), corpus="synthetic"))
 
 
 def test_a_folder_of_an_adapter_is_explained_with_its_base(tmp_path):
@@ -357,7 +357,7 @@ def test_a_folder_of_an_adapter_is_explained_with_its_base(tmp_path):
     adapted.eval().save_pretrained(tmp_path / "adapter")
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     tokenizer.save_pretrained(tmp_path / "adapter")
-    opened, _ = open_classifier(ClassesOptions(str(tmp_path / "adapter"), corpus="planted"))
+    opened, _ = open_classifier(ClassesOptions(str(tmp_path / "adapter"), corpus="synthetic"))
     text = " ".join(text_of())
     found = sentence.explain(opened, text)
     with torch.no_grad():
@@ -375,14 +375,14 @@ def test_a_classifier_of_tokens_is_refused_with_the_reason(tmp_path):
     from anisoscope.runs.job import ClassesOptions
 
     with pytest.raises(ModelError, match="names a class for each token"):
-        open_classifier(ClassesOptions(str(classifier_of_kind("tokens", tmp_path)), corpus="planted"))
+        open_classifier(ClassesOptions(str(classifier_of_kind("tokens", tmp_path)), corpus="synthetic"))
 
 
 @pytest.fixture(scope="module")
 def in_memory(folder):
     """The model and the tokenizer of `folder`, in training mode, and labelled texts in a table."""
     model = transformers.BertForSequenceClassification.from_pretrained(folder).train()
-    examples = open_labelled("planted").splits["test"][:40]
+    examples = open_labelled("synthetic").splits["test"][:40]
     table = pd.DataFrame(
         {"text": [" ".join(e.words) for e in examples], "label": [f"class {e.label + 1}" for e in examples]}
     )

@@ -115,7 +115,7 @@ NEEDS = [
     ("measure my_module:factory -c wikitext-103", "data"),
     ("measure my_module:factory -c librispeech", "data"),
     ("measure my_module:factory -c some/data", "data"),
-    ("classes some/model -c planted", "models"),
+    ("classes some/model -c synthetic", "models"),
 ]
 
 

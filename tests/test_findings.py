@@ -19,7 +19,7 @@ from anisoscope.runs.findings import (
     has_enough_pairs,
     judge_isotropy,
 )
-from anisoscope.runs.short_tables import short_table, side_by_side, told_apart
+from anisoscope.runs.short_tables import intervals_apart, short_table, side_by_side
 from anisoscope.store import as_records
 from anisoscope.wording import format_measured, format_short
 
@@ -140,12 +140,12 @@ def test_told_by_direction_and_above_majority():
         row("class_direction.auc", i, (a + b) / 2, a, b, **site) for i, (a, b) in enumerate([(0.45, 0.6), (0.7, 0.8)])
     ]
     assert (
-        told(rows)["told_by_direction"]
+        told(rows)["class_directions"]
         == "Class directions separate the classes at layer 1 only (AUC .750 [.700, .800])."
     )
-    assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
+    assert "in no layer: AUC is at chance" in told(rows[:1])["class_directions"]
     final = row("class_direction.auc", 1, 0.85, 0.8, 0.9, site="final")
-    assert told([*rows, final])["told_by_direction"] == told(rows)["told_by_direction"], "a final norm is no layer"
+    assert told([*rows, final])["class_directions"] == told(rows)["class_directions"], "a final norm is no layer"
     majority = row("majority", None, 0.5, **site)
     for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not clearly above or below"), ((0.1, 0.2), "below")):
         accuracy = row("accuracy", None, sum(ends) / 2, *ends, **site)
@@ -168,8 +168,8 @@ def test_told_by_direction_and_above_majority():
 def test_what_attention_is_worth(ends, said):
     place = {"site": None, "component": "uniform", "n_units": 60}
     layers = ((1, (-0.2, 0.1)), (2, (-0.2, -0.05)))
-    rows = [row("replaced.accuracy", layer, sum(own) / 2, *own, **place) for layer, own in layers]
-    rows.append(row("replaced.accuracy", None, sum(ends) / 2, *ends, **place))
+    rows = [row("ablation.accuracy", layer, sum(own) / 2, *own, **place) for layer, own in layers]
+    rows.append(row("ablation.accuracy", None, sum(ends) / 2, *ends, **place))
     assert said in told(rows)["attention_used"] and "(n = 60)" in told(rows)["attention_used"]
     assert "attention_used" not in told(rows[:2])
     assert ("it also falls" in told(rows)["attention_used"]) == (ends[1] < 0), "what falls alone falls in all too"
@@ -178,7 +178,7 @@ def test_what_attention_is_worth(ends, said):
 def test_words_that_decide_more_than_random_ones():
     def of(name, layer, low, high):
         place = {"site": None, "component": name, "n_units": 40}
-        return row("explains.comprehensiveness", layer, (low + high) / 2, low, high, **place)
+        return row("attribution.comprehensiveness", layer, (low + high) / 2, low, high, **place)
 
     chance = of("random", None, 0.0, 0.1)
     maps = [of("attention", 1, 0.05, 0.2), of("value, contrast", 2, 0.3, 0.5)]
@@ -284,7 +284,7 @@ def test_numbers_as_text():
 
 
 @pytest.mark.parametrize(
-    "rule", [*RULES, *RULES_OF_CLASSES, *RULES_OF_RUNS, told_apart, differs], ids=lambda rule: rule.__name__
+    "rule", [*RULES, *RULES_OF_CLASSES, *RULES_OF_RUNS, intervals_apart, differs], ids=lambda rule: rule.__name__
 )
 def test_every_rule_is_in_the_docs(rule):
     assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")

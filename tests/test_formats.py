@@ -23,7 +23,7 @@ COMMANDS = {
     "vectors": "measure {folder}/vectors.npy -o {folder}/vectors --overwrite",
     "merge": "merge {folder}/part-1 {folder}/part-2 -o {folder}/merged-{form}",
     "compare": "compare {folder}/run {folder}/run",
-    "classes": "classes --corpus planted --limit 12 --parts directions -o {folder}/classes --overwrite",
+    "classes": "classes --corpus synthetic --limit 12 --parts directions -o {folder}/classes --overwrite",
 }
 
 

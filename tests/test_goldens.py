@@ -93,19 +93,19 @@ def class_records() -> pd.DataFrame:
     for component in ("uniform", "shuffled"):
         for layer in (1, 2, 3, None):
             for name in ("accuracy", "agreement", "cls", "output"):
-                row(f"replaced.{name}", layer, rng.uniform(-0.3, 0.9), component=component)
+                row(f"ablation.{name}", layer, rng.uniform(-0.3, 0.9), component=component)
     for component in ("attention", "value norm", "random", "rare", "unlisted"):
         for layer in (None,) if component in ("random", "rare") else (1, 2, 3):
             for name in ("auprc", "auroc", "iou", "comprehensiveness", "sufficiency"):
-                row(f"explains.{name}", layer, rng.uniform(0.1, 0.9), component=component)
+                row(f"attribution.{name}", layer, rng.uniform(0.1, 0.9), component=component)
     row("accuracy", None, 0.91, site=None)
     row("majority", None, 0.4, site=None)
     table = pd.DataFrame(rows).assign(stack="encoder", kind="self")
-    return as_records(table, run="r", model="m", corpus="planted:3")
+    return as_records(table, run="r", model="m", corpus="synthetic:3")
 
 
 def of_classes(folder: Path) -> Path:
-    return build_page(write_run(folder, class_records(), {"model": "m", "corpus": "planted:3"}))
+    return build_page(write_run(folder, class_records(), {"model": "m", "corpus": "synthetic:3"}))
 
 
 def of_two_layers(folder: Path) -> Path:
@@ -138,7 +138,7 @@ def printed() -> Told:
         patched.delenv("ANISOSCOPE_DATA", raising=False)
         shown |= {
             "nothing": [printed_tables.tabulate_layers(heads)],
-            "corpora": [some_of("corpora", ("builtin:digits", "common-voice", "planted", "wikitext-103"))],
+            "corpora": [some_of("corpora", ("builtin:digits", "common-voice", "synthetic", "wikitext-103"))],
         }
     told: Told = {}
     for name, (form, width) in product(shown, [("table", None), ("table", 50), ("csv", None), ("markdown", None)]):

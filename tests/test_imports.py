@@ -32,7 +32,7 @@ LAYERS = (
     ("models", "data", "charts"),
     ("batch", "store", "provenance"),
     ("sums",),
-    ("axes", "errors", "extras", "options", "progress", "public", "registry", "wording", "__init__"),
+    ("axes", "errors", "extras", "options", "progress", "public", "registry", "renamed", "wording", "__init__"),
 )
 """From the top: a module imports from its own layer and those below (docs/architecture.md)."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

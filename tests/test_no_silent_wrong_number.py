@@ -237,7 +237,7 @@ def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
 def test_shards_of_classes_are_refused(program, whole, tmp_path):
     """The cure named an option that `anisoscope classes` has not."""
     folder = shutil.copytree(whole.folder, tmp_path / "classes")
-    identity = whole.identity() | {"classes": {"corpus": "planted"}}
+    identity = whole.identity() | {"classes": {"corpus": "synthetic"}}
     (folder / "identity.json").write_text(json.dumps(identity))
     says = ["classes of a labelled corpus", "in one go with anisoscope classes"]
     check_refused(program, 5, "merge", folder, folder, "-o", tmp_path / "merged", says=says)

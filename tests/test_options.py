@@ -259,15 +259,15 @@ def test_a_run_can_be_measured_again_as_it_was(measured, tmp_path):
 
 
 def test_the_classes_of_a_run_can_be_measured_again(measured, tmp_path):
-    asked = measured("classes some/model -c planted --text-column t --parts directions --untrained --few 4")
+    asked = measured("classes some/model -c synthetic --text-column t --parts directions --untrained --few 4")
     expected = ClassesOptions(
-        "some/model", corpus="planted", text_column="t", parts=("directions",), untrained=True, few=4
+        "some/model", corpus="synthetic", text_column="t", parts=("directions",), untrained=True, few=4
     )
     assert asked == expected
     (tmp_path / "run").mkdir()
     (tmp_path / "run/manifest.json").write_text(json.dumps({"model": "some/model", "settings": {}}))
     identity = json.loads(json.dumps(asdict(asked)))
-    for classes in (identity, {"corpus": "planted", "columns": {"text": "t"}, "parts": ["directions"], "few": 4}):
+    for classes in (identity, {"corpus": "synthetic", "columns": {"text": "t"}, "parts": ["directions"], "few": 4}):
         (tmp_path / "run/identity.json").write_text(json.dumps({"classes": classes}))
         again = measured("classes --config run --untrained")
         assert again == expected
@@ -276,8 +276,8 @@ def test_the_classes_of_a_run_can_be_measured_again(measured, tmp_path):
 def test_names_are_looked_at_before_anything_is_loaded(measured):
     with pytest.raises(CorpusError, match="did you mean builtin:python-docs"):
         measured("measure -c builtin:python-dox")
-    with pytest.raises(CorpusError, match="did you mean planted"):
-        measured("classes -c plantd")
+    with pytest.raises(CorpusError, match="did you mean synthetic"):
+        measured("classes -c synthetc")
 
 
 def test_every_option_of_a_command_has_its_help_and_stands_under_a_heading():

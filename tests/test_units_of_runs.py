@@ -475,16 +475,16 @@ def test_the_padding_token_is_none_of_the_text():
 def test_a_training_fills_in_what_was_not_said(tmp_path):
     from anisoscope.runs.job import ClassesOptions
 
-    recipe = {"corpus": "planted:3", "split_seed": 4, "columns": {"text": "t"}}
+    recipe = {"corpus": "synthetic:3", "split_seed": 4, "columns": {"text": "t"}}
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 16}))
     model = str(tmp_path)
     filled = classes.fill_from_training(ClassesOptions(model))
-    assert (filled.corpus, filled.split_seed, filled.text_column, filled.max_length) == ("planted:3", 4, "t", 16)
-    assert classes.fill_from_training(ClassesOptions(model, corpus="planted:3")).split_seed == 4
-    assert classes.fill_from_training(ClassesOptions(model, corpus="planted:2")).split_seed == 0
-    assert classes.fill_from_training(ClassesOptions(model, corpus="planted:3", split_seed=2)).split_seed == 2
+    assert (filled.corpus, filled.split_seed, filled.text_column, filled.max_length) == ("synthetic:3", 4, "t", 16)
+    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:3")).split_seed == 4
+    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:2")).split_seed == 0
+    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:3", split_seed=2)).split_seed == 2
     assert classes.fill_from_training(ClassesOptions(model, max_length=8)).max_length == 8
-    assert classes._is_trained_on(filled) and not classes._is_trained_on(ClassesOptions(model, corpus="planted:3"))
+    assert classes._is_trained_on(filled) and not classes._is_trained_on(ClassesOptions(model, corpus="synthetic:3"))
     with pytest.raises(UsageError, match="--corpus"):
         classes.fill_from_training(ClassesOptions(str(tmp_path / "none")))
 

@@ -155,7 +155,7 @@ def test_sites_and_plurals():
         "classes",
         "boxes",
     ]
-    assert Site("e", 1, "stage").measured_as == Site("e", 1, "unrectified").measured_as == "hidden"
+    assert Site("e", 1, "stage").measured_as == Site("e", 1, "pre_relu").measured_as == "hidden"
 
 
 def test_names_near_and_too_long():

@@ -92,9 +92,7 @@ INSTEAD = {
     "unrectified": "pre-activation",
     "replacement": "ablation",
 }
-"""Words that names in the code do not use, and the field's. Records and options keep `planted`, `unrectified`,
-`replaced` and `explained`, which committed records hold: those are values, not names."""
-KEPT = {"PLANTED": "the corpora of that name"}
+"""Words that names in the code do not use, and the field's."""
 
 
 def words_of(name):
@@ -116,7 +114,7 @@ def not_the_fields(trees):
         for path, tree in trees.items()
         for line, name in named(tree)
         for word in words_of(name)
-        if word in INSTEAD and name not in KEPT
+        if word in INSTEAD
     ]
 
 
@@ -126,7 +124,7 @@ def test_names_are_the_fields_words():
 
 def test_another_word_than_the_fields_is_seen():
     tree = ast.parse("class Visible: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1")
-    seen = ["a.py:1 Visible", "a.py:2 open_planted", "a.py:3 isVisible"]
+    seen = ["a.py:1 Visible", "a.py:2 open_planted", "a.py:3 PLANTED", "a.py:3 isVisible"]
     assert [line.partition(": say")[0] for line in not_the_fields({"a.py": tree})] == seen
 
 
@@ -156,20 +154,14 @@ IN_PROSE = {
     r"unit vectors? of the mean": "direction",
 }
 """Phrases that pages and the help of commands do not use, and the field's word."""
-NAMES_OF_VALUES = {
-    "planted": "synthetic corpora are called planted and planted-pairs on the command line",
-    "unrectified": "a site of records that are committed",
-}
-"""Words that stay where they are names: in code, or in the list of values of an option, and why."""
 
 
 def prose_of(page):
-    """The text of a page without code; of the command line's page everything but the names of corpora."""
+    """The text of a page without code; of the command line's page everything."""
     text = page.read_text("utf-8")
     if page.name != "cli.md":
-        text = re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)
-        return re.sub(r"(?<=\| )unrectified(?= ×)", " ", text)
-    return re.sub(r"planted(?:-pairs)?(?=,|\]| --)|--corpus planted|runs/planted", " ", re.sub(r"\s+", " ", text))
+        return re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", text)
 
 
 def other_words(text):
@@ -190,7 +182,6 @@ def test_pages_and_help_use_the_fields_words():
 def test_another_word_than_the_fields_is_seen_in_prose():
     assert other_words("Saliency maps of planted words") == ["planted: say synthetic", "Saliency maps: say attribution"]
     assert not other_words("synthetic words, explanted, and a site map")
-    assert set(NAMES_OF_VALUES) <= set(IN_PROSE)
 
 
 FOREIGN = frozenset(

@@ -52,7 +52,7 @@ TRAPS = {
     "beit": "class token first: special; relative positions come with the mask",
     "deit": "class and distillation token first: special",
     "segformer": "per block and per stage (after the stage's norm); keys and values are fewer than queries",
-    "resnet": "`unrectified` before each block's last ReLU: after it every cosine is ≥ 0",
+    "resnet": "`pre_relu` before each block's last ReLU: after it every cosine is ≥ 0",
     "efficientnet": "a stage ends with its last block; the top convolution is not a layer",
     "cvt": "q, k, v by hooks on the projections; scale 1/√width; class token in the last stage only: special, and not "
     "in the stage's output",

@@ -1,6 +1,6 @@
 """Training throughput of the attention classifier against a plain PyTorch loop, in one run, at equal accuracy.
 
-    python papers/benchmarks/classifier.py                  # hatexplain where ANISOSCOPE_DATA is set, else planted:3
+    python papers/benchmarks/classifier.py                  # hatexplain where ANISOSCOPE_DATA is set, else synthetic:3
     python papers/benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
 
 The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
@@ -146,7 +146,7 @@ def compare(recipe: ClassifierRecipe, epochs: int, *, weights: bool) -> dict[str
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--corpus", default="hatexplain" if os.environ.get("ANISOSCOPE_DATA") else "planted:3")
+    parser.add_argument("--corpus", default="hatexplain" if os.environ.get("ANISOSCOPE_DATA") else "synthetic:3")
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)

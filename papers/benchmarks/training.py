@@ -124,7 +124,7 @@ def shares(name: str, corpus: str, steps: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--corpus", default="planted:3", help="of the classifiers")
+    parser.add_argument("--corpus", default="synthetic:3", help="of the classifiers")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     given = parser.parse_args(argv)
     for threads in given.threads:

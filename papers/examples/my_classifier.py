@@ -6,7 +6,7 @@ import anisoscope_papers
 
 # Any folder of a text classifier; here a small one is trained on a made-up corpus, in seconds.
 small = {"epochs": 3, "limit": 300, "vectors": "random", "dim": 16}
-folder = anisoscope_papers.train("classifier", corpus="planted", output="runs/my-classifier", overwrite=True, **small)
+folder = anisoscope_papers.train("classifier", corpus="synthetic", output="runs/my-classifier", overwrite=True, **small)
 
 # %%
 run = anisoscope.classes(folder, limit=120, few=20)
@@ -16,7 +16,7 @@ auc[["layer", "value", "low", "high"]].round(3)
 
 # %%
 # What accuracy is left when attention is made uniform, shuffled, or taken from another utterance.
-left = rows[rows["metric"] == "replaced.accuracy"]
+left = rows[rows["metric"] == "ablation.accuracy"]
 left[["component", "layer", "value", "low", "high"]].round(3)
 
 # %%

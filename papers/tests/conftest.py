@@ -12,7 +12,7 @@ def classifier():
     from anisoscope.data.opening import open_labelled
     from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
-    corpus = open_labelled("planted:3", limit=100)
+    corpus = open_labelled("synthetic:3", limit=100)
     tokenizer = build_tokenizer(corpus, max_length=64)
     encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
     torch.manual_seed(5)

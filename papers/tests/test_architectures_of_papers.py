@@ -44,7 +44,7 @@ def test_van():
     checks.test_stages_are_the_model_s_own("van")
     checks.test_blocks_are_what_each_block_returns("van")
     checks.test_one_vector_per_image("van")
-    assert not any("unrectified" in site for site in checks.seen("van").tap)
+    assert not any("pre_relu" in site for site in checks.seen("van").tap)
 
 
 def test_characters_alone_and_padded_give_the_same_sums():

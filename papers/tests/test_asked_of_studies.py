@@ -97,7 +97,7 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
 # ---- classifiers of the grid -----------------------------------------------------------------------------------------
 
 GRID = Grid(
-    corpora=("planted",),
+    corpora=("synthetic",),
     encoder="builtin:minilm",
     fine_epochs=21,
     fine_limit=22,
@@ -140,12 +140,12 @@ def test_a_cell_is_trained_as_its_grid_says_and_otherwise_as_published(name):
     """Field by field: a rate, a limit or the start of vectors could be forgotten for one family of cells."""
     of_cell, expected = ASKED[name]
     given = {"model": "attention"} | of_cell
-    cell = Cell("planted", seed=4, **given)
-    assert GRID.recipe(cell) == ClassifierRecipe(model=cell.model, corpus="planted", **expected)
+    cell = Cell("synthetic", seed=4, **given)
+    assert GRID.recipe(cell) == ClassifierRecipe(model=cell.model, corpus="synthetic", **expected)
 
 
 def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():
-    cells = [Cell("planted", **{"model": "attention"} | of_cell) for of_cell, _ in ASKED.values()]
+    cells = [Cell("synthetic", **{"model": "attention"} | of_cell) for of_cell, _ in ASKED.values()]
     moving = set()
     for field in fields(Grid):
         value = getattr(GRID, field.name)
@@ -168,7 +168,7 @@ def test_an_encoder_is_looked_at_before_its_tuning_too_and_what_was_not_tuned_on
     monkeypatch.setattr(measurements, "measure_similarities", lambda name, _batches: pd.DataFrame([{"of": name}]))
     monkeypatch.setattr(trained_cells.Trained, "batches", lambda *_: ())
     found = {
-        (kind.__name__, model): measurements.measure_geometry(kind(Cell("planted", model), QUICK, tmp_path))[
+        (kind.__name__, model): measurements.measure_geometry(kind(Cell("synthetic", model), QUICK, tmp_path))[
             "model"
         ].tolist()
         for kind in (trained_cells.Trained, trained_cells.CellAtStart)

@@ -133,7 +133,7 @@ def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
 
     model, given = build(**changes).float().eval(), inputs()
     model.save_pretrained(tmp_path)
-    build_tokenizer(open_labelled("planted"), max_length=64).save_pretrained(tmp_path)
+    build_tokenizer(open_labelled("synthetic"), max_length=64).save_pretrained(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} >= {"config.json", "model.safetensors"}
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     assert torch.equal(again(**given).logits, model(**given).logits)

@@ -8,7 +8,7 @@ from test_benchmarks import benchmark, check_rows, forget
 __all__ = ["benchmark"]  # a fixture
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MINIATURES = {
-    "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
+    "classifier": ["--corpus", "synthetic:3", "--layers", "1", "--epochs", "1"],
     "training": ["--steps", "1", "--cases", "attention, penalty"],
     "gpu_studies": ["--tiny", "--only", "training", "--device", "cpu"],
 }

@@ -241,7 +241,7 @@ def test_a_zero_vector_is_alike_to_no_class_and_changes_no_other():
 @pytest.fixture(scope="module")
 def fixed():
     """A fixed model in float32 on 100 utterances of a corpus."""
-    corpus = open_labelled("planted:3", limit=100)
+    corpus = open_labelled("synthetic:3", limit=100)
     tokenizer = build_tokenizer(corpus, max_length=64)
     encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
     torch.manual_seed(0)

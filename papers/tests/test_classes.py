@@ -202,9 +202,9 @@ def test_attention_is_replaced_only_where_each_token_is_a_query_and_a_key(querie
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
-    """A classifier that has learnt two planted classes, and its run."""
+    """A classifier that has learnt two synthetic classes, and its run."""
     folder = tmp_path_factory.mktemp("classes")
-    recipe = ClassifierRecipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
+    recipe = ClassifierRecipe(corpus="synthetic", vector_norm=5.0, limit=600, epochs=12, patience=4)
     trained = train_classifier(recipe, folder / "model")
     run = run_classes(ClassesOptions(str(folder / "model"), limit=100, few=20), folder / "run")
     return trained, run
@@ -213,11 +213,13 @@ def learnt(tmp_path_factory):
 def test_the_corpus_is_that_of_the_training_and_the_accuracy_its_own(learnt):
     trained, run = learnt
     records, manifest = run.records, run.manifest
-    assert manifest["corpus"]["name"] == "planted" and manifest["corpus"]["n_units"] == 100
-    assert manifest["settings"]["corpus"] == "planted"
+    assert manifest["corpus"]["name"] == "synthetic" and manifest["corpus"]["n_units"] == 100
+    assert manifest["settings"]["corpus"] == "synthetic"
     (row,) = select(records, metric="accuracy", component=None).to_dict("records")
     model, tokenizer = trained.classifier()
-    examples = [e for c in range(2) for e in [e for e in open_labelled("planted").splits["test"] if e.label == c][:50]]
+    examples = [
+        e for c in range(2) for e in [e for e in open_labelled("synthetic").splits["test"] if e.label == c][:50]
+    ]
     with torch.no_grad():
         given = [tokenizer(list(e.words), is_split_into_words=True, return_tensors="pt") for e in examples]
         logits = [model(**one).logits for one in given]
@@ -228,7 +230,7 @@ def test_the_corpus_is_that_of_the_training_and_the_accuracy_its_own(learnt):
 def test_directions_of_every_layer_are_their_definition(learnt):
     trained, run = learnt
     model, tokenizer = trained.classifier()
-    examples = open_labelled("planted").splits["test"]
+    examples = open_labelled("synthetic").splits["test"]
     kept = [e for c in range(2) for e in [e for e in examples if e.label == c][:50]]
     vectors, labels = [], np.array([e.label for e in kept])
     with torch.no_grad():
@@ -250,7 +252,7 @@ def test_directions_of_every_layer_are_their_definition(learnt):
 def test_everything_asked_for_is_there_and_on_the_page(learnt):
     _, run = learnt
     names = set(run.records["metric"])
-    assert {"accuracy", "majority", "cls_entropy", "replaced.accuracy", "explains.auprc", "mean_cosine"} <= names
+    assert {"accuracy", "majority", "cls_entropy", "ablation.accuracy", "attribution.auprc", "mean_cosine"} <= names
     result = invoke(["report", str(run.folder)])
     page = (run.folder / "report.html").read_text()
     assert result.exit_code == 0
@@ -269,10 +271,10 @@ def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
     model.save_pretrained(tmp_path / "turned")
     tokenizer.save_pretrained(tmp_path / "turned")
-    look = ClassesOptions(corpus="planted", limit=100, few=20, parts=("directions", "replaced"))
+    look = ClassesOptions(corpus="synthetic", limit=100, few=20, parts=("directions", "ablation"))
     turned = run_classes(replace(look, model=str(tmp_path / "turned")), tmp_path / "run").records
     whole = {"component": "", "layer": -1}
-    for metric in ("accuracy", "class_direction.auc", "replaced.accuracy"):
+    for metric in ("accuracy", "class_direction.auc", "ablation.accuracy"):
         ours, theirs = (
             select(records, metric=metric).fillna(whole).set_index([*whole])["value"]
             for records in (run.records, turned)
@@ -295,7 +297,7 @@ def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said, used
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
     model.save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    run = run_classes(ClassesOptions(str(tmp_path / "other"), corpus="planted", limit=40, few=10), tmp_path / "run")
+    run = run_classes(ClassesOptions(str(tmp_path / "other"), corpus="synthetic", limit=40, few=10), tmp_path / "run")
     found = set(run.records["metric"])
     assert ("accuracy" in found) == used and "class_direction.auc" in found
     assert any(said in text for text in run.manifest["warnings"])
@@ -307,13 +309,13 @@ def test_a_head_without_its_weights_is_refused(learnt, tmp_path):
     model.save_pretrained(tmp_path / "bare", state_dict=weights)
     tokenizer.save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match=r"classifier\."):
-        run_classes(ClassesOptions(str(tmp_path / "bare"), corpus="planted"), tmp_path / "run")
+        run_classes(ClassesOptions(str(tmp_path / "bare"), corpus="synthetic"), tmp_path / "run")
     assert load(str(tmp_path / "bare")).model is not None  # of no use to what is measured without it
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(open_labelled("planted"), max_length=40)
+    return build_tokenizer(open_labelled("synthetic"), max_length=40)
 
 
 def saved(model, tokenizer, folder):
@@ -329,11 +331,11 @@ def test_a_causal_classifier_is_looked_at_in_its_last_token(tokenizer, tmp_path)
     config = GPT2Config(**size, pad_token_id=0, **names)
     folder = saved(GPT2ForSequenceClassification(config), tokenizer, tmp_path / "gpt2")
     run = run_classes(
-        ClassesOptions(folder, corpus="planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
+        ClassesOptions(folder, corpus="synthetic", limit=40, few=10, parts=("directions", "ablation")), tmp_path / "run"
     )
     assert not [text for text in run.manifest["warnings"] if "left out" in text]
     records = run.records
-    assert select(records, metric="replaced.output", component="uniform")["value"].lt(1 - 1e-6).all()
+    assert select(records, metric="ablation.output", component="uniform")["value"].lt(1 - 1e-6).all()
     assert set(select(records, metric="class_direction.auc")["stack"]) == {"decoder"}
     auc_0 = select(records, metric="class_direction.auc", layer=0, component=None)["value"].iloc[0]
     assert auc_0 != pytest.approx(0.5)  # the last token differs from utterance to utterance, as <cls> does not
@@ -353,29 +355,29 @@ def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
         **names,
     )
     folder = saved(BertForSequenceClassification(config), tokenizer, tmp_path / "bert")
-    run = run_classes(ClassesOptions(folder, corpus="planted", limit=40, few=10), tmp_path / "run")
-    rows = select(run.records, metric="replaced.agreement")
+    run = run_classes(ClassesOptions(folder, corpus="synthetic", limit=40, few=10), tmp_path / "run")
+    rows = select(run.records, metric="ablation.agreement")
     assert set(rows["component"]) == set(replaced.KINDS) and set(rows["layer"].dropna()) == {1, 2}
     assert not run.manifest["warnings"]
-    erased = set(select(run.records, metric="explains.comprehensiveness")["component"])
+    erased = set(select(run.records, metric="attribution.comprehensiveness")["component"])
     assert erased == set(explained.OF_DEEP)
 
 
 def test_explaining_leaves_the_model_as_it_was(learnt):
     model, tokenizer = learnt[0].classifier()
     model.attention_classifier.row_only = "never"
-    assert len(explained.measure_explanations(model, tokenizer, open_labelled("planted"), limit=4))
+    assert len(explained.measure_explanations(model, tokenizer, open_labelled("synthetic"), limit=4))
     assert model.attention_classifier.row_only == "never"
 
 
 def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_path):
     path = tmp_path / "mine.jsonl"
-    examples = open_labelled("planted").splits["test"][:120]
+    examples = open_labelled("synthetic").splits["test"][:120]
     path.write_text("\n".join(json.dumps({"text": e.text, "label": f"class {e.label + 1}"}) for e in examples))
-    look = ClassesOptions(corpus=str(path), split="all", few=20, parts=("explained",))
+    look = ClassesOptions(corpus=str(path), split="all", few=20, parts=("attribution",))
     run = run_classes(replace(look, model=str(learnt[0].folder)), tmp_path / "run")
     found = set(run.records["metric"])
-    assert "explains.comprehensiveness" in found and "explains.auprc" not in found
+    assert "attribution.comprehensiveness" in found and "attribution.auprc" not in found
     assert run.manifest["corpus"]["n_units"] == 120
 
 
@@ -397,15 +399,15 @@ def test_bad_input_is_explained(learnt, tmp_path):
         (folder, {"parts": ("direction",)}, UsageError, "did you mean directions"),
         (folder, {"at": "second"}, UsageError, "at among first, last, mean, max"),
         (folder, {"limit": 0}, UsageError, "limit of at least 1"),
-        ("builtin:minilm", {"corpus": "planted", "max_length": 604}, UsageError, "--max-length of at most 512"),
-        ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
+        ("builtin:minilm", {"corpus": "synthetic", "max_length": 604}, UsageError, "--max-length of at most 512"),
+        ("no/such-model", {"corpus": "synthetic"}, ModelError, "no/such-model"),
     ):
         with pytest.raises(error, match=expected):
             run_classes(ClassesOptions(model, **look), tmp_path / "run")
     learnt[0].classifier()[0].save_pretrained(tmp_path / "model")
     load("builtin:minilm").processor.save_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="a tokenizer that matches the model's vocabulary"):
-        run_classes(ClassesOptions(str(tmp_path / "model"), corpus="planted"), tmp_path / "run")
+        run_classes(ClassesOptions(str(tmp_path / "model"), corpus="synthetic"), tmp_path / "run")
 
 
 @pytest.mark.usefixtures("no_page")
@@ -472,11 +474,11 @@ def test_what_is_recorded_of_a_replacement_is_of_its_layers_and_less_what_was_be
         cls = 0.6 if kind == "uniform" else 1.0
         assert found == pytest.approx(
             {
-                **{("replaced.accuracy", layer): x for layer, x in ((0, -0.25), (1, 0.0), (2, 0.0))},
-                **{("replaced.agreement", layer): x for layer, x in ((0, 0.75), (1, 1.0), (2, 0.5))},
-                **{("replaced.cls", layer): cls for layer in (0, 1, 2)},
-                **{("replaced.output", layer): layer / 10 for layer in (1, 2)},
-                **{("replaced.rows", layer): layer / 5 for layer in (1, 2)},
+                **{("ablation.accuracy", layer): x for layer, x in ((0, -0.25), (1, 0.0), (2, 0.0))},
+                **{("ablation.agreement", layer): x for layer, x in ((0, 0.75), (1, 1.0), (2, 0.5))},
+                **{("ablation.cls", layer): cls for layer in (0, 1, 2)},
+                **{("ablation.output", layer): layer / 10 for layer in (1, 2)},
+                **{("ablation.rows", layer): layer / 5 for layer in (1, 2)},
             }
         )
     assert set(records["n_units"]) == {4}

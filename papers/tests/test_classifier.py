@@ -31,7 +31,7 @@ from anisoscope_papers.training.classifier import Buckets, train_classifier
 from anisoscope_papers.training.classifier_parts import build_parts
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
-WHOLE = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
+WHOLE = ClassifierRecipe(corpus="synthetic", vectors="random", dim=32, epochs=3, rate=3e-3)
 SMALL, STEPS = replace(WHOLE, limit=200), 4
 """Of few examples: three batches of an epoch, and a short one."""
 
@@ -52,7 +52,7 @@ def learnt(tmp_path_factory):
     return train_classifier(replace(WHOLE, epochs=12, layers=2), folder)
 
 
-def test_it_learns_the_planted_keywords(learnt):
+def test_it_learns_the_synthetic_keywords(learnt):
     result = learnt.training["results"]["test"]
     assert learnt.accuracy() > 0.85 and not learnt.collapsed
     assert result["n"] == 300 and result["majority"] == 0.5 and sum(result["predicted"].values()) == 300
@@ -278,7 +278,7 @@ def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("more", "collapsed"), [(0, True), (3, True), (7, False)])
 def test_a_training_has_collapsed_that_is_above_the_majority_by_chance_alone(monkeypatch, tmp_path, more, collapsed):
     """Of 60 utterances 30 are of the commonest class; from 37 right on that is no chance any more (one-sided, 5 %)."""
-    corpus, recipe = open_labelled("planted", limit=60), SMALL.filled()
+    corpus, recipe = open_labelled("synthetic", limit=60), SMALL.filled()
     assert corpus.counts()["test"] == dict.fromkeys(corpus.labels, 30)
     history = {"steps": 3, "seconds": 0.1, "loss": [(3, 0.7)], "validation_loss": [(3, 0.7)]}
     monkeypatch.setattr(classifier, "fit", lambda *_: history)
@@ -304,7 +304,7 @@ class SplitOnly(list):
 
 
 def test_a_collapsed_training_is_marked(tmp_path):
-    run = train_classifier(replace(WHOLE, epochs=1, rate=1e-12, corpus="planted:20"), tmp_path / "run")
+    run = train_classifier(replace(WHOLE, epochs=1, rate=1e-12, corpus="synthetic:20"), tmp_path / "run")
     result = run.training["results"]["test"]
     assert run.collapsed and result["accuracy"] <= result["above_chance"]
     assert result["above_chance"] == pytest.approx(0.05 + 1.645 * math.sqrt(0.05 * 0.95 / 300))
@@ -375,7 +375,7 @@ def test_frozen_attention_stays_after_the_first_epoch_also_over_a_resume(tmp_pat
 
 def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
     recipe = ClassifierRecipe(
-        model="builtin:minilm", corpus="planted-pairs", limit=24, epochs=1, batch=8, penalty="entropy", weight=0.1
+        model="builtin:minilm", corpus="synthetic-pairs", limit=24, epochs=1, batch=8, penalty="entropy", weight=0.1
     )
     run = train_classifier(recipe, tmp_path / "run")
     model, tokenizer = run.classifier()
@@ -386,7 +386,7 @@ def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
 
 def test_the_matrix_and_tokenizer_of_a_checkpoint_can_be_used_as_they_are(tmp_path):
     run = train_classifier(
-        ClassifierRecipe(corpus="planted", limit=64, epochs=1, tokens="checkpoint", frozen=True), tmp_path / "r"
+        ClassifierRecipe(corpus="synthetic", limit=64, epochs=1, tokens="checkpoint", frozen=True), tmp_path / "r"
     )
     table = load("builtin:minilm").model.get_input_embeddings().weight
     assert torch.equal(weights(run.folder)["attention_classifier.embeddings.weight"], table)
@@ -450,7 +450,7 @@ def test_other_bad_input_is_explained(tmp_path):
         ({"dim": 32}, UsageError, "--dim 384"),
         ({"model": "no/such-model"}, ModelError, "no/such-model"),
         ({"model": "builtin:minilm", "max_length": 604}, UsageError, "--max-length of at most 512"),
-        ({"vectors": "random", "separator": True}, UsageError, "pairs for --separator; got planted"),
+        ({"vectors": "random", "separator": True}, UsageError, "pairs for --separator; got synthetic"),
         ({"penalty": "entropy", "weight": math.nan}, UsageError, "a finite weight"),
     ):
         with pytest.raises(error, match=expected):
@@ -481,7 +481,7 @@ def test_the_command_trains_and_reports(tmp_path):
     given = (
         "--vectors random --dim 16 --epochs 1 --max-length 12 --penalty entropy --weight 0.1 --penalty-layers all -q"
     )
-    command = ["train", "classifier", "--corpus", "planted", *given.split(), "-o", str(tmp_path / "run")]
+    command = ["train", "classifier", "--corpus", "synthetic", *given.split(), "-o", str(tmp_path / "run")]
     done = invoke(command)
     assert done.exit_code == 0, done.output
     assert "test: accuracy" in done.output and "utterances cut at 12 tokens" in done.output
@@ -518,7 +518,7 @@ def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
 
 
 def test_the_result_of_predictions_by_hand():
-    corpus = open_labelled("planted:3", limit=60)
+    corpus = open_labelled("synthetic:3", limit=60)
     truth = [example.label for example in corpus.splits["test"]]
     predicted = [0] * len(truth)
     predicted[truth.index(1)] = 1

@@ -98,7 +98,7 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
     training = {"results": results, "truncated": {"train": 1500, "test": 0}, "corpus": corpus}
     trained = SimpleNamespace(folder=runs / "my c", training=training, collapsed=True, max_length=64)
     calls = asked(api, "train_classifier", trained)
-    out, err = typed("train classifier --corpus planted --epochs 2 -o c --overwrite -q --device cuda:0")
+    out, err = typed("train classifier --corpus synthetic --epochs 2 -o c --overwrite -q --device cuda:0")
     assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "my c")]
     assert err == [
         "t.csv has no splits: rows were drawn at random (--split-seed): 1,200 to train on, 150 to choose the epoch by, "
@@ -108,7 +108,7 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
         "next: anisoscope classes 'my c'",
     ]
     (((recipe, place, quiet, device), _),) = calls
-    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("planted", 2, True, True, "cuda:0")
+    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("synthetic", 2, True, True, "cuda:0")
     trained.collapsed = False
     corpus["drawn"] = []
     assert len(typed("train classifier -q")[1]) == 2
@@ -116,11 +116,11 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
 
 def test_train_hands_on_its_keywords(runs, asked):
     calls = asked(api, "train_classifier", SimpleNamespace(folder=runs / "c"))
-    assert api.train("classifier", corpus="planted", layers=2, device="cuda:1", resume=True) == runs / "c"
+    assert api.train("classifier", corpus="synthetic", layers=2, device="cuda:1", resume=True) == runs / "c"
     assert api.train("classifier") == runs / "c"
     (recipe, place, quiet, device), _ = calls[0]
     assert (recipe.corpus, recipe.layers, place, quiet, device) == (
-        "planted",
+        "synthetic",
         2,
         OutputOptions(resume=True),
         True,

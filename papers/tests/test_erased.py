@@ -18,12 +18,12 @@ from anisoscope_papers.fosse2023.grid import Cell
 from anisoscope_papers.study import Context
 
 (STUDY,) = (study for study in runner.find_studies() if study.name == "erased")
-PLAN = replace(grid.QUICK, corpora=("planted",), seeds=1, limit=600, epochs=12, patience=4)
+PLAN = replace(grid.QUICK, corpora=("synthetic",), seeds=1, limit=600, epochs=12, patience=4)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A classifier that has learnt the planted keywords, the records of the study on it, and the maps it used."""
+    """A classifier that has learnt the synthetic keywords, the records of the study on it, and the maps it used."""
     folder = tmp_path_factory.mktemp("erased")
     context = Context(folder, folder / "cache")
     used, of_study = [], erased.Maps
@@ -31,7 +31,7 @@ def measured(tmp_path_factory):
         patch.setattr(erased, "choose_shares", lambda _corpus: {HALF: (DIRECTIONS, RANDOM)})
         patch.setattr(erased, "Maps", lambda trained: used.append(of_study(trained)) or used[-1])
         records = STUDY.measure(PLAN, context)
-    (trained,) = trained_cells.apply_to_each([Cell("planted")], PLAN, context, lambda t: t)
+    (trained,) = trained_cells.apply_to_each([Cell("synthetic")], PLAN, context, lambda t: t)
     (maps,) = used
     return trained, records, context, maps
 
@@ -60,7 +60,7 @@ def test_every_map_erases_as_many_words_of_each_sentence_of_each_split(maps, nam
             assert all(word in words for word in after.words), "the words that are left, in their order"
 
 
-def test_directions_take_the_planted_words_whichever_class_is_found_and_chance_does_not(maps):
+def test_directions_take_the_synthetic_words_whichever_class_is_found_and_chance_does_not(maps):
     """Words of a sentence that people would mark, as far as they are left of one half."""
     corpus, taken = maps.trained.corpus, {}
     for name in MAPS:
@@ -96,7 +96,7 @@ def test_arms_that_are_not_trained_are_counted_not_trained_by_finished(measured,
     monkeypatch.setattr(erased, "train_classifier", lambda *_a, **_k: pytest.fail("trained"))
     found = STUDY.measure(replace(PLAN, train=False), context)
     lost = select(found, metric="missing")["component"].tolist()
-    planned = [name_arm(name, share) for share, names in erased.choose_shares("planted").items() for name in names]
+    planned = [name_arm(name, share) for share, names in erased.choose_shares("synthetic").items() for name in names]
     assert lost == [name for name in planned if name not in (name_arm(DIRECTIONS, HALF), name_arm(RANDOM, HALF))]
     verdicts = STUDY.judge(found)
     assert {v.outcome for v in verdicts} == {"undecided"}

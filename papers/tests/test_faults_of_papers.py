@@ -16,7 +16,7 @@ FAULTS = {
     ),
     "word vectors of a corrupt gzip": (
         gzip.compress(b"the 1 2 3\n" * 999, mtime=0)[:-12],
-        Fault("train classifier --vectors {file} -c planted --limit 40 -o {new}", MODEL, ("vectors.txt.gz",)),
+        Fault("train classifier --vectors {file} -c synthetic --limit 40 -o {new}", MODEL, ("vectors.txt.gz",)),
     ),
 }
 """What a file holds, and how what reads it must end."""

@@ -71,10 +71,10 @@ def test_the_paper_s_grid_is_what_was_asked_for():
     }
 
 
-def test_without_data_the_planted_corpora_stand_in(monkeypatch):
+def test_without_data_the_synthetic_corpora_stand_in(monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    assert grid.QUICK.names() == grid.PLANTED
-    assert "in place of YelpHat" in Evidence("table1", records(corpus="planted"), "planted").note
+    assert grid.QUICK.names() == grid.SYNTHETIC
+    assert "in place of YelpHat" in Evidence("table1", records(corpus="synthetic"), "synthetic").note
     assert "in place of" not in Evidence("table1", records(), "yelphat").note
 
 
@@ -95,7 +95,7 @@ def test_a_label_is_read_back():
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
-    cell, plan = Cell("planted"), Grid()
+    cell, plan = Cell("synthetic"), Grid()
     folder = trained_cells.name_folder(cell, plan, tmp_path)
     assert folder == trained_cells.name_folder(cell, replace(plan, train=False, utterances=10), tmp_path)
     changed = [
@@ -109,7 +109,7 @@ def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
 # training cell by cell
 
 SMALL = Grid(
-    corpora=("planted",),
+    corpora=("synthetic",),
     seeds=1,
     depths={"yelphat": 2},
     weights=(0.0, 1e-1),
@@ -139,20 +139,20 @@ def context(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def learnt(context):
-    """One layer that has learnt the planted keywords."""
-    (trained,) = trained_cells.apply_to_each([Cell("planted")], SMALL, context, lambda t: t)
+    """One layer that has learnt the synthetic keywords."""
+    (trained,) = trained_cells.apply_to_each([Cell("synthetic")], SMALL, context, lambda t: t)
     assert trained.found.accuracy() > 0.8
     return trained
 
 
 def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, context, monkeypatch):
     monkeypatch.setattr(trained_cells, "train_classifier", lambda *_a, **_k: pytest.fail("trained again"))
-    cells = [learnt.cell, Cell("planted", seed=7)]
+    cells = [learnt.cell, Cell("synthetic", seed=7)]
     found = list(trained_cells.apply_to_each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
     assert found == [learnt.cell]
     rows = measurements.gather(cells, replace(SMALL, train=False), context, measurements.read_accuracies)
     (lost,) = select(rows, metric="missing").to_dict("records")
-    assert (lost["seed"], lost["corpus"]) == (7, "planted")
+    assert (lost["seed"], lost["corpus"]) == (7, "synthetic")
 
 
 def test_a_study_keeps_the_norms_of_keys_alone(learnt, context):
@@ -169,7 +169,7 @@ def test_a_study_keeps_the_norms_of_keys_alone(learnt, context):
 
 
 def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, monkeypatch):
-    other = open_labelled("planted", seed=1)
+    other = open_labelled("synthetic", seed=1)
     monkeypatch.setattr(trained_cells, "open_corpus", lambda *_place: other)
     with pytest.raises(OutputError, match="another version"):
         _ = trained_cells.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
@@ -177,7 +177,7 @@ def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, mon
 
 def test_what_another_process_measures_comes_last(context, held):
     """A look at the first cell is in other hands: the second cell comes first, then the first is waited for."""
-    cells, plan = [Cell("planted"), Cell("planted", seed=1)], replace(SMALL, limit=60, epochs=1)
+    cells, plan = [Cell("synthetic"), Cell("synthetic", seed=1)], replace(SMALL, limit=60, epochs=1)
     for cell in cells:
         assert list(trained_cells.apply_to_each([cell], plan, context, measurements.read_accuracies))
     folder = trained_cells.name_folder(cells[0], plan, context.cache)
@@ -195,7 +195,7 @@ def test_what_another_process_measures_comes_last(context, held):
 
 
 def test_what_another_process_trains_is_not_finished(context, held):
-    cell = Cell("planted", seed=11)
+    cell = Cell("synthetic", seed=11)
     with held(trained_cells.name_folder(cell, SMALL, context.cache)):
         assert not list(trained_cells.apply_to_each([cell], replace(SMALL, train=False), context, lambda t: t))
 
@@ -210,18 +210,20 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
     monkeypatch.setattr(trained_cells, "train_classifier", diverge)
     context = Context(tmp_path, tmp_path)
     for _ in range(2):
-        assert not list(trained_cells.apply_to_each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
+        assert not list(trained_cells.apply_to_each([Cell("synthetic", seed=3)], SMALL, context, lambda t: t))
     assert len(tried) == 1
     (path,) = tmp_path.rglob(trained_cells.DIVERGED)
     assert "nan at step 7" in json.loads(path.read_text())["error"]
-    rows = measurements.gather([Cell("planted", seed=3), Cell("planted", seed=4)], replace(SMALL, train=False), context)
+    rows = measurements.gather(
+        [Cell("synthetic", seed=3), Cell("synthetic", seed=4)], replace(SMALL, train=False), context
+    )
     assert rows.set_index("seed")["metric"].to_dict() == {3: "diverged", 4: "missing"}
-    said = Evidence("table1", rows, "planted").note
+    said = Evidence("table1", rows, "synthetic").note
     assert "1 diverged" in said and "1 of the planned classifiers not trained yet" in said
 
 
 def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
-    cell = Cell("planted", model="no/such-encoder")
+    cell = Cell("synthetic", model="no/such-encoder")
     assert not list(
         trained_cells.apply_to_each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t)
     )  # left out, and said
@@ -281,12 +283,12 @@ def test_keys_of_one_direction_may_give_sharp_attention():
 # attributions of words
 
 
-def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
+def test_maps_of_a_trained_classifier_find_the_synthetic_words(learnt):
     rows = explained_words.explain_words(learnt)
-    auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
+    auroc = select(rows, metric="attribution.auroc").set_index("component")["value"]
     assert abs(auroc["random"] - 0.5) < 0.15
     assert auroc["value, contrast"] > 0.8
-    erased = select(rows, metric="explains.comprehensiveness").set_index("component")["value"]
+    erased = select(rows, metric="attribution.comprehensiveness").set_index("component")["value"]
     assert erased["value, contrast"] > erased["random"] + 0.05
     assert set(rows["component"]) == {*attributions.OF_LAYERS, *attributions.BASELINES}
 
@@ -520,7 +522,7 @@ def test_models_from_other_word_vectors_are_judged_apart():
     for start, h, change in (("scaled", 0.1, -0.3), ("raw", 0.99, 0.0)):
         place = [{"seed": s, "start": start} for s in range(5)]
         sharp = [row("cls_entropy", noisy(p["seed"], h), component="reported", layer=1, **p) for p in place]
-        lost = [row("replaced.accuracy", noisy(p["seed"], change), component="uniform", **p) for p in place]
+        lost = [row("ablation.accuracy", noisy(p["seed"], change), component="uniform", **p) for p in place]
         found[start] = sharp, lost
     entropy = STUDIES["table4"].judge(records(*found["scaled"][0], *found["raw"][0]))
     outcome = {v.subject: v.outcome for v in entropy if v.claim == "uniform without a penalty"}
@@ -539,18 +541,18 @@ def test_fine_tuned_encoders_are_judged_apart():
             place = {"seed": s, "model": "builtin:minilm", "layer": layer}
             rows.append(row("intra_sequence", noisy(s, 0.1 * layer, 0.08), site=VALUES, token_policy="all", **place))
             for metric in ("output", "agreement"):
-                rows.append(row(f"replaced.{metric}", noisy(s, 0.1 * layer), component="another", **place))
+                rows.append(row(f"ablation.{metric}", noisy(s, 0.1 * layer), component="another", **place))
             for name, value in (("attention", 0.1 * layer), ("value, contrast", 0.3)):
                 for metric in ("auprc", "comprehensiveness"):
-                    rows.append(row(f"explains.{metric}", noisy(s, value), component=name, **place))
+                    rows.append(row(f"attribution.{metric}", noisy(s, value), component=name, **place))
         whole = {"seed": s, "model": "builtin:minilm"}
-        rows.append(row("replaced.accuracy", noisy(s, -0.2), component="uniform", **whole))
+        rows.append(row("ablation.accuracy", noisy(s, -0.2), component="uniform", **whole))
         for name in ("random", "rare"):
             rows += [
-                row(f"explains.{m}", noisy(s, 0.2), component=name, **whole) for m in ("auprc", "comprehensiveness")
+                row(f"attribution.{m}", noisy(s, 0.2), component=name, **whole) for m in ("auprc", "comprehensiveness")
             ]
         before = whole | {"model": "builtin:minilm pre-trained"}
-        rows.append(row("replaced.accuracy", 0.0, component="uniform", **before))
+        rows.append(row("ablation.accuracy", 0.0, component="uniform", **before))
     given = records(*rows)
     verdicts = [v for name in ("replaced", "explained") for v in STUDIES[name].judge(given) if ENCODER in v.subject]
     outcome = {v.claim: v.outcome for v in verdicts}
@@ -593,10 +595,10 @@ def test_replaced_attention(effect, expected):
             at = {"seed": s, "weight": weight}
             rows.append(row("intra_sequence", noisy(s, similar, 0.08), layer=1, site=VALUES, token_policy="all", **at))
             for kind in replaced.KINDS:
-                rows.append(row("replaced.accuracy", -effect + 0.001 * np.sin(s), component=kind, layer=None, **at))
+                rows.append(row("ablation.accuracy", -effect + 0.001 * np.sin(s), component=kind, layer=None, **at))
                 turned = similar if effect == 0 else 1 - similar
                 rows += [
-                    row(f"replaced.{name}", noisy(s, turned, 0.08), component=kind, layer=1, **at)
+                    row(f"ablation.{name}", noisy(s, turned, 0.08), component=kind, layer=1, **at)
                     for name in ("output", "agreement")
                 ]
     assert set(outcomes("replaced", *rows).values()) == {expected}
@@ -637,10 +639,10 @@ def test_explanations(better, expected):
             layer = None if name in ("random", "rare") else 1
             for measure in ("auprc", "comprehensiveness"):
                 value = noisy(s, 0.5 + 0.1 * better * place)
-                rows.append(row(f"explains.{measure}", value, seed=s, component=name, layer=layer))
+                rows.append(row(f"attribution.{measure}", value, seed=s, component=name, layer=layer))
         for layer in (1, 2):
             value = noisy(s, 0.5 - 0.1 * better * layer)
-            rows.append(row("explains.auprc", value, seed=s, layers=2, component="attention", layer=layer))
+            rows.append(row("attribution.auprc", value, seed=s, layers=2, component="attention", layer=layer))
     assert set(outcomes("explained", *rows).values()) == {expected}
 
 
@@ -841,7 +843,7 @@ def test_published_tables_are_whole():
 
 def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
     """Rows that are uniform, or of one word: both ends; and a form C that was made is told for the plain H it is of."""
-    plan = replace(SMALL, corpora=("planted:3",))
+    plan = replace(SMALL, corpora=("synthetic:3",))
     found = STUDIES["forms"].measure(plan, context).assign(corpus="hatexplain")
     of = lambda form, **where: select(found, component=form, seed=0, **where)["value"].item()  # noqa: E731
     simulated = {"metric": "forms.simulated", "site": simulated_forms.ONE_WORD}
@@ -897,7 +899,7 @@ def test_step_0_is_what_a_training_begins_with(context):
     """One step of rate 0, or none at all: the same weights."""
     from anisoscope_papers.training.classifier import train_classifier
 
-    cell, plan = Cell("planted", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
+    cell, plan = Cell("synthetic", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
     # Of the same start are those of other penalties and arms; word vectors of another kind are another start.
     others = [replace(cell, weight=0.1), replace(cell, arm="uniform"), replace(cell, start=grid.RAW)]
     (first,) = trained_cells.iter_untrained([cell, *others], plan, context)
@@ -929,13 +931,13 @@ NOT_HERE = {
     "fig2": {"contradiction sees two classes alike"},
     "forms": {"a change of form", "not uniform behind form C"},
 }
-"""Claims about published corpora and settings, which a planted one says nothing of."""
+"""Claims about published corpora and settings, which a synthetic one says nothing of."""
 
 
 @pytest.mark.parametrize(
     "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained", "forms"]
 )
-def test_studies_run_on_the_planted_corpus(name, encoder, context):
+def test_studies_run_on_the_synthetic_corpus(name, encoder, context):
     """Every study from training to charts, and again without training or measuring anything."""
     few = {"limit": 300, "fine_limit": 40, "utterances": 40, "erased": 4}
     plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), encoder=encoder, **few)

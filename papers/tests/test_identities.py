@@ -50,7 +50,7 @@ def test_a_cell_is_found_again_by_its_recipe(monkeypatch, tmp_path):
     folders = []
     for more in ({}, *OTHER_RECIPES):
         monkeypatch.setattr(Grid, "recipe", lambda _plan, _cell, more=more: ClassifierRecipe(**more))
-        folders.append(trained_cells.name_folder(Cell("planted"), Grid(), tmp_path))
+        folders.append(trained_cells.name_folder(Cell("synthetic"), Grid(), tmp_path))
     assert apart(folders)
 
 
@@ -73,7 +73,7 @@ def no_training(monkeypatch):
 
 @pytest.mark.usefixtures("no_training")
 def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, tmp_path):
-    corpus, recipe = open_labelled("planted", limit=30), ClassifierRecipe().filled()
+    corpus, recipe = open_labelled("synthetic", limit=30), ClassifierRecipe().filled()
     go = partial(classifier.train_classifier, output=tmp_path / "run", resume=True, corpus=corpus)
     first = go(recipe)
     assert go(recipe).training == first.training
@@ -81,7 +81,7 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, 
         with pytest.raises(OutputError, match="another training"):
             go(replace(recipe, **more))
     with pytest.raises(OutputError, match="another training"):
-        go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
+        go(recipe, corpus=open_labelled("synthetic", limit=30, seed=1))
     code = hash_training_code("anisoscope_papers.training.classifier")
     other = code | {"anisoscope_papers.training.fit": "other"}
     monkeypatch.setattr(classifier, "hash_training_code", lambda _name: other)
@@ -91,7 +91,7 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, 
 
 @pytest.mark.usefixtures("no_training")
 def test_a_training_from_before_code_was_noted_is_compared_by_its_version(monkeypatch, tmp_path):
-    corpus, recipe = open_labelled("planted", limit=30), ClassifierRecipe().filled()
+    corpus, recipe = open_labelled("synthetic", limit=30), ClassifierRecipe().filled()
     go = partial(classifier.train_classifier, recipe, tmp_path / "run", resume=True, corpus=corpus)
     go()
     told = tmp_path / "run" / "training.json"
@@ -258,9 +258,9 @@ def test_records_of_a_classifier_are_kept_by_how_many_utterances_were_measured(m
     monkeypatch.setattr(measurements, "make_records_once", records_once)
     plans = [Grid(), replace(Grid(), utterances=7), replace(Grid(), erased=7)]
     for plan, name in [(plan, "look") for plan in plans] + [(Grid(), "other")]:
-        cell = SimpleNamespace(cell=Cell("planted", seed=3), plan=plan, folder=tmp_path, wait=True, label="m")
+        cell = SimpleNamespace(cell=Cell("synthetic", seed=3), plan=plan, folder=tmp_path, wait=True, label="m")
         rows = measurements.measure_once(cell, name, lambda: pd.DataFrame([{"metric": "x", "value": 1.0}]))
-        assert rows[["model", "corpus", "seed"]].to_numpy().tolist() == [["m", "planted", 3]]
+        assert rows[["model", "corpus", "seed"]].to_numpy().tolist() == [["m", "synthetic", 3]]
     assert apart(paths)
 
 
@@ -271,8 +271,8 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
         paths.append(path.name)
 
     monkeypatch.setattr(small_cells, "make_records_once", records_once)
-    cell, plan = small_models.SmallCell("planted:3"), small_models.SmallGrid((("planted:3", "first"),))
-    axes = {"task": "planted:5", "read": "mean", "blocks": "whole", "layers": 2, "dim": 8, "seed": 1}
+    cell, plan = small_models.SmallCell("synthetic:3"), small_models.SmallGrid((("synthetic:3", "first"),))
+    axes = {"task": "synthetic:5", "read": "mean", "blocks": "whole", "layers": 2, "dim": 8, "seed": 1}
     assert axes.keys() == {field.name for field in fields(cell)}
     how = {"steps": 9, "batch": 9, "rate": 9.0, "limit": 9, "held": 9}
     assert how.keys() | {"tasks", "blocks", "layers", "dims", "seeds", "train"} == {f.name for f in fields(plan)}
@@ -322,6 +322,6 @@ def test_what_is_measured_of_a_classifier_is_named_by_the_code_of_who_measures_i
     asked = []
     monkeypatch.setattr(measurements, "hash_measuring_code", lambda *modules: asked.append(modules) or {})
     monkeypatch.setattr(measurements, "make_records_once", lambda *_, **__: pd.DataFrame({"model": ["m"]}))
-    cell = SimpleNamespace(cell=Cell("planted"), plan=Grid(), folder=tmp_path, wait=True, label="m")
+    cell = SimpleNamespace(cell=Cell("synthetic"), plan=Grid(), folder=tmp_path, wait=True, label="m")
     measurements.measure_once(cell, "look", lambda: None)
     assert asked == [("anisoscope_papers.fosse2023.measurements", __name__)]

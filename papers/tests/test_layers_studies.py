@@ -193,7 +193,7 @@ def test_convolutions():
     assert found["ResNet the exception", "resnet-50"] == "holds"
     assert judge("fig4", system("resnet-50", flat))["ResNet the exception", "resnet-50"] == "fails"
     assert found["below an isotropic pair", "convnext-tiny"] == "fails", "one pair's quantile is apart"
-    before = judge("fig4", system("resnet-50", falling), system("resnet-50", flat, site="unrectified"))
+    before = judge("fig4", system("resnet-50", falling), system("resnet-50", flat, site="pre_relu"))
     assert before["ResNet the exception", "resnet-50"] == "holds"
     assert before["mostly isotropic before the ReLU", "resnet-50"] == "holds"
     assert judge("fig4", system("resnet-50", falling[::-1]))["ResNet with depth", "resnet-50"] == "fails"
@@ -201,7 +201,7 @@ def test_convolutions():
 
 @pytest.mark.parametrize(("before", "expected"), [(0.1, "holds"), (0.8, "fails"), (0.5, "undecided")])
 def test_before_and_after_the_last_relu(before, expected):
-    raw = system("resnet-50", (0.0, before, before), site="unrectified")
+    raw = system("resnet-50", (0.0, before, before), site="pre_relu")
     found = judge("fig4", system("resnet-50", (0.6, 0.5, 0.5)), raw[raw["layer"] > 0])
     assert found["before the ReLU", "resnet-50"] == expected
     assert judge("fig4", system("convnext-tiny", HIGH))["before the ReLU", ""] == "undecided"
@@ -428,7 +428,7 @@ def test_inner_relus_are_measured_after_and_before(tmp_path, monkeypatch):
     records = layer_curves.measure(relus, Context(tmp_path, tmp_path))
     assert asked == [(("ReLU6",), ("all",)), (("blocks.*.norm",), ("all",))] * 2
     trained = select(records, model="net, ReLUs on some, trained", metric="mean_cosine", component=None)
-    after, before = (select(trained, site=site) for site in ("hidden", "unrectified"))
+    after, before = (select(trained, site=site) for site in ("hidden", "pre_relu"))
     assert list(after["layer"]) == list(before["layer"]) == [1, 2]
     assert (after["value"].to_numpy() > 0.5).all() and (before["value"].to_numpy() < 0.2).all()
     assert fig05_16_drift.drop_relus(layer_curves.Systems(others=(relus,))).others == ()

@@ -28,7 +28,7 @@ def test_every_corpus_of_committed_results_has_a_row():
     measured = set()
     for path in (ROOT / "papers" / "results").rglob("records.parquet"):
         measured |= set(pd.read_parquet(path, columns=["corpus"])["corpus"].dropna())
-    made_here = {name for name in measured if name.startswith(("uniform inputs", "planted"))}
+    made_here = {name for name in measured if name.startswith(("uniform inputs", "synthetic"))}
     named = {name.removesuffix("/test.parquet") for name in measured - made_here}
     assert len(named) > 5
     # Records name a corpus by its path or, if it was given as a file, by its file name alone.

@@ -92,12 +92,12 @@ def test_residual_networks_classify_photographs(file, depth, least):
 def test_every_block_ends_with_its_last_relu(model):
     model.eval()
     x = noise(2, 3, 32, 32) if isinstance(model, CifarResNetModel) else noise(2, 2048)
-    with torch.no_grad(), capture(model, ("hidden", "unrectified")) as tap:
+    with torch.no_grad(), capture(model, ("hidden", "pre_relu")) as tap:
         model(x)
-    layers = [int(site.split(".")[1]) for site in tap.sites if site.endswith("unrectified")]
+    layers = [int(site.split(".")[1]) for site in tap.sites if site.endswith("pre_relu")]
     assert layers == list(range(1, {True: 3, False: 6}[isinstance(model, CifarResNetModel)] + 1))
     for layer in layers:
-        before = tap[f"encoder.{layer}.unrectified"]
+        before = tap[f"encoder.{layer}.pre_relu"]
         assert (before < 0).any() and torch.equal(before.relu(), tap[f"encoder.{layer}.hidden"])
 
 
@@ -113,7 +113,7 @@ def test_a_file_of_weights_tells_its_network(tmp_path):
     drawn = [load(str(path), untrained=True, seed=seed).weights_sha256 for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2] and subject.weights_sha256 not in drawn
     run = anisoscope.measure(str(path), corpus="builtin:digits", limit=40)
-    assert {"hidden", "unrectified"} <= set(run.records["site"])
+    assert {"hidden", "pre_relu"} <= set(run.records["site"])
 
 
 @pytest.mark.parametrize("kind", ["damaged", "another", "short"])
@@ -194,9 +194,9 @@ def test_a_block_that_goes_on_after_its_last_relu_has_no_state_before_it(monkeyp
     second = [module for module in model.modules() if isinstance(module, CifarResNetBlock)][1]
     forward = second.forward
     monkeypatch.setattr(second, "forward", lambda x: forward(x) * 2)
-    with torch.no_grad(), capture(model, ("hidden", "unrectified")) as tap:
+    with torch.no_grad(), capture(model, ("hidden", "pre_relu")) as tap:
         model(noise(2, 3, 32, 32))
-    assert [site for site in tap.sites if site.endswith("unrectified")] == [f"encoder.{i}.unrectified" for i in (1, 3)]
+    assert [site for site in tap.sites if site.endswith("pre_relu")] == [f"encoder.{i}.pre_relu" for i in (1, 3)]
 
 
 def test_distillmos_tells_places_and_gives_a_quality_from_1_to_5(monkeypatch):

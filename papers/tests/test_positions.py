@@ -23,7 +23,7 @@ from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
 STUDIES = {study.name: study for study in runner.find_studies() if study.paper == "beyond"}
-SMALL = ClassifierRecipe(corpus="planted", limit=96, vectors="random", dim=16, epochs=2)
+SMALL = ClassifierRecipe(corpus="synthetic", limit=96, vectors="random", dim=16, epochs=2)
 
 
 # the model and its training
@@ -54,7 +54,7 @@ def test_learned_positions_start_near_zero_and_are_trained(tmp_path):
 
 
 def test_a_training_of_fixed_length_keeps_its_last_step(tmp_path):
-    recipe = ClassifierRecipe(corpus="planted", limit=96, vectors="random", dim=16, steps=5)
+    recipe = ClassifierRecipe(corpus="synthetic", limit=96, vectors="random", dim=16, steps=5)
     done = train_classifier(recipe, tmp_path / "run")
     assert done.training["steps"] == done.training["kept_step"] == 5
     assert done.training["recipe"]["epochs"] is None
@@ -73,7 +73,7 @@ def test_attention_is_frozen_after_so_many_steps(tmp_path, after):
     then = free.classifier()[0].attention_classifier.blocks[0].attention.in_proj.weight[:32]
     assert torch.equal(now, then) == (after > 0)
     if after == 0:
-        start = cells.CellAtStart(Cell("planted", dim=16), replace(Grid(corpora=("planted",)), limit=96), tmp_path)
+        start = cells.CellAtStart(Cell("synthetic", dim=16), replace(Grid(corpora=("synthetic",)), limit=96), tmp_path)
         assert torch.equal(now, start.classifier[0].attention_classifier.blocks[0].attention.in_proj.weight[:32])
 
 
@@ -90,7 +90,7 @@ def test_attention_is_frozen_after_so_many_steps(tmp_path, after):
 )
 def test_settings_that_do_not_go_together_are_refused(changes):
     with pytest.raises(UsageError):
-        ClassifierRecipe(corpus="planted", **changes)
+        ClassifierRecipe(corpus="synthetic", **changes)
 
 
 # cells
@@ -118,8 +118,8 @@ def test_every_cell_is_one_training():
 
 
 def test_cells_are_measured_once_and_taken_from_earlier_records(tmp_path, monkeypatch):
-    plan = Grid(corpora=("planted",), limit=160, epochs=2, utterances=30, vector_norm=5.0)
-    asked = [Cell("planted", positions="none"), Cell("planted", positions="none", arm="uniform")]
+    plan = Grid(corpora=("synthetic",), limit=160, epochs=2, utterances=30, vector_norm=5.0)
+    asked = [Cell("synthetic", positions="none"), Cell("synthetic", positions="none", arm="uniform")]
     context = Context(tmp_path / "study", tmp_path / "cache")
     first = cells.collect_records(asked, plan, context)
     assert not list((tmp_path / "cache" / "cells").glob("*/"))

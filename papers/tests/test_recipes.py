@@ -50,7 +50,7 @@ def first():
 
 # ---- a classifier ----------------------------------------------------------------------------------------------------
 
-BASE = ClassifierRecipe(corpus="planted", limit=60, vectors="random", dim=8, epochs=3, batch=5)
+BASE = ClassifierRecipe(corpus="synthetic", limit=60, vectors="random", dim=8, epochs=3, batch=5)
 
 
 def setting(name):
@@ -118,7 +118,7 @@ def test_what_is_held_out_is_not_trained_on_and_the_corpus_is_as_asked(caught, t
     asked, real = {}, data.open_labelled
     monkeypatch.setattr(data, "open_labelled", lambda name, **how: asked.update(how, name=name) or real(name, **how))
     seen = caught(lambda: classifier.train_classifier(replace(BASE, split_seed=5), tmp_path / "run"))
-    assert asked == {"name": "planted", "columns": None, "seed": 5, "limit": 60}
+    assert asked == {"name": "synthetic", "columns": None, "seed": 5, "limit": 60}
     corpus = replace(BASE, split_seed=5).open()
     assert len(seen.made.train) == len(corpus.splits["train"])
     assert sorted(row["labels"] for row in seen.made.validation) == sorted(e.label for e in corpus.splits["validation"])
@@ -129,7 +129,7 @@ def test_what_is_held_out_is_not_trained_on_and_the_corpus_is_as_asked(caught, t
 def test_vectors_are_scaled_and_pairs_separated_where_it_is_asked(caught, tmp_path, labelled):
     def made(**changes):
         recipe = replace(BASE, **({"dim": None, "vectors": "builtin:minilm"} | changes))
-        given = labelled if recipe.corpus == "planted" else None
+        given = labelled if recipe.corpus == "synthetic" else None
         return caught(lambda: classifier.train_classifier(recipe, tmp_path / "run", overwrite=True, corpus=given))
 
     plain, scaled = (words(made(**more)).norm(dim=1) for more in ({}, {"vector_norm": 7.0}))
@@ -141,7 +141,7 @@ def test_vectors_are_scaled_and_pairs_separated_where_it_is_asked(caught, tmp_pa
     known = torch.nn.functional.normalize(shifted[shifted.norm(dim=1) > 0], dim=1)
     assert 0.45 < float((known.sum(0) ** 2).sum() / len(known) ** 2) < 0.55
     for separator in (False, True):
-        seen = made(vectors="random", corpus="planted-pairs", separator=separator)
+        seen = made(vectors="random", corpus="synthetic-pairs", separator=separator)
         assert ("<sep>" in seen.made.processor.get_vocab()) == separator
 
 

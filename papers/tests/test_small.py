@@ -27,7 +27,7 @@ from anisoscope_papers.beyond.small_models import (
 from anisoscope_papers.fosse2023.entry import Seeds
 from anisoscope_papers.study import Context
 
-PLAN = SmallGrid((("planted:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
+PLAN = SmallGrid((("synthetic:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
 STUDIES = {s.name: s for s in runner.find_studies() if s.name in ("pooling", "dimension", "whole")}
 
 
@@ -36,7 +36,7 @@ def context(tmp_path):
     return Context(tmp_path, tmp_path / "cache")
 
 
-def batch(read, task="planted:3"):
+def batch(read, task="synthetic:3"):
     made = open_material(task, 90, 60, 0)
     return made, *made.batch("test", [3, 11, 12], read)
 
@@ -73,7 +73,7 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
 @pytest.mark.parametrize("read", [FIRST, MEAN, EACH])
 def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
     made, inputs, labels = batch(read)
-    cell = SmallCell("planted:3", read, layers=2, dim=8)
+    cell = SmallCell("synthetic:3", read, layers=2, dim=8)
     model = build_untrained(cell, made).eval()
     with torch.no_grad():
         states = model.states(**inputs)
@@ -89,8 +89,8 @@ def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
 
 @pytest.mark.parametrize("blocks", small_models.BLOCKS)
 def test_blocks_are_what_their_names_say(blocks):
-    made = open_material("planted:3", 90, 60, 0)
-    model = build_untrained(SmallCell("planted:3", EACH, blocks, 1, 8), made).eval()
+    made = open_material("synthetic:3", 90, 60, 0)
+    model = build_untrained(SmallCell("synthetic:3", EACH, blocks, 1, 8), made).eval()
     norm, width = small_models.BLOCKS[blocks]
     block = model.attention_classifier.blocks[0]
     with torch.no_grad():
@@ -145,8 +145,8 @@ def test_a_model_has_learnt_something_if_chance_would_not_give_as_much(right, co
 def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     plan = SmallGrid(((TREEBANK, EACH),), dims=(8,), seeds=1, steps=2, limit=40, held=40)
-    assert set(measure(plan, context)["corpus"]) == {"planted:5"}
-    assert context.lacking[0]["model"] == TREEBANK and context.lacking[0]["corpus"] == "planted:5"
+    assert set(measure(plan, context)["corpus"]) == {"synthetic:5"}
+    assert context.lacking[0]["model"] == TREEBANK and context.lacking[0]["corpus"] == "synthetic:5"
 
 
 def test_cosines_between_classes_are_of_mean_directions():
@@ -198,7 +198,7 @@ def test_pooling(effect, expected):
 def test_dimensions_and_whole_encoders():
     rows = []
     for s, (place, count), width in product(range(3), enumerate(dimension.CLASSES), dimension.WIDTHS):
-        where = {"corpus": f"planted:{count}", "seed": s, "layers": 1, "dim": width}
+        where = {"corpus": f"synthetic:{count}", "seed": s, "layers": 1, "dim": width}
         right = 0.9 if width >= (2, 4, 8, 16, 32 * (1 + s % 2))[place] else 0.3
         rows.append(row("accuracy", right + 0.002 * np.sin(5 * s + count + width), component="test", **where))
         rows.append(row("class_cosine.most", -1 / (count - 1) + 0.01 * np.sin(s), **where))

@@ -38,7 +38,7 @@ def train(monkeypatch, tmp_path):
         }
 
     monkeypatch.setattr(classifier, "_train", fake)
-    corpus = open_labelled("planted", limit=30)
+    corpus = open_labelled("synthetic", limit=30)
 
     def start(recipe, **more):
         return classifier.train_classifier(recipe, tmp_path / "run", resume=True, corpus=corpus, **more)
@@ -105,9 +105,9 @@ def test_the_built_in_encoder_counts_with_its_tokenizer_and_configuration(monkey
 
 def test_a_cached_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     """Where contents were not noted yet, the corpus is compared alone, as before."""
-    corpus = open_labelled("planted", limit=30)
+    corpus = open_labelled("synthetic", limit=30)
     monkeypatch.setattr(trained_cells, "open_corpus", lambda *_: corpus)
-    plan, cell = replace(Grid(), limit=30), Cell("planted")
+    plan, cell = replace(Grid(), limit=30), Cell("synthetic")
     told = {"corpus": {"fingerprint": corpus.fingerprint}}
     read = contents.hash_read(plan.recipe(cell).filled())
     for number, (more, refused) in enumerate(
@@ -131,11 +131,11 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(cells, "_train_and_measure", lambda *_: measured.append(1) or records)
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 1 2\n")
-    plan = replace(Grid(), corpora=("planted",), limit=30, encoder=str(vectors))
+    plan = replace(Grid(), corpora=("synthetic",), limit=30, encoder=str(vectors))
     context = Context(tmp_path / "study", tmp_path / "cache")
 
     def found(plan=plan):
-        return cells.collect_records([Cell("planted")], plan, context)["metric"].tolist()
+        return cells.collect_records([Cell("synthetic")], plan, context)["metric"].tolist()
 
     assert found() == found() == ["accuracy"] and len(measured) == 1
     vectors.write_text("the 1 3\n")

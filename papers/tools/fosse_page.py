@@ -232,7 +232,7 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
     needed = add_options(pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet"))
     replaced = add_options(pd.read_parquet(FINISHED / "replaced" / "records.parquet"))
     needed = select(needed, family=[OWN, OTHER_ARM], **TESTED)
-    change = select(replaced, family=OWN, weight=0.0, metric="replaced.accuracy", component="uniform", layer=None)
+    change = select(replaced, family=OWN, weight=0.0, metric="ablation.accuracy", component="uniform", layer=None)
     for corpus in ORDER:
         for layers in (2, 3):
             own = select(needed, corpus=corpus, layers=layers)

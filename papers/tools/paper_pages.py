@@ -61,7 +61,7 @@ Architectures of the papers that transformers lacks, under their published param
 {chr(10).join(packaged)}
 
 The network of a file of torch's weights (`.th`, `.pt`, `.pth`) is recognised by the names in it ({bare}).
-`--untrained` replaces the weights by random ones. The site `unrectified` is the output of a block before its last ReLU.
+`--untrained` replaces the weights by random ones. The site `pre_relu` is the output of a block before its last ReLU.
 In CREPE, norm and pooling follow the ReLU; they count as the beginning of the next block. Python uses the same names:
 `load("builtin:crepe", untrained=True)`.
 """

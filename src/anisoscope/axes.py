@@ -39,9 +39,9 @@ SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
 """Disjoint token subsets, family by family. Kinds: the first real token; special tokens but the first; all others.
 Frequency bins hold equal token mass, 1 = the rarest types."""
 
-OfVectors = Literal["embedding", "hidden", "unrectified", "stage", "final", "query", "key", "value"]
+OfVectors = Literal["embedding", "hidden", "pre_relu", "stage", "final", "query", "key", "value"]
 Quantity = OfVectors | Literal["attention", "scores", "centred", "extremes"]
-LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
+LAYER_QUANTITIES = ("hidden", "pre_relu", "stage", "final")
 """Quantities without heads: a block's output, the same before the block's last ReLU, a stage's output, the output after
 the final norm."""
 Kind = Literal["self", "cross"]
@@ -69,7 +69,7 @@ class Site:
     @property
     def measured_as(self) -> str:
         """The quantity as which metrics treat this site: its own, but `hidden` for stage outputs and pre-ReLU maps."""
-        return "hidden" if self.quantity in ("unrectified", "stage") else self.quantity
+        return "hidden" if self.quantity in ("pre_relu", "stage") else self.quantity
 
     @property
     def place(self) -> Place:

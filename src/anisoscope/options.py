@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
+from anisoscope.renamed import rename_corpus
 
 INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT = (
     Group(name, sort_key=place)
@@ -99,22 +100,25 @@ UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 Whole = Annotated[int, BeforeValidator(_refuse_other_digits), Field(ge=-MOST, le=MOST)]
 Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+CorpusName = Annotated[Text, AfterValidator(rename_corpus)]
 FilePath = Annotated[Path, AfterValidator(_check_readable)]
 Device = Annotated[Text, AfterValidator(check_device)]
 
 
-def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
+def split_names(every: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None) -> BeforeValidator:
     """Return a validator that makes a tuple of names from `a,b`, from several such texts, or from a sequence.
 
-    every   the names that `all` stands for; if empty, `all` gives no names, which a field takes to mean all there are
+    every     the names that `all` stands for; if empty, `all` gives no names, which a field takes to mean all there are
+    renamed   {old name: today's}, which are understood too
     """
+    today = renamed or {}
 
     def split(value: Any) -> Any:
         """Split typed text at commas; leave other values to pydantic."""
         typed = _list_typed(value)
         if typed is None:
             return value
-        names = separate_names(typed)
+        names = tuple(today.get(name, name) for name in separate_names(typed))
         if names == ("all",) and (every or isinstance(value, str)):
             return every
         # All of them, and others that are on request only.

@@ -223,6 +223,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "word_vectors",
     ),
     "anisoscope.options": (
+        "CorpusName",
         "Device",
         "FilePath",
         "INPUT",
@@ -259,6 +260,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.reads.pairs": ("SampledPair",),
     "anisoscope.reads.sample": ("SampledVectors",),
     "anisoscope.registry": ("list_added",),
+    "anisoscope.renamed": ("rename_described",),
     "anisoscope.report.page": ("write_page",),
     "anisoscope.runs.job": (
         "Job",

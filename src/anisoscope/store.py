@@ -17,6 +17,7 @@ import pandas as pd
 from safetensors import SafetensorError
 
 from anisoscope.errors import OutputError, is_too_long
+from anisoscope.renamed import METRICS, SITES, rename_corpus, rename_described
 
 _SUBJECT = ("run", "model", "revision", "step", "seed", "corpus")
 _PLACE = ("stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
@@ -120,11 +121,26 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a table from a parquet file; ValueError or OSError if it is damaged."""
+    """Read a table from a parquet file, with today's names; ValueError or OSError if it is damaged."""
     try:
-        return pd.read_parquet(path)
+        frame = pd.read_parquet(path)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("what it says of its columns is damaged") from error
+    return _rename_in_records(frame)
+
+
+def _rename_in_records(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which old names of metrics, sites and corpora are replaced by today's."""
+    names: dict[str, dict[str, str]] = {"metric": METRICS, "site": SITES}
+    if "corpus" in frame:
+        corpora = [str(corpus) for corpus in frame["corpus"].dropna().unique()]
+        names["corpus"] = {corpus: rename_corpus(corpus) for corpus in corpora if rename_corpus(corpus) != corpus}
+    changed = {}
+    for column, today in names.items():
+        # Most tables hold no old name, and large ones are not to be copied for nothing.
+        if column in frame and frame[column].isin(list(today)).any():
+            changed[column] = frame[column].replace(today)
+    return frame.assign(**changed) if changed else frame
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -401,11 +417,11 @@ def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], pref
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. OutputError if it is damaged or no object."""
+    """Read a JSON object that describes a run, with today's names. OutputError if it is damaged or no object."""
     try:
         found = json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
         raise OutputError(f"JSON in {path}", str(error), MEASURE_AGAIN) from error
     if not isinstance(found, dict):
         raise OutputError(f"a JSON object in {path}", type(found).__name__, MEASURE_AGAIN)
-    return found
+    return dict(rename_described(found))

@@ -401,7 +401,7 @@ def typed(draw, name, sensible=0.7):
     found, known = [], arguments_of(name)
     for argument in draw.sample(known, min(draw.randint(1, 4), len(known))):
         if argument.index is not None:
-            found.append(draw.choice(["builtin:minilm", "planted", text_of(draw)]))
+            found.append(draw.choice(["builtin:minilm", "synthetic", text_of(draw)]))
         else:
             flag = draw.choice(argument.names)
             value = str(draw.choice([0, 1, 2, 7, "all", "content", "float32", "0.1", "a,b"]))

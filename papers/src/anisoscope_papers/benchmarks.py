@@ -83,7 +83,7 @@ def fetch(url: str) -> Path:
             return Path(fetch_file(url))
     except (OSError, ValueError) as error:
         got = " ".join(str(error).split())[:160]
-        cure = "connect to the network, set ANISOSCOPE_DATA, or use --corpus planted, which needs no data"
+        cure = "connect to the network, set ANISOSCOPE_DATA, or use --corpus synthetic, which needs no data"
         raise CorpusError(f"to download {url}", got, cure) from None
 
 

@@ -31,7 +31,7 @@ TRAIN = Group(
             "anisoscope_papers.commands:classifier",
             "Train a classifier of utterances or pairs of them.\n\n"
             "The best epoch is kept. The attention-only model, or a fine-tuned encoder.",
-            "anisoscope train classifier --corpus planted --epochs 2 -o runs/planted",
+            "anisoscope train classifier --corpus synthetic --epochs 2 -o runs/first",
         ),
     },
 )

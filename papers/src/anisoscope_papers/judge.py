@@ -40,9 +40,9 @@ SAME = 1e-12
 POSITIVE = (0.0, np.inf)
 BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
-    **dict.fromkeys(("accuracy", "replaced.agreement", "retrained.", "explains.au", "cones.keys."), SHARE),
+    **dict.fromkeys(("accuracy", "ablation.agreement", "retrained.", "attribution.au", "cones.keys."), SHARE),
     **dict.fromkeys(("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED),
-    **dict.fromkeys(("replaced.", "explains.", "cones.queries."), SIGNED),
+    **dict.fromkeys(("ablation.", "attribution.", "cones.queries."), SIGNED),
     **dict.fromkeys(("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED),
     **dict.fromkeys(("drift", "norms.", "attention.entropy", "attention.score_", "centred_attention."), POSITIVE),
     **dict.fromkeys(("score_terms.", "cls_entropy"), POSITIVE),  # as the paper divides it, this entropy can exceed 1

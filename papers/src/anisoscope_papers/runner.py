@@ -19,6 +19,7 @@ from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError
 from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
+from anisoscope.renamed import rename_described
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import list_first
 from anisoscope_papers.judge import make_verdict_without_test
@@ -367,7 +368,7 @@ def open_finished(folder: Path) -> Finished:
     about = folder / "study.json"
     table = folder / "records.parquet"
     try:
-        described = json.loads(about.read_text("utf-8"))
+        described = rename_described(json.loads(about.read_text("utf-8")))
         (study,) = (s for s in find_studies() if (s.paper, s.name) == (described["paper"], described["study"]))
         return Finished(study, described, read_table(table))
     except (ValueError, KeyError, TypeError, OSError) as error:

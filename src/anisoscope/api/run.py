@@ -15,6 +15,7 @@ import pandas as pd
 from anisoscope.errors import OutputError, UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
 from anisoscope.options import expand_home
+from anisoscope.renamed import FIGURES
 from anisoscope.runs.attention import attention_table
 from anisoscope.runs.differences import (
     NAME as REPLICATES,
@@ -159,6 +160,7 @@ class Run:
         require_extra("report", "to draw a figure")
         from anisoscope.charts.export import show_alone
 
+        name = FIGURES.get(name, name)
         if name not in self._figures:
             raise UsageError("a figure of this run", repr(name), suggest_names(name, self._figures))
         figure = self._figures[name]

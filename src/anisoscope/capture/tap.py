@@ -33,11 +33,12 @@ from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.modes import run_eagerly
 from anisoscope.models.other_libraries import pool_texts
 from anisoscope.models.parts import find_parts
+from anisoscope.renamed import rename_site
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred", "extremes")
 """Quantities that can be captured. `query` and `key` mean those of every stage that the model has (raw, normed, …)."""
-OPTIONAL = {"final", "stage", "unrectified"}
+OPTIONAL = {"final", "stage", "pre_relu"}
 """Quantities that many models do not have: it is no error if none is ever captured."""
 
 HEADS = {*WHAT} - {*LAYER_QUANTITIES}
@@ -65,7 +66,7 @@ def capture(
     Yields the `Tap`. Without `receive`, it keeps the tensors of the last call. `what` names what to capture:
 
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
-    unrectified  the same before the block's last ReLU, if the block ends with one
+    pre_relu   the same before the block's last ReLU, if the block ends with one
     stage      [sequence, token, dim]: output of each stage, from 1, of models whose blocks are grouped by resolution
     final      [sequence, token, dim]: after the final norm, if there is one; of stack `sentence` [sequence, 1, dim]:
     what sentence-transformers' modules (pooling, dense, normalise) make of a text
@@ -93,7 +94,7 @@ def capture(
     block that runs again on its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an
     unknown name in `what`, ModelError for weights without values unless `shapes_only`.
     """
-    wanted = frozenset(what)
+    wanted = frozenset(map(rename_site, what))
     if not shapes_only:
         vectors.check_values(model)
     for name in wanted - set(WHAT):
@@ -378,7 +379,7 @@ class Tap:
             self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
             return
         self.ends.callback(first.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        if "unrectified" in self.wanted:
+        if "pre_relu" in self.wanted:
             self._hook_relus(stack, block)
         self.hook(block, leave)
 
@@ -496,7 +497,7 @@ class Tap:
         before, after = here.rectified or (None, None)
         ends_with_relu = after is here.last
         if before is not None and ends_with_relu:
-            self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
+            self.emit_vectors(Site(stack, here.layer, "pre_relu"), before)
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
         if vectors.is_joint(block):
             self._emit_text(block, here.layer, vectors.find_text({}, output))

@@ -288,7 +288,7 @@ def measure_outcomes(
     missing = [layer for layer in layers if layer not in ablation.cosine]
     if missing:
         expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
-        cure = "look at directions and explanations alone: --parts directions,explained"
+        cure = "look at directions and explanations alone: --parts directions,attribution"
         raise MeasureError(expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure)
     # Batches hold texts of equal length: back to the order of the corpus.
     order = torch.cat(units).argsort().numpy()
@@ -339,9 +339,9 @@ def measure_ablations(
     """Replace the attention weights of all layers, then of each layer, by every kind of weights; return what changes.
 
     The result is a table of records: `component` is the kind of weights, `layer` the layer replaced (null: all), with
-    95 % intervals over utterances. Metrics are `replaced.accuracy` (change of the accuracy), `replaced.agreement`
-    (share of equal predictions), `replaced.cls` (cosine between the final states that the head reads without and with
-    replacement), `replaced.output` and `replaced.rows` (the same cosine of the layer's output: of the token that the
+    95 % intervals over utterances. Metrics are `ablation.accuracy` (change of the accuracy), `ablation.agreement`
+    (share of equal predictions), `ablation.cls` (cosine between the final states that the head reads without and with
+    replacement), `ablation.output` and `ablation.rows` (the same cosine of the layer's output: of the token that the
     head reads, and of all tokens).
 
     progress   called with the number of runs done, and of all
@@ -395,6 +395,6 @@ def _make_records(kind: str, layer: int | None, changes: dict[str, tuple[Array, 
     rows = []
     for measure, (of_utterance, bounds) in changes.items():
         value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
-        place = {"metric": f"replaced.{measure}", "component": kind, "layer": layer}
+        place = {"metric": f"ablation.{measure}", "component": kind, "layer": layer}
         rows.append(place | {"value": value, "low": low, "high": high})
     return rows

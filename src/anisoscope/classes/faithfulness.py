@@ -71,7 +71,7 @@ def measure_explanations(
     notes: list[str] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Measure how well attributions explain a classifier's decisions, and return records `explains.<measure>`.
+    """Measure how well attributions explain a classifier's decisions, and return records `attribution.<measure>`.
 
     Plausible attributions point to the words that people marked; faithful ones to the words whose erasure changes the
     decision. There is one record by attribution and layer (null: a baseline), with a 95 % interval over utterances.
@@ -183,7 +183,7 @@ def _average_over_texts(results: dict[tuple[Key, str], Any], count: int) -> pd.D
             of_utterance = of_utterance.mean(0)
         bounds = (-1.0, 1.0) if measure in FALLS else (0.0, 1.0)
         value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
-        place = {"metric": f"explains.{measure}", "component": key[0], "layer": key[1]}
+        place = {"metric": f"attribution.{measure}", "component": key[0], "layer": key[1]}
         rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=count)
 

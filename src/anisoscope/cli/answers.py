@@ -21,7 +21,18 @@ from anisoscope.cli.view import (
     show_row,
 )
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, expand_home, option, select_fields
+from anisoscope.options import (
+    INPUT,
+    OUTPUT,
+    WHAT,
+    CorpusName,
+    FilePath,
+    Text,
+    Whole,
+    expand_home,
+    option,
+    select_fields,
+)
 from anisoscope.progress import show_spinner
 from anisoscope.runs.job import VectorColumns
 
@@ -42,7 +53,7 @@ def cure(
     columns: VectorColumns = COLUMNS,
     view: Format = FORMAT,
     *,
-    corpus: Annotated[Text | None, option("for a model: what it is measured on, as for measure", INPUT)] = None,
+    corpus: Annotated[CorpusName | None, option("for a model: what it is measured on, as for measure", INPUT)] = None,
     limit: Annotated[
         Whole | None, Field(ge=1), option("for a model: the first units of the corpus only", INPUT)
     ] = None,

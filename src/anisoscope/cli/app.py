@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command | Group] = {
         "Does the direction of a text's vector tell its class? How much does attention contribute? Which words "
         "explain the decision? For any model and labelled corpus. Writes a run folder with records and a report, "
         "and prints tables.",
-        "anisoscope classes builtin:minilm --corpus planted --limit 100",
+        "anisoscope classes builtin:minilm --corpus synthetic --limit 100",
     ),
     "merge": Command(
         "anisoscope.cli.measure_commands:merge",

@@ -86,9 +86,10 @@ def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, 
     saved    fields of `Settings`, maybe under names of older versions
     folder   of the run
     """
-    from anisoscope.measure.settings import RENAMED, Settings
+    from anisoscope.measure.settings import Settings
+    from anisoscope.renamed import SETTINGS
 
-    values = {RENAMED.get(name, name): value for name, value in saved.items()}
+    values = {SETTINGS.get(name, name): value for name, value in saved.items()}
     for field in fields(Settings):
         if field.name not in ONLY_IN_PYTHON:
             continue

@@ -284,7 +284,7 @@ def tabulate_classes(records: Any) -> list[Table]:
     rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
     rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
     tables = [_pivot(rows, ["layer"], OF_CLASSES)]
-    for prefix, label in (("replaced.", "attention replaced"), ("explains.", "words explained by")):
+    for prefix, label in (("ablation.", "attention replaced"), ("attribution.", "words explained by")):
         part = records[records["metric"].str.startswith(prefix).fillna(False)]
         if not len(part):
             continue

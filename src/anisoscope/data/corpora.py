@@ -15,6 +15,7 @@ from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.options import INPUT, Text, declare_settings, option, select_fields
 from anisoscope.registry import list_entries_of
+from anisoscope.renamed import rename_corpus
 
 
 class NamedCorpus(NamedTuple):
@@ -67,7 +68,7 @@ OPENERS = {
 EXTRA_OF = {"image": "models", "speech": "speech"}
 """What reading a modality needs beyond the base."""
 
-OFFLINE = {"image": "builtin:digits", "labelled": "planted"}
+OFFLINE = {"image": "builtin:digits", "labelled": "synthetic"}
 """A corpus that needs no network, by modality; for text it is the documentation of Python."""
 
 PARTS = ("split", "config", "revision")
@@ -82,6 +83,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
     UsageError for an unknown modality, ExtraError if packages for it are missing.
     """
+    name = rename_corpus(name)
     known = named_corpora()
     if name in known:
         own = known[name].modality

@@ -72,7 +72,7 @@ def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
         try:
             part = fetch_20newsgroups(subset=split, remove=removed)
         except OSError as error:
-            cure = "connect to the network, or use --corpus planted:20"
+            cure = "connect to the network, or use --corpus synthetic:20"
             raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
         read[split] = _read_posts(part.data, part.target)
         if split == TRAIN:

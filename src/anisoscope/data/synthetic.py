@@ -1,9 +1,9 @@
-"""Synthetic labelled corpora: words of a made-up language in which keywords tell the class. Their names begin with
-`planted`, as records have them.
+"""Synthetic labelled corpora: words of a made-up language in which keywords tell the class.
 
-`planted` (2 classes), `planted:N` (N classes): every utterance holds one to three keywords of its class among fillers
-drawn by Zipf's law, and sometimes one keyword of another class, fewer than its own; the rationale marks its own.
-`planted-pairs`: the second text names the same thing as the first (entailment), its opposite (contradiction), or
+`synthetic` (2 classes), `synthetic:N` (N classes): every utterance holds one to three keywords of its class among
+fillers drawn by Zipf's law, and sometimes one keyword of another class, fewer than its own; the rationale marks its
+own.
+`synthetic-pairs`: the second text names the same thing as the first (entailment), its opposite (contradiction), or
 something else (neutral), as in natural-language inference.
 """
 
@@ -24,7 +24,7 @@ _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 @cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
-    """Make the synthetic corpus `planted` or `planted:N`, whose N classes (2) are marked by keywords.
+    """Make the corpus `synthetic` or `synthetic:N`, whose N classes (2) are marked by keywords.
 
     seed   decides every word: the same seed gives the same corpus
 
@@ -44,19 +44,19 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
 
 
 def _read_number_of_classes(name: str) -> int:
-    """Return N of `planted:N`; 2 of `planted`. UsageError unless it is 2 to 50."""
+    """Return N of `synthetic:N`; 2 of `synthetic`. UsageError unless it is 2 to 50."""
     _, _, text = name.partition(":")
     if not text:
         return 2
     classes = int(text) if text.isdigit() else 0
     if not 2 <= classes <= 50:
-        raise UsageError("planted:N with 2 to 50 classes", repr(name), "three classes are planted:3")
+        raise UsageError("synthetic:N with 2 to 50 classes", repr(name), "three classes are synthetic:3")
     return classes
 
 
 @cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
-    """Make the synthetic corpus `planted-pairs`: pairs of texts with the classes entailment, neutral, contradiction.
+    """Make the corpus `synthetic-pairs`: pairs of texts with the classes entailment, neutral, contradiction.
 
     name   of the corpus
     seed   decides every word: the same seed gives the same corpus

@@ -24,6 +24,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import Replicates, build_long_table
 from anisoscope.models.blocks import TokenPositions
 from anisoscope.reads.base import Gathered
+from anisoscope.renamed import rename_site
 from anisoscope.store import write_atomic
 from anisoscope.sums.device import choose_sum_device
 from anisoscope.sums.extremes import Extremes
@@ -432,6 +433,7 @@ class Measurement:
         if plan not in (None, self.plan):
             expected = "a state of the same corpus and settings"
             raise MeasureError(expected, f"another plan in {path}", "start again with --overwrite")
+        tensors = {_rename_place(name): tensor for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             kind, place, *_ = name.split(" ", 2)
             where, _, term = place.partition("|")
@@ -449,14 +451,23 @@ class Measurement:
         """Read what `save` wrote besides tensors: classes, sites, what could not be captured, the proof."""
         self.classes = tuple(json.loads(metadata["classes"]))
         self.unseen = set(json.loads(metadata["unseen"]))
-        for fields in json.loads(metadata["sites"]):
-            site = Site(*fields)
+        for stack, layer, quantity, *rest in json.loads(metadata["sites"]):
+            today: Any = rename_site(quantity)
+            site = Site(stack, layer, today, *rest)
             self.sites[site.name] = site
         # Files of older versions have no entry for what was refused, and none for the proof.
         for stack, layer, kind, why in json.loads(metadata.get("refused", "[]")):
             self.refused[stack, layer, kind] = why
         if "proof" in metadata:
             self.proof = Proof.from_json(metadata["proof"])
+
+
+def _rename_place(tensor: str) -> str:
+    """Return the name of a saved tensor with today's name of its site: `sums encoder.1.pre_relu|linear`."""
+    kind, _, rest = tensor.partition(" ")
+    place, bar, term = rest.partition("|")
+    words = " ".join(map(rename_site, place.split(" ")))
+    return f"{kind} {words}{bar}{term}" if rest else kind
 
 
 def _find_ids(batch: Batch, stack: str) -> Tensor | None:

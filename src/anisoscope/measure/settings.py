@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from anisoscope import renamed
 from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten, TokenPolicy
 from anisoscope.errors import UsageError
 from anisoscope.options import (
@@ -40,9 +41,6 @@ directions of classes, which labelled sequences have.
 """
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
-
-RENAMED = {"panels": "panel", "policies": "tokens", "median": "medians"}
-"""Names of fields in manifests and sums that were written before, and what the fields are called now."""
 
 
 def name_metrics(given: Any) -> Any:
@@ -198,7 +196,7 @@ class Settings:
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Settings":
         """Read settings from a manifest or a file of sums, including older ones with other field names."""
-        return cls(**{RENAMED.get(name, name): value for name, value in saved.items()})
+        return cls(**{renamed.SETTINGS.get(name, name): value for name, value in saved.items()})
 
     @property
     def chosen(self) -> "list[Metric]":

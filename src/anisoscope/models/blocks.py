@@ -439,7 +439,7 @@ class TokenPositions:
 
         It is used for stacks that `streams` does not list, such as image encoders; it is 0 for others.
         """
-        if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
+        if site.stack not in self._specials or site.quantity in ("stage", "pre_relu"):
             return 0
         config: Any = self.model.config
         if not isinstance(getattr(config, "cls_token", None), list | tuple):

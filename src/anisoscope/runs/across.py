@@ -15,6 +15,7 @@ from anisoscope.metrics import Metric
 from anisoscope.reads.base import Reading
 from anisoscope.reads.pairs import LayerPair
 from anisoscope.reads.run_pairs import SampledStack, read_across, read_sampled_stacks
+from anisoscope.renamed import SETTINGS
 from anisoscope.runs.differences import KeptRun, are_same_units, with_own_names
 
 COLUMNS = (
@@ -101,11 +102,9 @@ def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
 
 def settings_of(run: KeptRun) -> Mapping[str, Any]:
     """Return the settings of a run's measurement; old names are replaced by today's, missing ones by defaults."""
-    from anisoscope.measure.settings import RENAMED
-
     saved = run.manifest.get("settings", {}).get("settings", {})
     settings = {"groups": 32, "seed": 0, "tokens": ("all",)}
-    return settings | {RENAMED.get(name, name): value for name, value in saved.items()}
+    return settings | {SETTINGS.get(name, name): value for name, value in saved.items()}
 
 
 def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:

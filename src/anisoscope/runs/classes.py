@@ -34,11 +34,12 @@ from anisoscope.models.load import Subject, is_classifier
 from anisoscope.options import expand_home, select_fields
 from anisoscope.progress import Progress, set_counted_unit
 from anisoscope.provenance import json_roundtrip
+from anisoscope.renamed import rename_described
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
 from anisoscope.runs.run import OpenedCorpus, load_subject, resolve_dtype_and_device, run
 from anisoscope.store import RunFolder, as_records
 
-TITLES = {"directions": "directions of classes", "replaced": "attention replaced", "explained": "words explained"}
+TITLES = {"directions": "directions of classes", "ablation": "attention replaced", "attribution": "words explained"}
 """What goes on in each part."""
 
 
@@ -121,8 +122,8 @@ class _AfterPass:
         shown = {} if progress is None else {"progress": progress}
         measures: dict[str, Callable[..., list[pd.DataFrame]]] = {
             "directions": self._measure_directions,
-            "replaced": self._measure_replaced,
-            "explained": self._measure_explained,
+            "ablation": self._measure_ablation,
+            "attribution": self._measure_attribution,
         }
         parts: list[pd.DataFrame] = []
         warnings: list[str] = []
@@ -163,7 +164,7 @@ class _AfterPass:
             found.append(as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack))
         return found
 
-    def _measure_replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
+    def _measure_ablation(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
         """Measure how accuracy changes if attention weights are replaced, and return the records.
 
         Empty if the model's head cannot be used.
@@ -183,7 +184,7 @@ class _AfterPass:
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
-    def _measure_explained(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
+    def _measure_attribution(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
         """Return records on how well attributions explain decisions; empty if the model's head cannot be used."""
         if not self.heads:
             return []
@@ -223,9 +224,9 @@ def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
 
 
 def read_training(model: str) -> dict[str, Any]:
-    """Read the training.json in a model's folder as a dict; empty if there is none."""
+    """Read the training.json in a model's folder as a dict, with today's names; empty if there is none."""
     path = Path(model) / "training.json"
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    return dict(rename_described(json.loads(path.read_text()))) if path.is_file() else {}
 
 
 def fill_from_training(classes: ClassesOptions) -> ClassesOptions:

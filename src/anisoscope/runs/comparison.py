@@ -28,7 +28,7 @@ from anisoscope.runs.differences import (
     with_own_names,
 )
 from anisoscope.runs.finding import Finding
-from anisoscope.runs.short_tables import A, told_apart
+from anisoscope.runs.short_tables import A, intervals_apart
 from anisoscope.store import select
 from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
 
@@ -409,7 +409,7 @@ def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None)
         pair.append((run.name, rows))
     if not all(len(rows) for _, rows in pair):
         return []
-    return list(told_apart(pair[0], pair[1], metric))
+    return list(intervals_apart(pair[0], pair[1], metric))
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:

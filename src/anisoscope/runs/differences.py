@@ -20,6 +20,7 @@ from scipy import special
 
 from anisoscope.data.plans import hash_parts
 from anisoscope.errors import MeasureError, OutputError, UsageError, suggest_names
+from anisoscope.renamed import METRICS
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import read_run, write_atomic
 from anisoscope.sums.jackknife import FEWEST
@@ -263,7 +264,7 @@ def find_metric(run: KeptRun, name: str) -> str:
     UsageError, with suggestions, if the run has no such metric.
     """
     known = set(run.records["metric"].dropna())
-    name = SHORT_NAMES.get(name, name)
+    name = SHORT_NAMES.get(name, METRICS.get(name, name))
     if name in known:
         return name
     from anisoscope.metrics import KNOWN_AS  # loads torch

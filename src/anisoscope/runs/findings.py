@@ -295,7 +295,7 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
     yield Finding("removed_by_centring", text, (entry(centred),))
 
 
-def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
+def class_directions(records: pd.DataFrame) -> Iterator[Finding]:
     """Say in which layers class directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
     # The final norm is no layer of its own.
@@ -316,7 +316,7 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
             best = " only"
         layers = describe_layers(above, [name_layer(row) for row in iter_rows(rows)])
         text = f"Class directions separate the classes {layers}{best} (AUC {format_measured(top)})."
-    yield Finding("told_by_direction", text, (entry(top),))
+    yield Finding("class_directions", text, (entry(top),))
 
 
 def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
@@ -363,7 +363,7 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
 
 def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     """Say how much accuracy a classifier loses if its attention weights are replaced by uniform ones."""
-    rows = select(records, metric="replaced.accuracy", component="uniform")
+    rows = select(records, metric="ablation.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
     in_all_layers = iter_rows(rows[rows["layer"].isna()])
     if not in_all_layers:
@@ -393,7 +393,7 @@ def _judge_change(change: Any) -> str:
 
 def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which attribution map finds the words whose removal changes the decision most, if it beats chance."""
-    rows = select(records, metric="explains.comprehensiveness")
+    rows = select(records, metric="attribution.comprehensiveness")
     rows = rows[rows["low"].notna()]
     chance = iter_rows(rows[rows["component"].eq("random").fillna(False)])
     # Rankings that know nothing of the model are no attribution maps.
@@ -472,7 +472,7 @@ def has_enough_pairs(vectors: float, units: float) -> bool:
 
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
 RULES_OF_CLASSES = (
-    told_by_direction,
+    class_directions,
     dimensions_taken,
     above_majority,
     attention_used,

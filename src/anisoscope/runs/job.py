@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from anisoscope import renamed
 from anisoscope.axes import At
 from anisoscope.data.corpora import Columns, named_corpora
 from anisoscope.data.splitting import check_rule
@@ -20,6 +21,7 @@ from anisoscope.options import (
     OUTPUT,
     PYTHON_ONLY,
     WHAT,
+    CorpusName,
     Device,
     FilePath,
     Text,
@@ -69,7 +71,7 @@ class ModelAndCorpus:
         ),
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
-        Text,
+        CorpusName,
         option("built-in name, hub data set, file or folder; default: the built-in corpus for the model", INPUT, "-c"),
     ] = ""
 
@@ -280,7 +282,7 @@ class ModelsOptions(LoadOptions, ReadOptions):
     """How the models of a comparison are measured that are no runs yet. The fields are fields of `Job`."""
 
     corpus: Annotated[
-        Text,
+        CorpusName,
         option(
             "what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"
         ),
@@ -305,8 +307,8 @@ class OutputOptions:
     ] = False
 
 
-ClassesPart = Literal["directions", "replaced", "explained"]
-PARTS: tuple[ClassesPart, ...] = ("directions", "replaced", "explained")
+ClassesPart = Literal["directions", "ablation", "attribution"]
+PARTS: tuple[ClassesPart, ...] = ("directions", "ablation", "attribution")
 
 
 @declare_settings
@@ -322,7 +324,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
         option("folder or hub id (with @revision) of a classifier; other text models: fewer analyses", INPUT),
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
-        Text,
+        CorpusName,
         option(
             "corpus with labels, as for train classifier; default: the one that the model was trained on", INPUT, "-c"
         ),
@@ -354,9 +356,9 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     ] = None
     parts: Annotated[
         tuple[ClassesPart, ...],
-        split_names(PARTS),
+        split_names(PARTS, renamed=renamed.PARTS),
         option(
-            "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all",
+            "with commas: directions, ablation (what attention is worth), attribution (words that decide), or all",
             WHAT,
             shown="all",
             metavar="NAME,…",

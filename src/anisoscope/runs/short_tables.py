@@ -143,7 +143,7 @@ def side_by_side(
     indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
     table = pd.DataFrame({(name, end): rows[end] for name, rows in indexed.items() for end in ENDS}, index=index)
     first, *others = parts.items()
-    return table, behind, [finding for other in others for finding in told_apart(first, other, metric)]
+    return table, behind, [finding for other in others for finding in intervals_apart(first, other, metric)]
 
 
 def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
@@ -169,7 +169,7 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
     raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 
 
-def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
+def intervals_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
     """Yield findings: in which layers a second run differs from the first, that is, where intervals do not overlap.
 
     one, other   (name, records) of each run
@@ -182,7 +182,7 @@ def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], m
     beginning = f"{name_2} against {name}" + ("" if metric == A else f" in {metric}")
     if not len(judged):
         why = "no interval" if len(pairs) else "no layer in common"
-        yield Finding("told_apart", f"{beginning}: no verdict, as there is {why}.")
+        yield Finding("intervals_apart", f"{beginning}: no verdict, as there is {why}.")
     several = judged["stack"].nunique() > 1
     for stack, rows in judged.groupby("stack", sort=False):
         before = f"{str(stack).capitalize()}: " if several else ""
@@ -210,7 +210,7 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     if same:
         overlap = describe_layers(same, names) if parts else "in every layer"
         parts.append(f"intervals overlap {overlap}")
-    return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+    return Finding("intervals_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
 
 
 def _describe_side(gap: pd.Series, rows: pd.DataFrame, names: list[str]) -> tuple[str, list[Any]]:

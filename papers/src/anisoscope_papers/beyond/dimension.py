@@ -119,7 +119,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
-    tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
+    tasks = tuple((f"synthetic:{count}", FIRST) for count in CLASSES)
     return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
 
 

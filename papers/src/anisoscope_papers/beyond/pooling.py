@@ -75,6 +75,6 @@ SETTINGS = {
     "quick": _make_grid(seeds=3, steps=120, limit=900, held=300),
     "paper": _make_grid(),
     "finished": _make_grid(train=False),
-    "generated": _make_grid("planted:5"),
+    "generated": _make_grid("synthetic:5"),
 }
 STUDY = small_study("pooling", settings=SETTINGS, tests=make_tests, draw=draw)

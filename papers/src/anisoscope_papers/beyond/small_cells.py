@@ -45,7 +45,7 @@ from anisoscope_papers.fosse2023.entry import Evidence, declare_entry
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.contents import check_noted, hash_corpora
 
-STAND_INS = {TREEBANK: "planted:5", "hatexplain": "planted:3"}
+STAND_INS = {TREEBANK: "synthetic:5", "hatexplain": "synthetic:3"}
 """What is read in place of a corpus that is not under ANISOSCOPE_DATA."""
 MEASURED = Settings(metrics=("intra_sequence",), tokens=("all", "content"))
 SITES = ("hidden", "value")

@@ -69,7 +69,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
     settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
-    return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
+    return SmallGrid((("synthetic:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
 
 SETTINGS = {

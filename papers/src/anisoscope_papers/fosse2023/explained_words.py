@@ -66,7 +66,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             yield here.test("attention is faithful", attention - erased["random"], which)
             better = erased[VALUES] - attention
             yield here.test("directions are more faithful than attention", better, which)
-        deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="explains.auprc", component="attention")
+        deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="attribution.auprc", component="attention")
         yield here.test("the first layer, if any", -compute_growth(deep), of_several=True)
 
 
@@ -76,7 +76,7 @@ def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> S
 
     `here`: the evidence on one corpus; `measure`: `auprc` or `comprehensiveness`; `where`: which classifiers.
     """
-    rows = here.find(metric=f"explains.{measure}", **where)
+    rows = here.find(metric=f"attribution.{measure}", **where)
     return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
 
 
@@ -88,12 +88,12 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     found: dict[str, ChartType] = {}
     for here in whole.corpora:
-        every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
+        every = {shown: here.find(metric=f"attribution.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
         bars = partial(charts.bars, category="component", panel="quantity", size=(660, 20))
         found |= here.chart(bars, average_panels(every, "component"))
-    rows = whole.find(family=OWN, weight=0.0, metric="explains.auprc")
+    rows = whole.find(family=OWN, weight=0.0, metric="attribution.auprc")
     deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
-    tuned = {name: whole.find(family=TUNED, metric=f"explains.{name}") for name in ("auprc", "comprehensiveness")}
+    tuned = {name: whole.find(family=TUNED, metric=f"attribution.{name}") for name in ("auprc", "comprehensiveness")}
     for name, rows, measure in (
         ("explained_layers", deepest, "auprc"),
         ("explained_encoder", tuned["auprc"], "auprc"),

@@ -18,8 +18,8 @@ from anisoscope_papers.needs import Need
 from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
-PLANTED = ("planted", "planted:3", "planted-pairs")
-PUBLISHED = dict(zip(PLANTED, REAL, strict=True)) | {name: name for name in REAL}
+SYNTHETIC = ("synthetic", "synthetic:3", "synthetic-pairs")
+PUBLISHED = dict(zip(SYNTHETIC, REAL, strict=True)) | {name: name for name in REAL}
 """Which of the paper's corpora stands or is stood in for: two classes, three classes, pairs."""
 TITLES = {"yelphat": "YelpHat", "hatexplain": "HateXplain", "esnli": "e-SNLI"}
 WIDTH = 384
@@ -108,7 +108,7 @@ class Cell:
 class Grid:
     """The settings of all studies of the paper, which share their classifiers.
 
-    corpora     names; empty: the paper's corpora if ANISOSCOPE_DATA holds them, else the planted (generated) ones
+    corpora     names; empty: the paper's corpora if ANISOSCOPE_DATA holds them, else the synthetic ones
     seeds       number of seeds of the attention-only model; fine_seeds: of the encoder
     depths      largest number of layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ
                 beyond the paper's
@@ -181,7 +181,7 @@ class Grid:
             return self.corpora
         if all(find_copy(name) for name in REAL):
             return REAL
-        return PLANTED
+        return SYNTHETIC
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """Return the recipe by which a cell (classifier) is trained."""

@@ -16,7 +16,7 @@ from anisoscope_papers.judge import Test
 
 AS_WELL = {"uniform": "uniform attention does as well", "another": "another's attention does as well"}
 SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "site": VALUES, "token_policy": "all"}
-ALL_LAYERS: dict[str, Any] = {"metric": "replaced.accuracy", "layer": None}
+ALL_LAYERS: dict[str, Any] = {"metric": "ablation.accuracy", "layer": None}
 LARGEST = 0.1
 CHANGE = "change of accuracy"
 OUTCOMES = {
@@ -55,7 +55,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for metric, (claim, _) in OUTCOMES.items():
             for family, which in ((OWN, ""), (TUNED, "layers of the fine-tuned encoder")):
                 similar = here.table("model", "layer", family=family, **SIMILAR)
-                kept_so = here.table("model", "layer", family=family, metric=f"replaced.{metric}", component="another")
+                kept_so = here.table("model", "layer", family=family, metric=f"ablation.{metric}", component="another")
                 yield here.test(claim, compute_correlation(similar, kept_so), which, of_several=True)
 
 
@@ -73,11 +73,11 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     cell = [*CELL, "layer"]
     similar = whole.find(family=OWN, **SIMILAR)[[*cell, "value"]].rename(columns={"value": "similar"})
     for metric, (_, shown) in OUTCOMES.items():
-        rows = whole.find(family=OWN, metric=f"replaced.{metric}", component="another")
+        rows = whole.find(family=OWN, metric=f"ablation.{metric}", component="another")
         points = rows[rows["layer"].notna()].merge(similar, on=cell)
         titles = ("sim(V) of the layer", shown)
         found |= whole.chart(charts.scatter, points, f"replaced_{metric}", x="similar", series="corpus", titles=titles)
-    rows = whole.find(family=TUNED, metric="replaced.accuracy")
+    rows = whole.find(family=TUNED, metric="ablation.accuracy")
     by_layer = average_seeds(rows[rows["layer"].notna()], "corpus", "component", "layer")
     by_layer = by_layer.rename(columns={"component": "attention"})
     settings = {"panel": "corpus", "title": CHANGE, "size": (680, 220), "columns": 3}

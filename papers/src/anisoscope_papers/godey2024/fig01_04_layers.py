@@ -168,7 +168,7 @@ def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Ite
     `rows`: the table of `layer_curves.select_curves`.
     """
     training = claim.name == TRAINING
-    site = "unrectified"
+    site = "pre_relu"
     if training:
         site = "hidden"
         rows = rows[rows["model"].str.endswith(TRAINED)]
@@ -262,7 +262,7 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
     """
     charts = layer_curves.draw(name, records)
     if name == "fig4":
-        charts |= layer_curves.draw(f"{name}-before-relu", records, "unrectified")
+        charts |= layer_curves.draw(f"{name}-before-relu", records, "pre_relu")
     return charts
 
 

@@ -40,7 +40,7 @@ from anisoscope_papers.training.kinds import KINDS
 from anisoscope_papers.training.train_small import BRIEF, LONG, SmallModelRecipe, train_all
 
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
-SITES = ("hidden", "unrectified", "final")
+SITES = ("hidden", "pre_relu", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
@@ -238,12 +238,12 @@ def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measure_around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
-    """Measure a network after each of its inner ReLUs (site `hidden`) and before it (`unrectified`).
+    """Measure a network after each of its inner ReLUs (site `hidden`) and before it (`pre_relu`).
 
     `relus`: the class of the ReLUs, and a pattern of the names of the modules whose outputs they read.
     """
     parts = []
-    for blocks, site in zip(relus, ("hidden", "unrectified"), strict=True):
+    for blocks, site in zip(relus, ("hidden", "pre_relu"), strict=True):
         settings = replace(job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1])
         rows = run_measurement(replace(job, settings=settings), context)
         rows = select(rows, site="hidden")
@@ -315,7 +315,7 @@ def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
     measurement = Measurement.restore(sums, settings)
     rows = []
     for name, site in measurement.sites.items():
-        if site.quantity not in ("hidden", "unrectified"):
+        if site.quantity not in ("hidden", "pre_relu"):
             continue
         terms = measurement.sums.at(name)
         place = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "site": site.label}

@@ -26,6 +26,7 @@ from anisoscope.models import ports
 from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import Progress
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
+from anisoscope.renamed import rename_described
 from anisoscope.store import RunFolder, check_output, clear_temporary, list_changed_fields, write_json
 from anisoscope_papers.origin import hash_training_code, is_code_of
 from anisoscope_papers.training.classifier_parts import Parts, build_parts
@@ -145,11 +146,11 @@ def _read_finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> d
 
 
 def _read_training(path: Path) -> dict[str, Any]:
-    """Read a training.json; empty if there is none. OutputError if it is damaged."""
+    """Read a training.json, with today's names; empty if there is none. OutputError if it is damaged."""
     if not path.exists():
         return {}
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(rename_described(json.loads(path.read_text())))
     except ValueError as error:
         raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
 

@@ -21,6 +21,7 @@ from anisoscope.options import (
     OUTPUT,
     PYTHON_ONLY,
     TRAINING,
+    CorpusName,
     Device,
     Names,
     Number,
@@ -92,14 +93,14 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         option("attention (the attention-only model, from scratch), or any encoder to fine-tune", INPUT),
     ] = field(default=ATTENTION, kw_only=False)
     corpus: Annotated[
-        Text,
+        CorpusName,
         option(
-            "labelled: planted, planted-pairs, yelphat, hatexplain, esnli, imdb, yelp-polarity, 20newsgroups (see "
+            "labelled: synthetic, synthetic-pairs, yelphat, hatexplain, esnli, imdb, yelp-polarity, 20newsgroups (see "
             "anisoscope list corpora), a .jsonl, .csv or .tsv table, a folder of them, a hub id",
             INPUT,
             "-c",
         ),
-    ] = "planted"
+    ] = "synthetic"
     limit: Annotated[Whole | None, Field(ge=1), option("examples of each split, over all classes", INPUT)] = None
     max_length: Annotated[Whole | None, Field(ge=3), option("longer utterances are cut, and counted", INPUT)] = None
     split_seed: Annotated[Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)] = 0
@@ -315,7 +316,7 @@ class Training(Sizes):
     task: Annotated[Task, PYTHON_ONLY] = "masked-lm"
     own_size: Annotated[ModelSize | None, PYTHON_ONLY] = None
     corpus: Annotated[
-        Text,
+        CorpusName,
         option("text as in measure: name, hub data set, file or folder", INPUT, "-c"),
     ] = "builtin:python-docs"
     split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None

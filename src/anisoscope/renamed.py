@@ -1,0 +1,83 @@
+"""Old names of metrics, sites, corpora and options, and what they are called now.
+
+Names are translated where something is read: records and descriptions of runs (`store`), names of corpora (`data`),
+options, and names that a user asks for. All other code knows only today's names.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+METRICS = {
+    "replaced.accuracy": "ablation.accuracy",
+    "replaced.agreement": "ablation.agreement",
+    "replaced.cls": "ablation.cls",
+    "replaced.output": "ablation.output",
+    "replaced.rows": "ablation.rows",
+    "explains.auprc": "attribution.auprc",
+    "explains.auroc": "attribution.auroc",
+    "explains.iou": "attribution.iou",
+    "explains.comprehensiveness": "attribution.comprehensiveness",
+    "explains.sufficiency": "attribution.sufficiency",
+}
+SITES = {"unrectified": "pre_relu"}
+CORPORA = {"planted": "synthetic", "planted-pairs": "synthetic-pairs"}
+"""Names of corpora; a number of classes may follow (`planted:3`)."""
+PARTS = {"replaced": "ablation", "explained": "attribution"}
+"""Parts of `anisoscope classes`."""
+FIGURES = {
+    "replaced-accuracy": "ablation-accuracy",
+    "explains-auprc": "attribution-auprc",
+    "explains-comprehensiveness": "attribution-comprehensiveness",
+}
+SETTINGS = {"panels": "panel", "policies": "tokens", "median": "medians"}
+"""Fields of the settings of a measurement."""
+
+NAMING_CORPORA = ("corpus", "corpora", "tasks")
+"""Entries of manifests, recipes and settings of studies that name corpora."""
+
+
+def rename_corpus(name: str) -> str:
+    """Return today's name of a corpus; unchanged if it is no old name. `planted:3` becomes `synthetic:3`."""
+    base, colon, classes = name.partition(":")
+    return f"{CORPORA.get(base, base)}{colon}{classes}"
+
+
+def rename_site(name: str) -> str:
+    """Return today's name of a site, alone or at the end of its place: `encoder.1.unrectified`."""
+    place, dot, site = name.rpartition(".")
+    return f"{place}{dot}{SITES.get(site, site)}"
+
+
+def rename_described(described: Any) -> Any:
+    """Return a JSON object that describes a run, a training or a study, with today's names.
+
+    Corpora, parts of `anisoscope classes` and sites are renamed, at any depth. What is no old name stays the same.
+
+    described   a manifest, an identity, what is noted of a training or a study, or a part of one of these
+    """
+    if isinstance(described, list):
+        return [rename_described(part) for part in described]
+    if not isinstance(described, Mapping):
+        return described
+    renamed = {}
+    for key, value in described.items():
+        if key in NAMING_CORPORA:
+            renamed[key] = _rename_corpora(value)
+        elif key == "parts" and isinstance(value, list):
+            renamed[key] = [PARTS.get(part, part) if isinstance(part, str) else part for part in value]
+        elif key == "excluded" and isinstance(value, Mapping):
+            renamed[key] = {rename_site(site): counts for site, counts in value.items()}
+        else:
+            renamed[key] = rename_described(value)
+    return renamed
+
+
+def _rename_corpora(value: Any) -> Any:
+    """Return today's names in an entry that names corpora: a name, a list of names, or an object with a `name`."""
+    if isinstance(value, str):
+        return rename_corpus(value)
+    if isinstance(value, list):
+        return [_rename_corpora(part) for part in value]
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return {**value, "name": rename_corpus(value["name"])}
+    return value
