@@ -7,10 +7,11 @@ python papers/tools/controls.py --draws 20 --only fig13
 
 A *world* makes new records out of committed ones: trainings that vary as those did (`as found`), trained models that
 are their untrained selves, time that runs backwards, curves that never move, labels of N that are shuffled, layers
-that lie exactly at a threshold. Each study's own judge reads them. What is true in a world is known from the world
-itself: the number of a claim, averaged over all draws, lies on the claim's side or it does not. A claim that is false
-there must not be said to hold, and one that is not contrary there must not be said to be: each in 5 % of draws at
-most.
+that lie exactly at a threshold, or far on one side of it. Claims about systems that were not measured (GPT-2, ByT5,
+MiT) are controlled on small models under their names. Each study's own judge reads them. What is true in a world is
+known from the world itself: the number of a claim, averaged over all draws, lies on the claim's side or it does not. A
+claim that is false there must not be said to hold, and one that is not contrary there must not be said to be: each in
+5 % of draws at most.
 
 Judges that read seeds alone are controlled at the edge, besides: numbers of as many seeds, as far apart, around the
 very threshold (`at the threshold`), and around no effect (`no effect`).
@@ -35,7 +36,7 @@ from anisoscope.store import as_records, write_json
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
 from anisoscope_papers.judge import find_no_effect, judge_tests, look_up_bounds, make_test_of_seeds
-from anisoscope_papers.study import Claim, Verdict
+from anisoscope_papers.study import FAILING, Claim, Verdict
 
 CONTROLS = RESULTS / "controls.json"
 DRAWS, RATE = 200, 0.05
@@ -49,6 +50,7 @@ OF_A = ("mean_cosine", "mean_cosine.left_out", "mean_cosine.isotropic_q95")
 SIDE = re.compile(r"\(claim: ([<>]) (-?[\d.e+-]+)(?: by ([\d.e+-]+))?\)")
 BETWEEN = re.compile(r"\(claim: (-?[\d.e+-]+) to (-?[\d.e+-]+)\)")
 AGAINST = re.compile(r"against (?:q95|threshold) ([\d.e+-]+)")
+COUNTED = re.compile(r"systems of which it holds, of (\d+)")
 
 EDGE = "at the threshold, and no effect"
 """The world of claims that are judged by seeds alone."""
@@ -94,6 +96,49 @@ def never_moving(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 def backwards(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Reverse time: what came last comes first."""
     return _with_steps(as_found(records, random), random, lambda steps: np.arange(len(steps))[::-1])
+
+
+def shuffled_layers(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Shuffle the layers of every seed: no two seeds agree on which layer does what."""
+    drawn = as_found(records, random)
+    placed = drawn["layer"].notna() & drawn["seed"].notna()
+    for _, rows in drawn[placed].groupby("seed", sort=False):
+        layers = np.sort(rows["layer"].unique())
+        turned = dict(zip(layers.tolist(), random.permutation(layers).tolist(), strict=True))
+        drawn.loc[rows.index, "layer"] = rows["layer"].map(turned)
+    return as_records(drawn)
+
+
+def seeds_alike(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Draw seeds that differ from their mean by a tenth of what they do: what all have in common is most of it."""
+    drawn = as_found(records, random)
+    of_one = ["model", "metric", "site", "layer", "head", "step", "component", "stack"]
+    mean = drawn.groupby(of_one, dropna=False)["value"].transform("mean")
+    return drawn.assign(value=mean + 0.1 * (drawn["value"] - mean))
+
+
+def seeds_mirrored(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Mirror the layers of every second one of seeds that are alike: what was above the mean of the layers lies as far
+    below it.
+
+    So do the mean of the heads of a layer and the mean of their absolute values. Every second head gets the sum of the
+    two, the others their difference, so that both means are mirrored.
+    """
+    drawn = seeds_alike(records, random)
+    headed = drawn["head"].notna() & (drawn["metric"] == "query_key.cosine")
+    mirrored = drawn["seed"].isin(np.sort(drawn.loc[headed, "seed"].unique())[1::2])
+    rows = drawn[headed & mirrored]
+    whole = rows["value"].abs().groupby([rows[key] for key in ("seed", "step", "layer")])
+    size = whole.transform("mean")
+    mean = rows.groupby(["seed", "step", "layer"])["value"].transform("mean")
+    for part, name in ((size, "size"), (mean, "mean")):
+        of_all = part.groupby([rows["seed"], rows["step"]]).transform("mean")
+        rows = rows.assign(**{name: 2 * of_all - part})
+    sign = np.where(rows["head"].astype(int) % 2 == 0, 1.0, -1.0)
+    # No mean exceeds the mean of absolute values.
+    kept = rows["mean"].clip(-rows["size"].abs(), rows["size"].abs())
+    drawn.loc[rows.index, "value"] = kept + sign * rows["size"]
+    return as_records(drawn)
 
 
 def _with_steps(
@@ -206,7 +251,7 @@ def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 def other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Draw other units (documents, images or speakers) for the same systems."""
-    return as_records(_other_units(records, random))
+    return _other_units(records, random)
 
 
 def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
@@ -214,12 +259,17 @@ def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     names = records["model"].astype(str)
     turned = names.str.replace(TRAINED, "\0", regex=False).str.replace(UNTRAINED, TRAINED, regex=False)
     turned = turned.str.replace("\0", UNTRAINED, regex=False)
-    return as_records(_other_units(records.assign(model=turned), random))
+    return _other_units(records.assign(model=turned), random)
 
 
-def at_a_threshold(level: str, records: pd.DataFrame, random: Random) -> pd.DataFrame:
+def at_a_threshold(
+    level: str, records: pd.DataFrame, random: Random, *, times: float = 1.0, by_training: float = 0.0
+) -> pd.DataFrame:
     """Put every layer exactly at a mean cosine of A = .2, or at q95 (`level`), but for the random draw of units
     (documents, images).
+
+    times        the level is multiplied by it
+    by_training  how much larger A is in trained models: untrained selves lie lower by it
     """
     places, cells = _cells(records)
     rows = records.iloc[places]
@@ -228,11 +278,70 @@ def at_a_threshold(level: str, records: pd.DataFrame, random: Random) -> pd.Data
     limits = records[records["metric"] == "mean_cosine.isotropic_q95"].drop_duplicates(CELL).set_index(CELL)["value"]
     wanted = limits.reindex(pd.MultiIndex.from_frame(rows[whole][CELL])).to_numpy(float)
     limit = wanted if level == "q95" else np.full(int(whole.sum()), float(level))
+    untrained = rows[whole]["model"].astype(str).str.endswith(UNTRAINED).to_numpy(bool)
+    limit = times * limit - by_training * untrained
     shift[cells[whole]] = np.nan_to_num(limit - rows[whole]["value"].to_numpy(float))
-    return as_records(_other_units(_moved(records, shift), random))
+    return _other_units(_moved(records, shift), random)
 
 
+@dataclass(frozen=True)
+class Renamed:
+    """A small model (`model`) under the name of a system that was not measured, with all layers in one `stack`."""
+
+    model: str
+    name: str
+    stack: str
+
+
+OTHER_SYSTEMS = {
+    "fig1": (Renamed("small token LM", "gpt2", "decoder"),),
+    "fig2": (Renamed("small byte LM", "byt5-base", "decoder"), Renamed("small token LM", "gpt2", "decoder")),
+    "fig3b": (Renamed("small ViT", "vit-base", "encoder"), Renamed("small ViT", "mit-b0", "encoder")),
+}
+"""Systems that claims are about and no committed record is of, by study; two of them where a claim asks for several.
+
+The names also matter for the effect of training: it is not judged where all tokens share a type vector, as those of the
+small models of text do.
+"""
+
+
+def with_other_systems(systems: Sequence[Renamed], world: World, records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Replace the records by those of small models under other names (`systems`), then make a world of them."""
+    parts = []
+    for system in systems:
+        rows = records[records["model"].str.startswith(system.model)]
+        names = rows["model"].str.replace(system.model, system.name, regex=False)
+        parts.append(rows.assign(model=names, stack=system.stack))
+    return world(pd.concat(parts, ignore_index=True), random)
+
+
+def of_other_systems(study: str) -> dict[str, World]:
+    """Return the worlds of a study in which small models have the names of systems that were not measured."""
+    sides: dict[str, World] = {
+        "below 0, less by training": partial(at_a_threshold, "q95", times=-1.0, by_training=-0.1),
+        "half of q95, hardly more by training": partial(at_a_threshold, "q95", times=0.5, by_training=0.01),
+        "at q95, by .02 of training": partial(at_a_threshold, "q95", by_training=0.02),
+        "at .9, more by training": partial(at_a_threshold, "0.9", by_training=0.1),
+    }
+    if study == "fig2":
+        sides["at .8"] = partial(at_a_threshold, "0.8")
+    if study == "fig3b":
+        sides["at .2"] = partial(at_a_threshold, "0.2")
+    systems = OTHER_SYSTEMS.get(study, ())
+    if not systems:
+        return {}
+    return {OTHERS + name: partial(with_other_systems, systems, world) for name, world in sides.items()}
+
+
+OTHERS = "other systems, "
+"""How the names of worlds begin in which small models have the names of systems that were not measured."""
 OF_SERIES: dict[str, World] = {"as found": as_found, "never moving": never_moving, "time backwards": backwards}
+OF_SEEDS: dict[str, World] = {
+    "layers shuffled": shuffled_layers,
+    "seeds alike": seeds_alike,
+    "every second seed mirrored": seeds_mirrored,
+}
+"""Worlds of figure 23, which asks whether seeds agree."""
 OF_BLOCKS: dict[str, World] = {"as found": as_found, "N shuffled": shuffled_norms, "N does nothing": never_growing}
 OF_LAYERS: dict[str, World] = {
     "other units": other_units,
@@ -246,7 +355,10 @@ def worlds() -> Iterator[tuple[str, str, dict[str, World]]]:
     """Yield (study, settings of the records used, its worlds): worlds are made-up records, by name."""
     for chosen, of_study in ((LAYERS, OF_LAYERS), (BLOCKS, OF_BLOCKS), (SERIES, OF_SERIES)):
         for study, settings in chosen.items():
-            yield study, settings, of_study
+            of_one = of_study | of_other_systems(study)
+            if study == "fig23":
+                of_one |= OF_SEEDS
+            yield study, settings, of_one
 
 
 # --- what is right ----------------------------------------------------------------------------------------------------
@@ -266,7 +378,8 @@ class Told:
         """Return (whether the claim is surely true, whether its contrary is), by the mean number over all draws.
 
         None if the verdict has no number, or its threshold is unknown, or the number is the place N* of something
-        that the claim counts.
+        that the claim counts. Of a claim that several systems are anisotropic, the number counts systems: with two it
+        is true, with fewer its contrary is; of one system it says nothing.
         """
         if self.statistic.startswith("N* ="):
             return None
@@ -275,6 +388,10 @@ class Told:
             return None
         mean = float(np.mean(known))
         open_by = 3 * float(np.std(known)) / np.sqrt(len(known))  # what so many draws leave open of the mean
+        if counted := COUNTED.match(self.statistic):
+            if int(counted[1]) < 2:
+                return None
+            return mean > 1.5 + open_by, mean < 1.5 - open_by
         if between := BETWEEN.search(self.statistic):
             return float(between[1]) + open_by < mean < float(between[2]) - open_by, False
         side, against = SIDE.search(self.statistic), AGAINST.search(self.statistic)
@@ -292,6 +409,15 @@ class Told:
         return mean > limit + floor + open_by, mean < nothing - open_by
 
 
+def keep_layers(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records that judges of A by layer read, with texts as objects of Python: they are compared faster."""
+    kept = records[records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")].reset_index(drop=True)
+    kept = kept.drop(columns=["run", "revision", "corpus", "n_vectors"])
+    for name in ("model", "stack", "kind", "site", "token_policy", "metric", "component"):
+        kept[name] = kept[name].astype(object).where(kept[name].notna(), None)
+    return kept
+
+
 def control(
     study_name: str, settings: str, world: World, draws: int
 ) -> tuple[dict[str, Any], dict[tuple[str, str], Told]]:
@@ -304,7 +430,7 @@ def control(
     told: dict[tuple[str, str], Told] = {}
     records = done.records
     if study_name in LAYERS:
-        records = records[records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")].reset_index(drop=True)
+        records = keep_layers(records)
     for draw in range(draws):
         random = np.random.default_rng([draw, len(study_name)])
         with np.errstate(all="ignore"):
@@ -318,19 +444,30 @@ def control(
 
 
 def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterator[dict[str, Any]]:
-    """Yield a row per claim: how often it was judged to hold where it is false, and contrary where it is not."""
+    """Yield a row per claim: how often it was judged to hold where it is false, and contrary where it is not.
+
+    Also how often it was judged to fail where it is false (`false_fails`), and to hold where it is true (`true_holds`).
+    """
     for name, claim in claims.items():
         if claim.identity:
             continue
         false = contrary = could_hold = could_be_contrary = no = 0
+        fails = holds = of_true = 0
         for (of, _), one in told.items():
-            truth = one.truth(claim) if of == name else None
-            no += sum(word in ("contrary", "too small", "beyond") for word in one.words) if of == name else 0
+            if of != name:
+                continue
+            truth = one.truth(claim)
+            failing = sum(word in FAILING for word in one.words)
+            no += failing
             if truth is None:
                 continue
-            if not truth[0]:
+            if truth[0]:
+                of_true += len(one.words)
+                holds += one.words.count("holds")
+            else:
                 could_hold += len(one.words)
                 false += one.words.count("holds")
+                fails += failing
             if not truth[1]:
                 could_be_contrary += len(one.words)
                 contrary += one.words.count("contrary")
@@ -341,6 +478,9 @@ def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterat
             "false_contrary": contrary,
             "of_not_contrary": could_be_contrary,
             "said_no": no,
+            "false_fails": fails,
+            "true_holds": holds,
+            "of_true": of_true,
         }
 
 
@@ -425,6 +565,15 @@ def unfinished(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{study}, {name}" for study, _, made in worlds() for name in made if (study, name) not in known]
 
 
+WHY = {
+    ("fig23", "same-layers-over-seeds"): (
+        "Where nothing moves, seeds have a little in common all the same: the mean correlation of two is about .07. "
+        "That is more than nothing and less than the .3 that the claim asks for. The judge tests the orders of the "
+        "layers against no agreement at all, and asks the number, not its interval, to be above .3. "
+        "If layers are shuffled in every seed, so that seeds have nothing in common, it errs as often as it may."
+    ),
+}
+"""Why a judge errs more often than it may, by study and claim."""
 WRONG = (("false_holds", "of_false"), ("false_contrary", "of_not_contrary"))
 """How often a verdict was wrong, and of how many that could be."""
 
@@ -454,6 +603,15 @@ def beyond_chance(row: dict[str, Any]) -> bool:
     return False
 
 
+def never_failed(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return the claims that failed in no draw of any world, as (paper, study, claim)."""
+    failed: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        key = (row["paper"], row["study"], row["claim"])
+        failed[key] = failed.get(key, 0) + row["said_no"]
+    return [key for key, times in failed.items() if not times]
+
+
 def page() -> str:
     """Return the page with the error rates of every judge, by claim: those of its worst world."""
     found: list[dict[str, Any]] = json.loads(CONTROLS.read_text("utf-8"))
@@ -466,22 +624,21 @@ def page() -> str:
         "at most; a claim of which either is more is **marked**. (A judge that errs in exactly 5 % of all draws is",
         "above that in nearly half of all sets of 200.) Shown is the worst world of each claim; what each world is",
         "stands in `papers/tools/controls.py`, every row in `papers/results/controls.json`. *said no*: how often it",
-        "said contrary, too small or beyond.",
+        "said contrary, too small or beyond. A dash: there is no world in which it is known to be wrong to say so.",
+        "",
+        "At the edge there are as many numbers as a committed verdict has seeds, as far apart as its interval",
+        "says, around the very threshold of the claim (where *holds* is false) and around no effect (where",
+        "*contrary* is). Other worlds are made out of whole records (nothing moves, time runs backwards, N shuffled,",
+        "untrained selves).",
         "",
     ]
     if left := unfinished(found):
-        lines += [
-            "At the edge there are as many numbers as a committed verdict has seeds, as far apart as its interval",
-            "says, around the very threshold of the claim (where *holds* is false) and around no effect (where",
-            "*contrary* is). Of the worlds that are made out of whole records (nothing moves, time runs backwards,",
-            "N shuffled, untrained selves) these are still to be run: " + "; ".join(left) + ".",
-            "",
-        ]
+        lines += ["These are still to be run: " + "; ".join(left) + ".", ""]
     by_claim: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:
         by_claim.setdefault((row["paper"], row["study"], row["claim"]), []).append(row)
     bad = [key for key, rows in by_claim.items() if any(map(marked, rows))]
-    never = [key for key, rows in by_claim.items() if not sum(row["said_no"] for row in rows)]
+    never = never_failed(found)
     rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
         f"{len(by_claim)} claims, {len(bad)} of them marked ({len(rare)} beyond what 200 draws leave to chance);",
@@ -501,7 +658,45 @@ def page() -> str:
             entries += ["–", ""] if worst is None else [f"{share(worst, wrong, of):.1%}", worst["world"]]
         entries += [str(sum(row["said_no"] for row in rows)), "**marked**" if any(map(marked, rows)) else ""]
         lines.append("| " + " | ".join(entry.replace("|", r"\|") for entry in entries) + " |")
-    return "\n".join([*lines, ""])
+    for _, study, claim in bad:
+        if (study, claim) in WHY:
+            lines += ["", f"**{study}, {claim}**: {WHY[study, claim]}"]
+    return "\n".join([*lines, "", *_both_ways(found), ""])
+
+
+def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return lines with a table of the claims that are false, or true, by construction: how often each was denied, or
+    held.
+
+    found   rows of the table of controls
+    """
+    lines = [
+        "## False, and true, by construction",
+        "",
+        "No committed record is of GPT-2, ByT5 or MiT. A judge of a claim about them would never be seen to say no, or",
+        "yes. Small models get their names here. All their layers lie on one side of the threshold of the claim, or at",
+        "it; training adds to A or takes from it. Figure 23 asks whether seeds agree: in one world all of them are",
+        "nearly alike, in another the layers of every second seed are mirrored. Shown is the world in which the claim",
+        "failed most often while it is false, and the one in which it held most often while it is true.",
+        "",
+        "| study | claim | failed where false | in | held where true | in |",
+        "|---|---|---|---|---|---|",
+    ]
+    by_claim: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found:
+        if row["world"].startswith(OTHERS) or row["world"] in OF_SEEDS:
+            by_claim.setdefault((row["study"], row["claim"]), []).append(row)
+    for (study, claim), rows in by_claim.items():
+        entries = [f"godey2024 {study}", claim]
+        for right, of in (("false_fails", "of_false"), ("true_holds", "of_true")):
+            known = [row for row in rows if row[of]]
+            best = max(known, key=partial(share, wrong=right, of=of), default=None)
+            if best is None:
+                entries += ["–", ""]
+            else:
+                entries += [f"{share(best, right, of):.1%}", best["world"].removeprefix(OTHERS)]
+        lines.append("| " + " | ".join(entries) + " |")
+    return lines if by_claim else []
 
 
 def main() -> None:
