@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import anisoscope
 from anisoscope.data.image_texts import holds_image_texts, open_image_texts
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.models.blocks import find_stack
+from anisoscope.models.processors import processor_of_images_and_texts
 
 MARKS = 16
 """Tokens that stand for the image of a text, of LLaVA and PaliGemma; Qwen-VL merges four patches into one."""
@@ -513,3 +515,15 @@ def test_the_table_and_the_progress_of_a_gap_are_read_at_once(tmp_path):
     assert [shown.head for shown in tabulate_named_metrics(alone)] == [table.head]
     both = run.records[run.records["component"].isna() & ~run.records["metric"].eq("mean_cosine.isotropic_q95")]
     assert "modality_gap.image" in tabulate_named_metrics(both)[0].head
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_code_of_a_processor_runs_only_where_it_is_trusted(monkeypatch, trust):
+    """Without it a model whose processor brings code would be measured on texts alone."""
+    asked = []
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda path, **how: asked.append((path, how)))
+    both = SimpleNamespace(input_modalities=("image", "text"))
+    assert "reads no images" in processor_of_images_and_texts(both, "folder", trust)
+    assert asked == [("folder", {"trust_remote_code": trust})]
+    assert processor_of_images_and_texts(SimpleNamespace(input_modalities=("text",)), "folder", trust) is None
+    assert len(asked) == 1

@@ -752,6 +752,23 @@ def test_a_page_is_titled_by_its_model(name: str, title: str) -> None:
     assert pages.make_title({"model": name}) == title
 
 
+@pytest.mark.parametrize(
+    ("stacks", "seeds", "expected"),
+    [
+        (("encoder", "encoder"), (1, 1), ""),
+        (("encoder", "decoder"), (1, 1), ["encoder", "decoder"]),
+        (("encoder", "encoder"), (1, 2), ["seed 1", "seed 2"]),
+        (("encoder", "decoder", "encoder"), (1, 1, 2), ["encoder, seed 1", "decoder, seed 1", "encoder, seed 2"]),
+    ],
+)
+def test_panels_of_a_series_are_named_by_what_differs(stacks: Any, seeds: Any, expected: Any) -> None:
+    """Lines of two stacks in one panel would be joined to one."""
+    frame = pd.DataFrame({PANEL: stacks, "seed": seeds}, index=range(3, 3 + len(stacks)))
+    named = figures._name_seeds_and_stacks(frame)
+    assert (named if isinstance(named, str) else named.tolist()) == expected
+    assert isinstance(named, str) or named.index.equals(frame.index)
+
+
 def test_tiles_are_of_the_sharpest_and_the_most_aligned_head() -> None:
     def tiles(*heads: tuple[float, float], stacks: tuple[str, ...] = ("encoder",)) -> dict[str, tuple[str, str]]:
         rows: list[Row] = []

@@ -72,6 +72,21 @@ def test_a_first_line_that_may_be_either_is_refused(text, said):
         vector_tables._read_header([[*wide, "x"], ["1"] * 20_003], 20_003, "x.csv")
 
 
+def test_the_beginning_of_a_text_is_so_many_characters_of_all_its_parts(monkeypatch):
+    """How it is divided into documents must not depend on the sizes in which it is read."""
+    monkeypatch.setattr(splitting, "HEAD", 5)
+    parts = iter(["abc", "d", "efg", "hij"])
+    assert "".join(splitting._cut_head(parts)) == "abcde" and list(parts) == ["hij"]
+    assert "".join(splitting._cut_head(["abcdefgh"])) == "abcde"
+    assert "".join(splitting._cut_head(["ab", "c"])) == "abc"
+
+
+def test_what_is_a_number_in_a_row_of_texts():
+    """A column of −2.5 and 1e-3 is none of texts."""
+    assert all(map(table_rows.is_number, ["1", "-2.5", "1e-3", " 7 ", ".5", "+3", "nan"]))
+    assert not any(map(table_rows.is_number, ["", "x", "1,5", "1.2.3", "-", "n/a"]))
+
+
 def test_what_counts_as_a_number_in_a_cell():
     numbers = ["1", " -2.5 ", "1e-3", "1,5", "", "NA", "null", "None", "inf", "nan"]
     assert all(map(vector_tables.is_number, numbers))

@@ -58,6 +58,17 @@ def test_the_folder_of_a_cell_knows_every_setting(changes):
     assert len(places) == 4
 
 
+def test_the_folder_of_a_cell_knows_what_it_is_trained_on(monkeypatch):
+    """Models of other photographs are other models."""
+    kind = type(find_kind(RECIPE.kind))
+    folders = []
+    for missing, data in (("", "first"), ("", "second"), ("nothing there", "third"), ("nothing there", "fourth")):
+        monkeypatch.setattr(kind, "missing", property(lambda _self, missing=missing: missing))
+        monkeypatch.setattr(kind, "data", property(lambda _self, data=data: data))
+        folders.append(RECIPE.folder("base", 0))
+    assert len({*folders[:3]}) == 3 and folders[2] == folders[3]
+
+
 def _narrow(kind, **more):
     return tuple(
         (dict(kind.sizes) | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2} | more).items()

@@ -328,6 +328,12 @@ def test_manta_of_the_earlier_version_loads_from_a_folder(layers: int, tmp_path:
     assert torch.equal(states(found, "manta"), states(model, "manta"))
 
 
+def test_manta_has_as_many_highway_layers_as_its_configuration_says() -> None:
+    for layers in (0, 1, 3):
+        pooler = manta.MantaModel(tiny_manta_config(pooling_n_highway_layers=layers)).encoder.pooler
+        assert len(pooler.highway._layers if layers else ()) == layers
+
+
 def test_manta_highway_layers_stand_behind_the_pooling() -> None:
     torch.manual_seed(3)
     model = manta.MantaModel(tiny_manta_config(pooling_n_highway_layers=1)).eval()

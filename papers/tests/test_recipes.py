@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from anisoscope.data import opening as data
+from anisoscope.data.corpora import Columns
 from anisoscope_papers.beyond import arms, outcomes, trained
 from anisoscope_papers.beyond.trained import Recipe
 from anisoscope_papers.training import classifier, language_model, train_small
@@ -72,6 +73,10 @@ SEEN = {
     "text": (True, {}, lambda seen: seen.made.model.config.norm == "layer_norm"),
     "frozen": (True, {}, lambda seen: not words(seen).requires_grad),
     "attention": ("uniform", {}, config("attention")),
+    "freeze_after": (7, {"attention": "frozen"}, lambda seen: seen.how.callbacks[0].after),
+    "positions": ("learned", {}, config("positions")),
+    "position_scale": (0.5, {}, config("position_scale")),
+    "steps": (9, {"epochs": None}, lambda seen: seen.how.settings.get("max_steps")),
     "weight": (0.5, {"penalty": "entropy"}, lambda seen: seen.how.penalty.weight),
     "penalty": ("entropy-columns", {"penalty": "entropy", "weight": 0.5}, lambda seen: seen.how.penalty.variant),
     "penalty_layers": ((2,), {"penalty": "entropy", "weight": 0.5, "layers": 2}, lambda seen: seen.how.penalty.layers),
@@ -102,6 +107,22 @@ def test_what_is_asked_of_a_classifier_reaches_its_training(name, caught, tmp_pa
     one, other = (replace(BASE, **(more | changed)) for changed in ({}, {name: value}))
     before, after = (read(caught(partial(go, recipe))) for recipe in (one, other))
     assert after == value != before
+
+
+def test_every_field_of_a_recipe_is_seen_somewhere():
+    """A field that nobody looks for may be lost on its way to the training."""
+    others = {"model", "corpus", "limit", "split_seed", "vectors", "vector_norm", "tokens", "separator"}
+    columns = {field.name for field in fields(Columns)}
+    assert {field.name for field in fields(ClassifierRecipe)} == {*SEEN, *others, *columns}
+
+
+def test_a_fixed_number_of_steps_is_not_stopped_early_and_evaluated_at_its_end(caught, tmp_path, labelled):
+    go = partial(classifier.train_classifier, output=tmp_path / "run", overwrite=True, corpus=labelled)
+    asked = replace(BASE, epochs=None, steps=9), replace(BASE, patience=4)
+    fixed, free = (caught(partial(go, recipe)).how for recipe in asked)
+    assert (fixed.patience, fixed.evaluated, fixed.settings["load_best_model_at_end"]) == (None, {9}, False)
+    assert (free.patience, free.evaluated, free.settings["load_best_model_at_end"]) == (4, set(), True)
+    assert "num_train_epochs" not in fixed.settings and "max_steps" not in free.settings
 
 
 def test_one_seed_is_of_weights_and_order_alike(caught, tmp_path, labelled):
