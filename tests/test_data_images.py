@@ -250,3 +250,6 @@ def test_every_row_of_a_table_is_an_item_whatever_the_one_before_was(tmp_path):
     found = list(_iter_listed(tmp_path / "t.csv", None))
     assert [(item.name, bool(item.fault)) for item in found][::2] == [("a.png", False), ("b.png", False)]
     assert found[1].fault == "'' for a path" and found[2].place == tmp_path / "b.png"
+    (tmp_path / "two.csv").write_text("path,thumbnail\na.png,b.png\n")
+    for column, name in ((None, "a.png"), ("path", "a.png"), ("thumbnail", "b.png")):
+        assert [item.name for item in _iter_listed(tmp_path / "two.csv", None, column)] == [name]

@@ -12,7 +12,9 @@ import torch
 from anisoscope.axes import Site
 from anisoscope.batch import Stream
 from anisoscope.charts import builders, export, style
+from anisoscope.data.arrays import wrap_vectors
 from anisoscope.errors import MeasureError, ModelError, UsageError
+from anisoscope.measure.settings import Settings
 from anisoscope.models import blocks, devices, families, formats, hub, hub_faults, hub_memory, identity, other_libraries
 from anisoscope.report import card
 from anisoscope.runs import (
@@ -540,6 +542,28 @@ def test_layers_of_two_runs_need_the_same_tokens():
     assert across.settings_of(kept("a", [(0, 0.1)])) == {"groups": 32, "seed": 0, "tokens": ("all",)}
 
 
+def test_classes_of_vectors_are_told_apart_with_their_units_and_groups(monkeypatch):
+    """Without its units each vector would be one, and the intervals too narrow."""
+    asked = []
+
+    def make(x, labels, names, **how):
+        asked.append((x, labels, names, how))
+        return as_records(pd.DataFrame({"value": [1.0]}), metric="any")
+
+    monkeypatch.setattr(of_vectors, "make_separability_records", make)
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    x[4, 1] = NAN
+    kept = np.arange(12) != 4
+    units, labels = np.arange(12) // 3, np.arange(12) % 2
+    arrays = wrap_vectors({"first": x, "second": 2 * x}, units=units, labels=np.array(["a", "b"])[labels])
+    found, warnings = of_vectors._measure_separability(arrays, job.Job(settings=Settings(groups=5)))
+    assert found["layer"].tolist() == [0, 1] and warnings == []
+    for (given, of_classes, names, how), times in zip(asked, (1, 2), strict=True):
+        np.testing.assert_allclose(given[:, 0], times * x[kept])
+        assert of_classes.tolist() == labels[kept].tolist() and list(names) == ["a", "b"]
+        assert how["units"].tolist() == units[kept].tolist() and (how["groups"], how["stack"]) == (5, "vectors")
+
+
 def test_policies_that_vectors_have():
     single, tokens = (types.SimpleNamespace(are_sequences=which) for which in (False, True))
     assert of_vectors._choose_policies(single, ("all", "content", "no-first")) == ("all",)
@@ -851,6 +875,21 @@ def test_weights_have_a_hash_of_all_that_they_are():
     assert some == identity.hash_some_weights(made(_300=9.0)) and some != identity.hash_some_weights(made(_63=9.0))
     settings = {"b": {"_name_or_path": "x", "c": 1}, "transformers_version": "5", "a": 2}
     assert list(identity.drop_volatile(settings)) == ["a", "b"] and identity.drop_volatile(settings)["b"] == {"c": 1}
+
+
+def test_weights_of_several_tensors_are_packed_and_those_of_several_processes_are_not():
+    """A sharded weight is put together for its hash; a packed one has no plain form."""
+
+    class Packed(torch.Tensor):
+        def __tensor_flatten__(self):
+            raise NotImplementedError
+
+    class Sharded(Packed):
+        placements = ()
+
+    weight = torch.zeros(2)
+    found = [identity.is_packed(x) for x in (weight, weight.as_subclass(Packed), weight.as_subclass(Sharded), {})]
+    assert found == [False, True, False, True]
 
 
 def test_devices_and_types_by_name():

@@ -4,13 +4,14 @@ measured and judged.
 
 from dataclasses import replace
 from itertools import count, product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from anisoscope.errors import UsageError
+from anisoscope.errors import CorpusError, UsageError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import cells, crossed, frozen, positions
@@ -144,6 +145,84 @@ def test_cells_are_measured_once_and_taken_from_earlier_records(tmp_path, monkey
     pd.testing.assert_frame_equal(again, first)
     absent = cells.collect_records([replace(asked[0], seed=9)], replace(plan, train=False), context)
     assert absent["metric"].tolist() == ["missing"]
+
+
+def test_accuracies_are_of_all_test_utterances_and_of_uniform_attention_in_every_layer(monkeypatch):
+    labels, asked = [0, 1, 1, 0], []
+
+    def batches(limit, split="test"):
+        asked.append((limit, split))
+        return SimpleNamespace(encoded=SimpleNamespace(labels=labels))
+
+    def outcome(_model, _plan, kind, layers):
+        asked.append((kind, layers))
+        return np.array([0, 1, 0, 0] if layers else labels), None
+
+    monkeypatch.setattr(cells, "average_outcome", outcome)
+    of_test = {"accuracy": 1.0, "n": 4, "majority": 0.5}
+    training = {"collapsed": False, "steps": 7, "kept_step": 5}
+    training["results"] = {"validation": {"accuracy": 0.6, "n": 9, "majority": 0.4}, "test": of_test}
+    for arm, layers in (("learned", (1, 2, 3)), ("uniform", None)):
+        given = {"cell": Cell("synthetic", layers=3, arm=arm), "found": SimpleNamespace(training=training)}
+        corpus = SimpleNamespace(labels=("a", "b", "c"))
+        trained = SimpleNamespace(**given, classifier=("model", "tokenizer"), batches=batches, corpus=corpus)
+        found = cells._measure_accuracies(trained)
+        # as many as each class could have, since the classes need not be equally many
+        assert asked == [(12, "test"), ("uniform", ()), *([("uniform", layers)] if layers else [])]
+        asked.clear()
+        accuracy = {row.component: (row.value, row.n_units) for row in select(found, metric="accuracy").itertuples()}
+        afterwards = {cells.AFTERWARDS: (0.75, 4)} if layers else {}
+        assert accuracy == {"validation": (0.6, 9), "test": (1.0, 4)} | afterwards
+        bits = dict(cells.unpack_bits(text, 4) for text in select(found, metric=cells.RIGHT)["component"])
+        assert bits.pop("test").all() and [*bits] == [*afterwards]
+        assert [value.tolist() for value in bits.values()] == [[True, True, False, True]] * len(afterwards)
+        told = select(found, metric=("majority", "kept_step")).set_index("metric")["value"]
+        assert told.to_dict() == {"majority": 0.5, "kept_step": 5.0}
+
+
+def test_geometry_is_of_the_short_reviews_if_there_are_any():
+    asked = []
+
+    class Stop(Exception):
+        pass
+
+    def batches(limit, split):
+        asked.append((limit, split))
+        raise Stop
+
+    for splits, expected in (({"test": ()}, "test"), ({"test": (), grid.SHORT: ()}, grid.SHORT)):
+        corpus, plan = SimpleNamespace(splits=splits), SimpleNamespace(utterances=30)
+        with pytest.raises(Stop):
+            cells._measure_geometry(SimpleNamespace(corpus=corpus, plan=plan, classifier=(None,), batches=batches))
+        assert asked.pop() == (30, expected)
+
+
+@pytest.mark.parametrize("utterances", [True, False])
+def test_a_study_keeps_records_of_single_utterances_only_if_it_says_so(utterances, monkeypatch):
+    metrics = [cells.RIGHT, "accuracy", "majority", "collapsed", "missing", "diverged", "norms.mean", "cls_entropy"]
+    found = as_records(pd.DataFrame({"metric": metrics, "value": 1.0}))
+    monkeypatch.setattr(cells, "collect_records", lambda *_: found)
+    monkeypatch.setattr(cells, "declare_entry", lambda _name, *, measure, **_how: measure)
+    how = {"tests": None, "draw": None, "utterances": utterances}
+    kept = cells.declare_cell_study("any", lambda _plan: [], **how)(None, None)["metric"].tolist()
+    assert kept == (metrics[:6] if utterances else metrics[1:])
+
+
+def test_one_look_for_a_corpus_that_cannot_be_had_is_enough(tmp_path, monkeypatch):
+    """A download that fails takes long to fail."""
+    looked, noted = [], []
+
+    def lost(cell, *_how):
+        looked.append(cell.corpus)
+        raise CorpusError("a corpus", cell.corpus, "none")
+
+    monkeypatch.setattr(cells, "_keep_measured", lost)
+    context = Context(tmp_path, tmp_path / "cache")
+    monkeypatch.setattr(type(context), "note_unavailable", lambda _self, name, _error: noted.append(name))
+    asked = [Cell("synthetic", seed=seed) for seed in range(3)] + [Cell("planted")]
+    found = cells.collect_records(asked, Grid(corpora=("synthetic",)), context)
+    assert looked == noted == ["synthetic", "planted"]
+    assert found["metric"].tolist() == ["missing"] * 4
 
 
 # judging

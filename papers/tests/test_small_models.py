@@ -1,15 +1,19 @@
 """Small models trained on the spot: steps, checkpoints, cache, what is skipped, and the network of their own."""
 
+import io
 import json
 from dataclasses import asdict, replace
 from functools import cache as cache_of
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 
 from anisoscope.errors import OutputError, UsageError
@@ -246,6 +250,19 @@ def pieces_of(kind):
     return made, made.collate(made.train[:3]), made.collate(made.validation[:3])
 
 
+def test_pixels_of_photographs_stand_by_channel_row_and_column(tmp_path):
+    drawn = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 3), dtype=np.uint8)
+    rows = []
+    for pixels in drawn:
+        written = io.BytesIO()
+        Image.fromarray(pixels).save(written, "PNG")
+        rows.append({"bytes": written.getvalue()})
+    pd.DataFrame({"image": rows, "label": [4, 7]}).to_parquet(tmp_path / "x.parquet")
+    pixels, labels = source._read_pixels(tmp_path / "x.parquet")
+    assert labels == [4, 7] and pixels.shape == (2, 3, 3, 5)
+    np.testing.assert_array_equal(pixels.permute(0, 2, 3, 1), drawn)
+
+
 @pytest.mark.usefixtures("data_folder", "few")
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.real])
 def test_photographs_and_speech_are_learnt_and_not_those_that_are_measured(kind):
@@ -259,7 +276,6 @@ def test_photographs_and_speech_are_learnt_and_not_those_that_are_measured(kind)
         assert any(not torch.equal(batch[name], anew[name]) for name in batch)
 
 
-@pytest.mark.usefixtures("data_folder", "few")
 def test_pixels_are_those_that_the_saved_processor_makes():
     made, batch, _held = pieces_of("vit-photographs")
     from PIL import Image
