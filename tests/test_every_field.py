@@ -587,6 +587,25 @@ def test_a_cost_is_of_the_windows_and_the_numbers_that_are_asked_for(small_serie
         assert (cost.tokens, cost.weights) == (tokens, parameters * getattr(torch, dtype).itemsize)
 
 
+def test_a_cost_before_is_of_the_type_the_trust_and_the_settings_that_are_asked_for(monkeypatch):
+    """Lost on its way, the type would halve or double what is said of the weights."""
+    asked, real = [], run_module.load_on_meta
+    monkeypatch.setattr(run_module, "load_on_meta", lambda name, **how: asked.append((name, how)) or real(name))
+    estimated = []
+    monkeypatch.setattr(run_module, "estimate_cost", lambda _shapes, _settings, longest: estimated.append(longest))
+    shaped = []
+    monkeypatch.setattr(run_module, "find_shapes_on_meta", lambda _model, settings: shaped.append(settings))
+    settings = Settings(metrics=("drift",))
+    for job in (
+        Job("builtin:minilm", dtype="bfloat16", trust_remote_code=True, max_length=77, settings=settings),
+        Job("builtin:minilm"),
+    ):
+        run_module.estimate_cost_before(job)
+    how = [{"dtype": "bfloat16", "trust_remote_code": True}, {"dtype": "float32", "trust_remote_code": False}]
+    assert asked == [("builtin:minilm", each) for each in how]
+    assert shaped == [settings, Settings()] and estimated == [77, 512]
+
+
 def test_weights_that_a_checkpoint_lacks_are_no_part_of_what_it_is(small_series):
     """A pooler is drawn at random at each load; untrained weights are drawn by their seed, and that is said."""
     name, hashes = str(small_series / "checkpoints" / "seed-0" / "step-1"), set()

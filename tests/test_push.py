@@ -54,6 +54,9 @@ def test_what_arrives_is_the_run(run, tmp_path):
         assert str(run.parent) not in path.read_text("utf-8"), path.name
     assert not theirs.records["model"].str.contains("secret").any()
     assert not list(arrived.glob("reservoir*"))
+    card = (arrived / "README.md").read_text("utf-8")
+    assert yaml.safe_load(card.split("---")[1])["license"] == "cc-by-4.0"
+    assert "`report.html` is the page of the run." in card and 'snapshot_download("jane/geometry"' in card
 
 
 def test_a_private_run_is_for_its_owner_alone(run, tmp_path):
