@@ -322,7 +322,7 @@ def test_a_planted_sink_that_is_not_the_first_token_is_found(planted):
         assert table.loc[(layer, 1), "sink rate"] == 0 and table.loc[(layer, 2), "sink rate"] == 0
     texts = {finding.rule: finding.text for finding in extreme_findings(planted.records)}
     assert "2 of 6 heads have a sink" in texts["sinks"] and "2 at other tokens" in texts["sinks"]
-    assert "gives next to nothing" in texts["sinks_without_value"]
+    assert "adds next to nothing" in texts["sinks_without_value"]
 
 
 class PunctuationBlock(nn.Module):

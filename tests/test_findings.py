@@ -183,9 +183,11 @@ def test_words_that_decide_more_than_random_ones():
     chance = of("random", None, 0.0, 0.1)
     maps = [of("attention", 1, 0.05, 0.2), of("value, contrast", 2, 0.3, 0.5)]
     text = told([chance, *maps])["words_that_decide"]
-    assert text.startswith("The words that value, contrast of layer 2 ranks first decide: removing them lowers")
-    assert "class by .400 [.300, .500], removing random words by .050 [.000, .100] (best of 2 maps, n = 40)." in text
-    assert told([chance, maps[0]])["words_that_decide"].startswith("No attribution map finds deciding words better")
+    assert text.startswith(
+        "Of 2 attribution maps, ‘value, contrast’ of layer 2 is best at finding the words that decide."
+    )
+    assert "class falls by .400 [.300, .500]; without random words, by .050 [.000, .100] (n = 40)." in text
+    assert told([chance, maps[0]])["words_that_decide"].startswith("Of 1 attribution map, none is better than chance")
     rare = of("rare", None, 0.6, 0.8)
     assert told([chance, *maps, rare])["words_that_decide"] == text, "how rare a word is, no model says"
 
@@ -371,7 +373,7 @@ def test_which_cosine_is_noise_is_said_beside_that_of_isotropic_directions():
         assert values[f"floor.{name}"] == pytest.approx(np.quantile(cosines, level, method="inverted_cdf"), abs=1e-6)
     (finding,) = [finding for finding in run.findings if finding.rule == "noise_floor"]
     assert finding.text.startswith(f"Cosines up to {format_short(values['floor.q95'])} [")
-    assert "isotropic directions: ." in finding.text
+    assert "95 % of pairs of random directions have one below ." in finding.text
 
 
 def test_near_duplicates_and_hubs_are_found():
@@ -421,7 +423,7 @@ def test_of_few_pairs_no_floor_is_said():
         assert text.startswith("Cosines up to .300 [.290, .310] are noise at layer 2: 95 %") == enough
         assert text.startswith(f"Too few vectors for a noise floor: {vectors} from {units} units.") != enough
         assert bool(tabulate_opt_in_metrics(as_records(pd.DataFrame(floors(vectors, units))))) == enough
-    assert "(99 %: .400 [.390, .410])" in text
+    assert "and 99 % have one below .400 [.390, .410]." in text
 
 
 def test_a_floor_is_that_of_one_model_and_its_last_layer():

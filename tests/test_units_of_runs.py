@@ -125,7 +125,9 @@ def test_the_largest_activation_is_told_with_its_place():
     (found,) = [each for each in extremes.extreme_findings(records(rows), {"3": "[CLS]"}) if each.rule == "massive"]
     assert "in layers 2 and 3, in up to 50" in found.text
     assert "900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in found.text
-    assert "that of a sequence is on average 1,500 medians." in found.text, "as the table has it"
+    assert "the largest coordinate of a sequence there is 1,500 times the median size." in found.text, (
+        "as the table has it"
+    )
     after_norm = [each | {"site": "final"} for each in massive(2, 700.0, 0.25, dimension=1, position=5)]
     both = {"norm first": [*after_norm, *rows], "norm last": [*rows, *after_norm]}  # one number of two sites
     told = [next(extremes.extreme_findings(records(order), {"3": "[CLS]"})).text for order in both.values()]
@@ -133,7 +135,7 @@ def test_the_largest_activation_is_told_with_its_place():
     section = card.write_model_card(records(rows), {"tokens": {"3": "[CLS]"}})
     assert f"- {found.text}" in section.splitlines(), "the word on a card too"
     (none,) = extremes.extreme_findings(records(massive(1, 50.0, 0.0)))
-    assert none.rule == "massive_none" and "the largest is 50" in none.text
+    assert none.rule == "massive_none" and "The largest coordinate is 50" in none.text
     table = extremes.activations_table(records([*rows, row("massive.rate", 3, 0.1, site="final")]))
     assert table["layer"].tolist() == [1, 2, 3, 3] and table["site"].tolist()[-1] == "final"
     assert table["dimension"].dropna().tolist() == [7] and table["massive"].tolist() == [0.0, 0.25, 0.5, 0.1]

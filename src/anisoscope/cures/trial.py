@@ -461,7 +461,7 @@ def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[st
         text = f"{chosen.fit.name} fits: A falls from {format_short(a)} to {format_short(float(after.value))}"
         text += f" on units it was not fitted on, {format_short(float(kept.value), 2)} of the nearest neighbours stay"
         if chosen.helped:
-            text += f", and {join_words(list(chosen.helped))} gets better"
+            text += f", and the task improves ({join_words(list(chosen.helped))})"
         return f"{text}."
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if harmful:

@@ -47,7 +47,7 @@ class Rule:
 
 RULES = (
     Rule("sink", "attention.first_mass", 0.5, True, "give more than half of their weight to the first token (sinks)"),
-    Rule(UNIFORM, "attention.entropy_normalised", 0.95, True, "attend nearly uniformly (entropy .95 of its largest)"),
+    Rule(UNIFORM, "attention.entropy_normalised", 0.95, True, "attend nearly uniformly (normalised entropy above .95)"),
     Rule("one-hot", "attention.row_max", 0.9, True, "attend to a single token (largest weight above .9)"),
     Rule("aligned", "query_key.cosine", 0.8, True, "have aligned mean queries and keys (cosine above .8)"),
     Rule("opposite", "query_key.cosine", -0.8, False, "have opposite mean queries and keys (cosine below −.8)"),
@@ -166,8 +166,8 @@ def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, befo
         yield Finding(f"attention_{rule.name.replace('-', '_')}", text, numbers)
     if ordinary:
         entropy = part[part["metric"].eq("attention.entropy_normalised")]["value"]
-        mean = f" (mean entropy {format_short(float(entropy.mean()))} of the most possible)" if len(entropy) else ""
-        text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite by these rules{mean}."
+        mean = f" (mean normalised entropy {format_short(float(entropy.mean()))})" if len(entropy) else ""
+        text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite{mean}."
         yield Finding("attention_ordinary", text)
     yield from _describe_centring(part, before)
 

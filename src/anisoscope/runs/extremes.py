@@ -36,6 +36,8 @@ LINE = ".3"
 """The component of `sinks.rate` that the findings rest on: Gu et al. (2025)."""
 MOST = 0.5
 """In most sequences: the share that the whole interval must lie above."""
+LIMITS = "a coordinate above 100 and above 1,000 times the median size"
+"""What makes an activation massive, in words: Sun et al. (2024)."""
 HEAVY = 10.0
 """From this kurtosis on a dimension has heavy tails."""
 KINDS = {
@@ -205,19 +207,20 @@ def _describe_massive(rows: pd.DataFrame, before: str, words: Mapping[str, str])
     found = iter_rows(rates[rates["value"].gt(0)])
     top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
     here = select(rows, layer=top.layer, site=top.site)
-    where = f"{format_number(top.value)} {at_layer(top)}, {_place_of(here, words)}"
+    where = f"The largest coordinate is {format_number(top.value)} {at_layer(top)}, {_place_of(here, words)}."
     ratios = iter_rows(select(here, metric="massive.over_median"))
     if ratios and math.isfinite(ratios[0].value):
-        where += f"; that of a sequence is on average {format_number(ratios[0].value)} medians"
+        times = format_number(ratios[0].value)
+        where += f" On average, the largest coordinate of a sequence there is {times} times the median size."
     numbers = (entry(top), *map(entry, [*ratios[:1], *found[:10]]))
     if not found:
-        text = f"{before}No massive activation (above 100 and 1,000 medians): the largest is {where}."
+        text = f"{before}No massive activation ({LIMITS}). {where}"
         yield Finding("massive_none", text, numbers)
         return
     layers = describe_layer_numbers([int(row.layer) for row in found])
     often = max(row.value for row in found)
-    text = f"{before}Massive activations (above 100 and 1,000 medians) {layers},"
-    text += f" in up to {format_percent(often)} of sequences: the largest is {where}."
+    text = f"{before}Massive activations ({LIMITS}) {layers}, in up to {format_percent(often)} of sequences."
+    text += f" {where}"
     yield Finding("massive", text, numbers)
 
 
@@ -255,7 +258,7 @@ def _describe_heavy_tails(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     name = f"dimension {int(dimension[0].value)}" if dimension else "one dimension"
     layers = describe_layer_numbers([int(row.layer) for row in iter_rows(heavy)])
     text = f"{before}Heavy tails {layers}: kurtosis {format_measured(top)} of {name} {at_layer(top)}"
-    yield Finding("heavy_tails", f"{text} (a normal law: 0).", (entry(top),))
+    yield Finding("heavy_tails", f"{text} (0 for a normal distribution).", (entry(top),))
 
 
 def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
@@ -272,11 +275,11 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     found = iter_rows(rates[rates["low"].gt(MOST)])
     numbers = tuple(map(entry, found[:10]))
     first = select(rows, metric="sinks.first_rate", component=LINE)["value"].mean()
-    first_rate = (
-        f" (sink rate of the first token over all heads {format_short(float(first))})" if np.isfinite(first) else ""
-    )
+    first_rate = ""
+    if np.isfinite(first):
+        first_rate = f" Over all heads, the sink rate of the first token is {format_short(float(first))}."
     if not found:
-        text = f"{before}No head has a sink: no key gets more than {LINE} of attention in most sequences{first_rate}."
+        text = f"{before}No head has a sink: no key gets more than {LINE} of attention in most sequences.{first_rate}"
         yield Finding("sinks_none", text)
         return
     places: dict[str, int] = {}
@@ -288,7 +291,7 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     where = join_words([f"{number} at {name}" for name, number in sorted(places.items(), key=lambda item: -item[1])])
     layers = describe_layer_numbers([int(row.layer) for row in found])
     text = f"{before}{len(found)} of {count_noun(count, 'head')} have a sink (a key with more than {LINE} of attention"
-    text += f" in most sequences), {layers}: {where}{first_rate}."
+    text += f" in most sequences), {layers}: {where}.{first_rate}"
     yield Finding("sinks", text, numbers)
     yield from _describe_values_of_sinks(rows, found, before)
 
@@ -304,8 +307,8 @@ def _describe_values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str)
     brief = [row for row in iter_rows(norms) if (row.layer, row.head) in heads]
     if brief:
         mean = float(np.mean([row.value for row in brief]))
-        text = f"{before}In {len(brief)} of these heads the sink gives next to nothing:"
-        text += f" its value is {format_short(mean)} times as long as the mean value."
+        text = f"{before}In {len(brief)} of these heads the sink adds next to nothing to the output:"
+        text += f" its value vector is {format_short(mean)} times as long as the mean."
         yield Finding("sinks_without_value", text, tuple(map(entry, brief[:10])))
 
 

@@ -401,16 +401,15 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     if not chance or not len(maps):
         return
     best, random = _find_top(maps), chance[0]
-    name = f"{best.component} of layer {best.layer}"
+    name = f"‘{best.component}’ of layer {best.layer}"
     fall, fall_of_random = format_measured(best), format_measured(random)
+    count = count_noun(len(maps), "attribution map")
     if best.low > random.high:
-        text = f"The words that {name} ranks first decide: removing them lowers the probability of the predicted class"
-        text += f" by {fall}, removing random words by {fall_of_random}"
+        text = f"Of {count}, {name} is best at finding the words that decide."
     else:
-        text = "No attribution map finds deciding words better than chance: removing the first words of the best"
-        text += f" ({name}) lowers the probability of the predicted class by {fall},"
-        text += f" removing random words by {fall_of_random}"
-    text += f" (best of {count_noun(len(maps), 'map')}, n = {best.n_units})."
+        text = f"Of {count}, none is better than chance at finding the words that decide; {name} is best."
+    text += f" Without its highest-ranked words, the probability of the predicted class falls by {fall};"
+    text += f" without random words, by {fall_of_random} (n = {best.n_units})."
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
 
@@ -446,9 +445,10 @@ def _describe_floor(before: str, last: Any, rare: Any, law: list[Any]) -> Findin
     rare     record of the 99 % quantile there
     law      list with the record of the 95 % quantile of isotropic directions; empty if it was not measured
     """
-    even = f"; isotropic directions: {format_short(law[0].value)}" if law else ""
     text = f"{before}Cosines up to {format_measured(last)} are noise {at_layer(last)}: "
-    text += f"95 % of pairs of unrelated units have a lower one (99 %: {format_measured(rare)}{even})."
+    text += f"95 % of pairs of unrelated units have a lower cosine, and 99 % have one below {format_measured(rare)}."
+    if law:
+        text += f" For comparison, 95 % of pairs of random directions have one below {format_short(law[0].value)}."
     return Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
