@@ -207,7 +207,7 @@ def inputs() -> str:
     parts = []
     with kinds.typed() as names:
         for head, group in zip(heads, (kinds.MODELS, kinds.VECTORS, kinds.REFUSED), strict=True):
-            lines = [f"## {head}", "", "| what | code | |", "|---|---|---|"]
+            lines = [f"## {head}", "", "| what | code | result |", "|---|---|---|"]
             for kind in group:
                 run, said = kinds.outcome(kind, names)
                 code = " ".join(f"`{line}`" for line in kind.code.split("\n"))

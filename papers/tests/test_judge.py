@@ -151,7 +151,9 @@ def test_a_mean_over_seeds_is_decided_by_a_one_sided_t_test():
     (verdict,) = judge_tests([make_test_of_seeds(CLAIM, values, "x", 0.1)])
     expected = stats.ttest_1samp(values[:3], 0.1, alternative="greater")
     assert (
-        verdict.p == pytest.approx(expected.pvalue) and verdict.n == 3 and "1 of 4 seeds say nothing" in verdict.reason
+        verdict.p == pytest.approx(expected.pvalue)
+        and verdict.n == 3
+        and "1 of 4 seeds have no number" in verdict.reason
     )
     assert (verdict.low, verdict.high) == pytest.approx(tuple(stats.ttest_1samp(values[:3], 0).confidence_interval()))
     assert (verdict.outcome == "holds") == (expected.pvalue < LEVEL)

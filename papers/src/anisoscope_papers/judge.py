@@ -202,7 +202,7 @@ def _describe_seeds(values: Array, reason: str) -> str:
     n = int((~np.isnan(values)).sum())
     notes = [reason]
     if n < len(values):
-        notes.append(f"{len(values) - n} of {len(values)} seeds say nothing")
+        notes.append(f"{len(values) - n} of {len(values)} seeds have no number")
     if n == 1:
         notes.append("one seed decides nothing")
     return _join_notes(*notes)
@@ -483,7 +483,7 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     if over is None:
         note = shown.note
         if outcomes == ["undecided"] and min(shown.up, shown.down) < LEVEL:
-            note = _join_notes(note, "its interval alone would decide, corrected for the others' tests it does not")
+            note = _join_notes(note, "open after Holm's correction")
         agreed = _find_agreement(outcomes)
         return make_verdict_without_test(shown.claim, agreed, shown.statistic, *numbers, note, shown.subject)
     of_seeds = []

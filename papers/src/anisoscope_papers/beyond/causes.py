@@ -209,10 +209,10 @@ def _explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
     if claim.lost is not None:
         lost = 1 - now / average(start=True)
         if not lost >= claim.lost:  # NaN too
-            return f"training took {lost:.1%} off {claim.against}, not {claim.lost:.0%}: nothing to lose"
+            return f"training took {lost:.1%} off {claim.against}, and a test needs {claim.lost:.0%}"
     if claim.premise is None or now > claim.premise:
         return ""
-    return f"{claim.against} has {now:.3f}, not above {claim.premise:g}: nothing to lose"
+    return f"{claim.against} has {now:.3f}, and a test needs more than {claim.premise:g}"
 
 
 def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:

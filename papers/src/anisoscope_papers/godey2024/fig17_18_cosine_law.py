@@ -128,7 +128,7 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
     pairs = int(records["n_vectors"].iloc[0]) // 2
     largest = float(one["cosine_law.ks_distance"].max())
-    why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
+    why = f"smallest p of {len(d)} dimensions with n pairs each, after Holm's correction"
     return [
         make_verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
         make_verdict_without_test(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),

@@ -182,7 +182,7 @@ def explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
     rate = float(average_heads(records, RATE, BASE, last).mean())
     if rate > claim.premise:
         return ""
-    return f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
+    return f"{BASE} has a sink rate of {rate:.3f}, and a test needs {claim.premise:g}"
 
 
 def make_claim_test(claim: Claim, records: pd.DataFrame) -> Test | None:
