@@ -177,7 +177,7 @@ def test_the_primary_claim_is_corrected_for_no_other():
         [make_test_of_seeds(main, values, "x"), *[make_test_of_seeds(CLAIM, values, "x")] * 9]
     )
     assert alone.p == beside.p and all(v.p == pytest.approx(9 * alone.p) for v in others)
-    assert others[0].outcome == "undecided" and "corrected" in others[0].reason and not beside.reason
+    assert others[0].outcome == "undecided" and "correction" in others[0].reason and not beside.reason
 
 
 def test_no_effect_is_at_the_threshold_that_is_given():
@@ -421,7 +421,7 @@ def test_what_would_be_decided_alone_and_is_not_says_so(side):
     one = Test(CLAIM, "A", 1, 0, 2, 9, **{"up": 0.98, "down": 0.98} | {side: 0.02})
     (alone,), (beside, *_) = judge_tests([one]), judge_tests([one, replace(one, subject="another")])
     assert alone.outcome == {"up": "holds", "down": "fails"}[side] and not alone.reason
-    assert beside.outcome == "undecided" and "corrected for the others' tests" in beside.reason
+    assert beside.outcome == "undecided" and "Holm's correction" in beside.reason
 
 
 @pytest.mark.parametrize(("over", "shown"), [("any", 1e-9), ("all", 0.9), ("most", 0.3)])
