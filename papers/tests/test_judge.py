@@ -118,8 +118,12 @@ def test_an_end_that_a_number_cannot_pass_has_no_p():
     test = make_test_of_seeds(replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.9, 1.0))
     assert (test.value, test.low, test.high) == pytest.approx(estimate_over_seeds(values, bounds=(0.0, 1.0)))
     assert test.high < 1
-    expected = compute_equivalence_p(test.value, test.low, test.high, 3, (0.9, 1.0), (0.0, 1.0))
-    assert (test.up, test.down) == pytest.approx(expected)
+    # Of the ends .5 and 1 the one that cannot be passed would have the larger p.
+    test = make_test_of_seeds(replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.5, 1.0))
+    number = (test.value, test.low, test.high, 3)
+    above, below = (float(p) for p in compute_sided_p(*number, 0.5))
+    assert (test.up, test.down) == pytest.approx((above, below))
+    assert above < compute_equivalence_p(*number, (0.5, 1.0))[0] / 2
 
 
 def test_an_end_that_a_number_cannot_pass_is_no_test():
