@@ -138,37 +138,44 @@ def compare(
     runs = with_own_names(runs)
     first = runs[0]
     name = find_metric(first, metric)
-    differences, findings = [], []
-    notes: dict[str, list[str]] = {}  # to whom each applies: of several runs most are the same
+    differences = []
+    findings: list[Finding] = []
+    # {caution: names of the runs to which it applies}: of several runs most cautions are the same.
+    cautions: dict[str, list[str]] = {}
     for other in runs[1:]:
         own = compare_runs(first, other, metric, heads=heads, tokens=tokens)
         differences.append(tuple(own))
         for caution in list_cautions(first, other, own):
-            notes.setdefault(caution, []).append(other.name)
+            cautions.setdefault(caution, []).append(other.name)
         if own and all(np.isnan(one.low) for one in own):
+            # No difference has an interval (old runs, too few units): compare the intervals of the values instead.
             findings += _tell_gaps(first, other, name, tokens)
         else:
-            findings += list(differs(first, other, own, name))
-    sentences = [f"{join_words(names)} against {first.name}: {text}" for text, names in notes.items()]
-    return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
+            findings += differs(first, other, own, name)
+    notes = tuple(f"{join_words(names)} against {first.name}: {text}" for text, names in cautions.items())
+    return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), notes, tuple(findings))
 
 
 def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:
     """List, a sentence each, what else could explain a difference between two runs; first how they are paired."""
     notes = [explain_pairing(first, second)]
-    ours, theirs = _get_corpus(first), _get_corpus(second)
-    same_corpus = ours.get("fingerprint") == theirs.get("fingerprint") and ours.get("name") == theirs.get("name")
-    if ours.get("name") != theirs.get("name"):
+    ours = _get_corpus(first)
+    theirs = _get_corpus(second)
+    same_name = ours.get("name") == theirs.get("name")
+    same_corpus = same_name and ours.get("fingerprint") == theirs.get("fingerprint")
+    if not same_name:
         notes.append(f"Another corpus ({_write_both(first, second, ours.get('name'), theirs.get('name'))}).")
     elif not same_corpus:
         notes.append(f"Not the same part or version of the corpus {ours.get('name')}.")
-    for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
-        if ours.get(name) != theirs.get(name) and same_corpus:
-            notes.append(f"Other {words} ({_write_both(first, second, ours.get(name), theirs.get(name))}).")
+    else:
+        for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
+            if ours.get(name) != theirs.get(name):
+                notes.append(f"Other {words} ({_write_both(first, second, ours.get(name), theirs.get(name))}).")
     notes += _warn_of_tokens(first, second, same_corpus)
-    if first.manifest.get("dtype") != second.manifest.get("dtype"):
-        found = _write_both(first, second, first.manifest.get("dtype"), second.manifest.get("dtype"))
-        notes.append(f"Another dtype ({found}).")
+    dtype = first.manifest.get("dtype")
+    other_dtype = second.manifest.get("dtype")
+    if dtype != other_dtype:
+        notes.append(f"Another dtype ({_write_both(first, second, dtype, other_dtype)}).")
     notes += _warn_of_settings(first, second)
     notes += _warn_of_layers(first, second, differences)
     return notes
@@ -192,7 +199,9 @@ def _write_value(value: Any) -> str:
     """Write a value as text: `none` for None, thousands separated by commas."""
     if value is None:
         return "none"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
@@ -200,21 +209,26 @@ def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Itera
 
     same_corpus   whether both runs read the same corpus; if not, nothing is yielded
     """
-    length, other_length = (_get_corpus(run).get("max_length") for run in (first, second))
+    length = _get_corpus(first).get("max_length")
+    other_length = _get_corpus(second).get("max_length")
     is_text = length is not None
     if not same_corpus or not is_text or not _have_other_tokens(first, second):
         return
-    parts = []
+    reasons = []
     if length != other_length:
-        parts.append(f"windows of {length:,} and {other_length:,} tokens")
-    settings, others = (run.manifest.get("settings", {}) for run in (first, second))
+        reasons.append(f"windows of {length:,} and {other_length:,} tokens")
+    settings = first.manifest.get("settings", {})
+    other_settings = second.manifest.get("settings", {})
     for name in ("documents", "sequences", "batch_tokens"):
-        if settings.get(name) != others.get(name):
-            values = f"{_write_value(settings.get(name))} and {_write_value(others.get(name))}"
-            parts.append(f"--{name.replace('_', '-')} {values}")
-    if not parts:
-        parts = ["another tokenizer"]
-    yield f"The same text as other tokens ({join_words(parts)})."
+        value = settings.get(name)
+        other_value = other_settings.get(name)
+        if value != other_value:
+            option = name.replace("_", "-")
+            reasons.append(f"--{option} {_write_value(value)} and {_write_value(other_value)}")
+    if not reasons:
+        # Nothing that the user chose differs: only the tokenizer is left.
+        reasons = ["another tokenizer"]
+    yield f"The same text as other tokens ({join_words(reasons)})."
 
 
 def _have_other_tokens(first: KeptRun, second: KeptRun) -> bool:
@@ -258,15 +272,24 @@ def _warn_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Diffe
     if not differences:
         yield "No layer in common."
         return
-    others = [one for one in differences if not pd.isna(one.layer_other)]
-    if any(one.layer_other != one.where["layer"] for one in others):
-        layers = [one.where["layer"] for one in differences]
-        deepest = max(int(layer) for layer in layers if not pd.isna(layer))
-        deepest_other = max(int(one.layer_other) for one in others)
-        yield f"Layers are matched by relative depth ({deepest} and {deepest_other} layers)."
-    stacks, other_stacks = (list(run.records["stack"].dropna().unique()) for run in (first, second))
+    yield from _warn_of_depth(differences)
+    stacks = list(first.records["stack"].dropna().unique())
+    other_stacks = list(second.records["stack"].dropna().unique())
+    # With one stack each, they are compared whatever their names; of several, only those of one name are.
     if len(stacks) == len(other_stacks) == 1 and stacks != other_stacks:
         yield f"Stacks of other kinds ({_write_both(first, second, stacks[0], other_stacks[0])})."
+
+
+def _warn_of_depth(differences: Sequence[Difference]) -> Iterator[str]:
+    """Say if a layer was compared with one of another number, as in models of different depths."""
+    # `layer_other` is missing if what was compared belongs to no layer.
+    matched = [one for one in differences if not pd.isna(one.layer_other)]
+    if all(one.layer_other == one.where["layer"] for one in matched):
+        return
+    layers = [one.where["layer"] for one in differences]
+    deepest = max(int(layer) for layer in layers if not pd.isna(layer))
+    deepest_other = max(int(one.layer_other) for one in matched)
+    yield f"Layers are matched by relative depth ({deepest} and {deepest_other} layers)."
 
 
 def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
@@ -279,19 +302,28 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
     if not differences:
         yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
         return
-    paired = ", paired" if are_paired(first, second) else ""
-    parts = _group_by_stack(differences)
-    n_stacks = len({place[:2] for place in parts})
-    n_components = len({place[2] for place in parts})
+    groups = _group_by_stack(differences)
+    has_stacks = len({(stack, kind) for stack, kind, _ in groups}) > 1
+    n_components = len({component for _, _, component in groups})
     if n_components > MOST_COMPONENTS:
         return
-    for (stack, kind, component), own in parts.items():
-        before = ""
-        if n_stacks > 1:
-            cross = ", cross-attention" if kind == "cross" else ""
-            before = f"{str(stack).capitalize()}{cross}: "
-        of_component = f" ({component})" if n_components > 1 else ""
-        yield _tell_difference(f"{before}{beginning}{of_component}", own, metric, paired)
+    paired = ", paired" if are_paired(first, second) else ""
+    for (stack, kind, component), own in groups.items():
+        subject = beginning
+        # The stack and the component are named only if there are several to tell apart.
+        if has_stacks:
+            subject = f"{_name_stack(stack, kind)}: {subject}"
+        if n_components > 1:
+            subject += f" ({component})"
+        yield _tell_difference(subject, own, metric, paired)
+
+
+def _name_stack(stack: Any, kind: Any) -> str:
+    """Return the beginning of a sentence on one stack: `Encoder`, `Decoder, cross-attention`."""
+    name = str(stack).capitalize()
+    if kind == "cross":
+        name += ", cross-attention"
+    return name
 
 
 def _group_by_stack(differences: Sequence[Difference]) -> dict[tuple[Any, ...], list[Difference]]:
@@ -311,18 +343,22 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     beginning   the words that begin the sentence
     paired      how the runs were paired, in words
     """
-    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
     # A difference without an interval is neither higher nor lower: comparing with NaN is False.
     unclear = [one for one in differences if not (one.low > 0 or one.high < 0)]
+    if metric == A:
+        clear = {"more anisotropic": higher, "less anisotropic": lower}
+    else:
+        clear = {"higher": higher, "lower": lower}
     parts = []
     numbers: list[dict[str, Any]] = []
-    for word, own in zip(words, (higher, lower), strict=True):
-        if own:
-            top = max(own, key=lambda one: abs(one.value))
-            numbers.append(_to_plain_dict(top))
-            parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
+    for word, own in clear.items():
+        if not own:
+            continue
+        top = max(own, key=lambda one: abs(one.value))
+        numbers.append(_to_plain_dict(top))
+        parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
     if unclear:
         parts.append(f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))

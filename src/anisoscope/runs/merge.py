@@ -17,6 +17,8 @@ NAMED = 3
 """Files that an error names; the rest are counted."""
 BATCHES, FILES, RUNS = "shards of batches", "shards of files", "runs of different files"
 """What can be merged."""
+COUNTED = ("n_batches", "empty", "skipped")
+"""Entries of the manifest on a corpus that add up over its parts."""
 
 
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
@@ -32,31 +34,44 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     identity = _require_one_run(parts, kind)
     facts = dict(first)
     if kind == BATCHES:
+        # The shards read the same corpus, and their plan is that of the whole.
         corpus = first["corpus"]
         whole = _add_shards(parts, identity["plan"], manifests)
     else:
-        corpus = _join_files(parts, manifests) if kind == FILES else _join_runs(parts, manifests)
+        join = _join_files if kind == FILES else _join_runs
+        corpus = join(parts, manifests)
         whole = _add_files(parts, manifests)
+        # Each part had a plan and a corpus of its own files; none of them describes the whole.
         identity |= {"files": corpus["fingerprint"], "corpus": corpus["name"]}
-        facts |= {"plan": "", "units": identify_units(corpus, None, whole.settings)}
+        facts["plan"] = ""
+        facts["units"] = identify_units(corpus, None, whole.settings)
         facts["settings"] = first["settings"] | {"corpus": corpus["name"]}
+
     target = RunFolder.start(output, identity, resume=False)
+    facts |= _add_up_facts(manifests)
+    facts["run"] = make_run_id(identity)
+    facts["settings"] = facts["settings"] | {"shard": [0, 1]}
+    facts["corpus"] = corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
+    if kind == RUNS:
+        # The sums are kept so that runs of more files can be added later. Shards are complete: nothing can follow.
+        whole.save(target.sums_path)
+    finish(target, whole, facts)
+    return target
+
+
+def _add_up_facts(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the manifest entries of a merged run that its parts' entries add up to: notes, time, processes."""
+    # The same caution often holds for all parts, and is written once.
     notes = dict.fromkeys(note for manifest in manifests for note in manifest["notes"])
-    facts |= {
-        "run": make_run_id(identity),
+    return {
+        # `measure --resume` finds runs by this key; a merged run is the answer to no single command.
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
-        "settings": facts["settings"] | {"shard": [0, 1]},
         "notes": list(notes),
         "started": min(manifest["started"] for manifest in manifests),
         "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
         "processes": sum(manifest["processes"] for manifest in manifests),
-        "corpus": corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)},
     }
-    if kind == RUNS:  # so that runs of more files can be added later
-        whole.save(target.sums_path)
-    finish(target, whole, facts)
-    return target
 
 
 def _find_kind(manifests: Sequence[dict[str, Any]]) -> str:
@@ -64,7 +79,10 @@ def _find_kind(manifests: Sequence[dict[str, Any]]) -> str:
     corpora = [manifest.get("corpus", {}) for manifest in manifests]
     if all("all_files" in corpus for corpus in corpora):
         return FILES
-    return RUNS if all("files" in corpus and "all_files" not in corpus for corpus in corpora) else BATCHES
+    # A run measured with --to-merge lists its own files only.
+    if all("files" in corpus and "all_files" not in corpus for corpus in corpora):
+        return RUNS
+    return BATCHES
 
 
 def _read_manifests(parts: Sequence[RunFolder]) -> list[dict[str, Any]]:
@@ -77,8 +95,10 @@ def _read_manifests(parts: Sequence[RunFolder]) -> list[dict[str, Any]]:
         manifest = part.manifest
         corpus = manifest.get("corpus", {})
         if manifests and "all_files" in corpus:
+            # Thousands of shards may list thousands of files each: equal lists share the memory of the first one.
             of_first = manifests[0].get("corpus", {}).get("all_files")
-            corpus["all_files"] = of_first if of_first == corpus["all_files"] else corpus["all_files"]
+            if of_first == corpus["all_files"]:
+                corpus["all_files"] = of_first
         manifests.append(manifest)
     return manifests
 
@@ -93,15 +113,17 @@ def _require_one_run(parts: Sequence[RunFolder], kind: str) -> dict[str, Any]:
     left_out = {BATCHES: [], FILES: ["plan"], RUNS: ["plan", "corpus", "files"]}[kind]
     identities = [_read_identity(part, *left_out) for part in parts]
     for part, identity in zip(parts, identities, strict=True):
-        differ = ", ".join(list_changed_fields(identities[0], identity))
-        if differ:
-            got = f"{part.folder}, whose {differ} differs from {parts[0].folder}"
-            if kind == RUNS:
-                raise MeasureError("runs that differ only in their files", got, "measure all with the same settings")
-            cure = "merge shards with the same settings (only --shard differs)"
-            if differ.split(", ")[0] in ("plan", "corpus"):
-                cure += "; runs of different files, if all were measured with --to-merge"
-            raise MeasureError("shards of one run", got, cure)
+        changed = list_changed_fields(identities[0], identity)
+        if not changed:
+            continue
+        got = f"{part.folder}, whose {', '.join(changed)} differs from {parts[0].folder}"
+        if kind == RUNS:
+            raise MeasureError("runs that differ only in their files", got, "measure all with the same settings")
+        cure = "merge shards with the same settings (only --shard differs)"
+        if changed[0] in ("plan", "corpus"):
+            # Perhaps these are no shards at all, but runs of different files measured without --to-merge.
+            cure += "; runs of different files, if all were measured with --to-merge"
+        raise MeasureError("shards of one run", got, cure)
     return identities[0] | {"shard": [0, 1]}
 
 
@@ -137,7 +159,8 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
     hashes: dict[str, str] = {}
     for part, manifest in zip(parts, manifests, strict=True):
         corpus = manifest["corpus"]
-        changed = {*corpus["all_files"]} ^ {*files}
+        # Files that came or went between two shards: the shards would divide different lists.
+        changed = set(corpus["all_files"]) ^ set(files)
         if changed:
             got = f"{min(changed)}, which was there for only one of {parts[0].folder} and {part.folder}"
             raise MeasureError("a corpus of the same files for all shards", got, "measure all shards of the same files")
@@ -148,9 +171,12 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
         owner |= dict.fromkeys(corpus["files"], part.folder)
         hashes |= corpus["files"]
     _require_all_files(files, owner, manifests[0]["settings"]["shard"][1])
-    whole = {name: value for name, value in first.items() if name not in ("files", "all_files")}
-    for name in ("n_batches", "empty", "skipped"):
+
+    whole = dict(first)
+    del whole["files"], whole["all_files"]
+    for name in COUNTED:
         whole[name] = sum(manifest["corpus"][name] for manifest in manifests)
+    # In the order of the corpus, so that the fingerprint does not depend on how it was divided.
     whole["fingerprint"] = hash_parts([hashes[file] for file in files])
     return whole
 
@@ -164,6 +190,7 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     MeasureError if two runs read the same texts, or separated documents by different rules.
     """
     first = manifests[0]["corpus"]
+    # By the hash of the content: a copy of a file under another name would be counted twice.
     owner: dict[str, Path] = {}
     files: dict[str, str] = {}
     for part, manifest in zip(parts, manifests, strict=True):
@@ -173,16 +200,24 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
             raise MeasureError(
                 "documents that are told apart by one rule", got, "measure all with the same --documents"
             )
-        twice = [name for name, hashed in corpus["files"].items() if hashed in owner]
+        twice = [name for name, content in corpus["files"].items() if content in owner]
         if twice:
-            got = f"{_name_some(twice)} of {part.folder}, whose content is in {owner[corpus['files'][twice[0]]]} too"
+            other = owner[corpus["files"][twice[0]]]
+            got = f"{_name_some(twice)} of {part.folder}, whose content is in {other} too"
             raise MeasureError("runs that have no file in common", got, "name each run once, and each file in one run")
-        owner |= dict.fromkeys(corpus["files"].values(), part.folder)
-        files |= {_find_free_name(name, files, part): hashed for name, hashed in corpus["files"].items()}
-    whole = dict(first) | {"files": files, "fingerprint": hash_parts(sorted(files.values()))}
-    for name in ("n_batches", "empty", "skipped"):
+        for name, content in corpus["files"].items():
+            owner[content] = part.folder
+            files[_find_free_name(name, files, part)] = content
+
+    whole = dict(first)
+    whole["files"] = files
+    # Sorted, so that the fingerprint does not depend on the order in which the runs are named.
+    whole["fingerprint"] = hash_parts(sorted(files.values()))
+    for name in COUNTED:
         whole[name] = sum(manifest["corpus"].get(name) or 0 for manifest in manifests)
-    whole["name"] = _name_some(list(dict.fromkeys(manifest["corpus"]["name"] for manifest in manifests)))
+    corpora = dict.fromkeys(manifest["corpus"]["name"] for manifest in manifests)
+    whole["name"] = _name_some(list(corpora))
+    # The path of the first run's file is not that of the whole.
     whole.pop("path", None)
     return whole
 
@@ -204,17 +239,34 @@ def _require_all_files(files: Sequence[str], owner: dict[str, Path], shards: int
     """
     missing = [index for index, file in enumerate(files) if file not in owner]
     if missing:
-        lacking = sorted({index % shards for index in missing})
-        named = ", ".join(f"{shard + 1}/{shards}" for shard in lacking)
+        lacking = _list_missing_shards(missing, shards)
+        named = _name_shards(lacking, shards)
         got = f"{len(owner)}; missing: {named} ({_name_some([files[index] for index in missing])})"
         cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
         raise MeasureError(f"shards that hold all {len(files)} files", got, cure)
 
 
+def _list_missing_shards(missing: Sequence[int], shards: int) -> list[int]:
+    """Return the shards to which batches or files belong: they are dealt out in turn.
+
+    missing   indices of the batches or files
+    shards    how many the corpus was divided into
+    """
+    return sorted({index % shards for index in missing})
+
+
+def _name_shards(lacking: Sequence[int], shards: int) -> str:
+    """Name shards as --shard does, which counts from 1: `2/8, 5/8`."""
+    return ", ".join(f"{shard + 1}/{shards}" for shard in lacking)
+
+
 def _name_some(files: Sequence[str]) -> str:
     """Name the first files, and count the others."""
+    named = ", ".join(files[:NAMED])
     more = len(files) - NAMED
-    return ", ".join(files[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    if more > 0:
+        named += f" and {more} more"
+    return named
 
 
 def _add_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> Measurement:
@@ -250,10 +302,13 @@ def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[
             raise MeasureError("shards that have no batch in common", got, "name each shard of one division once")
         owner |= dict.fromkeys(shard.batches, part.folder)
         whole = whole.merge(shard)
-    total, shards = manifests[0]["corpus"]["n_batches"], manifests[0]["settings"]["shard"][1]
-    missing = sorted({index % shards for index in range(total) if index not in owner})
+
+    total = manifests[0]["corpus"]["n_batches"]
+    shards = manifests[0]["settings"]["shard"][1]
+    missing = [index for index in range(total) if index not in owner]
     if missing:
-        named = ", ".join(f"{shard + 1}/{shards}" for shard in missing)
-        cure = f"measure with --shard {missing[0] + 1}/{shards}, and name its folder too"
-        raise MeasureError(f"shards that hold all {total} batches", f"{len(owner)}; missing: {named}", cure)
+        lacking = _list_missing_shards(missing, shards)
+        cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        got = f"{len(owner)}; missing: {_name_shards(lacking, shards)}"
+        raise MeasureError(f"shards that hold all {total} batches", got, cure)
     return whole

@@ -96,11 +96,15 @@ def run(
     (`make_key`: settings, model and corpus), it is found before anything is loaded. A shard always keeps its sums on
     disk, and so does a run that is to be merged; other runs keep them only with `keep_sums`.
     """
+    # Mistakes that need neither model nor corpus are reported before the minutes that loading may take.
     if output is not None:
         check_output(output)
     if job.to_merge and reading is not None:
         cure = "add them to an anisoscope.State, which merges"
         raise UsageError("--to-merge with a corpus of texts, clips or images", "vectors or inputs of your own", cure)
+
+    # The key describes what would be loaded by name: objects of the caller have none. The processes of one torchrun
+    # job could find different folders on different disks, so they compare identities after loading.
     key = None
     if subject is None and reading is None and rank_and_world()[1] == 1:
         key = make_key(job)
@@ -109,24 +113,34 @@ def run(
         finished_run = find_finished(key, folders)
         if finished_run is not None:
             return finished_run
+
     subject = subject or load_subject(job)
-    job = replace(resolve_dtype_and_device(job, subject), corpus=job.corpus or default_corpus(subject.modality))
-    job = add_floor_of_sentences(job, subject)
+    job = _fill_from_subject(job, subject)
     with open_process_group(job.device):
         shared = replace(subject, processor=share_tokenizer(subject.processor))
         reading = reading or OpenedCorpus(*open_plan_of(job, shared))
-        set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
+        words = reading.corpus.get("words", WORDS)
+        set_counted_unit(progress, pluralise(words["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
         target = RunFolder(output or root / _name_folder(job, identity))
         if rank_and_world()[0] == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
+        # Process 0 decides for all: processes on other machines may not see its folder.
         if broadcast_from_first(target.complete and resume):
-            if key is not None:  # as it will be asked for from now on
+            if key is not None:
+                # The run was found only by its identity. With the key, the next start finds it without loading.
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
         _measure_into(target, identity, subject, job, reading, progress, keep_sums=keep_sums, key=key)
         _copy_to_other_hosts(target)
     return target
+
+
+def _fill_from_subject(job: Job, subject: Subject) -> Job:
+    """Return the job with what its model decides: dtype, device, the usual corpus, and the panel `floor`."""
+    job = resolve_dtype_and_device(job, subject)
+    job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
+    return add_floor_of_sentences(job, subject)
 
 
 def add_floor_of_sentences(job: Job, subject: Subject) -> Job:
@@ -138,7 +152,9 @@ def add_floor_of_sentences(job: Job, subject: Subject) -> Job:
     chosen = not settings.metrics and "hidden" in settings.panel and settings.sample > 0
     if not chosen or not hasattr(subject.model, "sentence"):
         return job
-    return replace(job, settings=replace(settings, panel=tuple(dict.fromkeys([*settings.panel, "floor"]))))
+    # The user may have named the panel already; twice it would change the identity of the run.
+    panel = tuple(dict.fromkeys([*settings.panel, "floor"]))
+    return replace(job, settings=replace(settings, panel=panel))
 
 
 def _measure_into(
@@ -159,9 +175,12 @@ def _measure_into(
     key        by which the finished run is found again before anything is loaded; None: not
     """
     is_first = rank_and_world()[0] == 0
-    cost = _announce_cost(subject, job, reading.plan, progress) if is_first else None
+    cost = None
+    if is_first:
+        cost = _announce_cost(subject, job, reading.plan, progress)
     clock = time.monotonic()
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    # A list, so that the hint printed on Ctrl-C sees whether the pass was finished by then.
     part: list[Measurement] = []
     with interrupt_hint(lambda: _describe_kept(target, part)):
         try:
@@ -170,7 +189,8 @@ def _measure_into(
             measurement = part[0] if reads_same_batches(subject.model) else gather_parts(part[0])
         finally:
             if is_first:
-                target.note(identity)  # somebody may have removed the folder
+                # Somebody may have removed the folder during the pass: without its identity it could not be resumed.
+                target.note(identity)
         if not is_first:
             return
         if keep_sums or job.shard[1] > 1 or job.to_merge:
@@ -266,31 +286,47 @@ def _measure_share(
     rank, world = rank_and_world()
     is_first = rank == 0
     plan = reading.plan
-    own = target.state_path(rank)
-    # an interrupted run may have had another number of processes: the first one takes over what they all measured
+    own_state = target.state_path(rank)
+
+    # An interrupted run may have had another number of processes: the first one takes over what they all measured.
     held: frozenset[int] = frozenset()
     if is_first:
-        held = take_over_states(target.states(), job.settings, plan.fingerprint, own)
+        held = take_over_states(target.states(), job.settings, plan.fingerprint, own_state)
     held = broadcast_from_first(held)
-    # a shard of files has a plan of its own, all of which it measures
-    first, step = (0, 1) if "files" in reading.corpus else job.shard
-    todo = [batch for batch in range(first, len(plan), step) if batch not in held]
-    same = reads_same_batches(subject.model)
-    only = frozenset(todo if same else todo[rank::world])
+
+    todo = [batch for batch in _list_batches_of_shard(job, reading) if batch not in held]
+    reads_all = reads_same_batches(subject.model)
+    share = frozenset(todo if reads_all else todo[rank::world])
+    if is_first:
+        # They are not measured again; the progress counts them as done.
+        share |= held
     part = run_pass(
         subject.model,
         plan,
         job.settings,
-        state=own if is_first or not same else None,
+        # With tensor parallelism all processes would save the same sums.
+        state=own_state if is_first or not reads_all else None,
         resume=is_first,
         progress=shown if is_first else None,
-        only=only | held if is_first else only,
+        only=share,
         prove=True,
     )
-    # What is measured is not lost if what follows fails.
-    if reading.more is not None or (world > 1 and (is_first or not same)):
-        part.save(own)
+
+    # What is measured is not lost if what follows fails: further analyses, or the exchange between processes.
+    is_exchanged = world > 1 and (is_first or not reads_all)
+    if reading.more is not None or is_exchanged:
+        part.save(own_state)
     return part
+
+
+def _list_batches_of_shard(job: Job, reading: OpenedCorpus) -> range:
+    """Return the indices of the batches that belong to the job's shard."""
+    n_batches = len(reading.plan)
+    if "files" in reading.corpus:
+        # A shard of files has a plan of its own, all of which it measures.
+        return range(n_batches)
+    shard, n_shards = job.shard
+    return range(shard, n_batches, n_shards)
 
 
 def finish(
@@ -390,22 +426,30 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
 
 def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     """Open a job's corpus for its model. Returns (batches, the manifest's entry on the corpus)."""
-    corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
-    both, processor = subject.of_images_and_texts or subject.processor, subject.processor
-    if isinstance(both, str) or reads_images_and_texts(both):
-        with_images = open_texts_with_images(corpus, subject.model, both, **reading)
-        if with_images is not None and job.to_merge:
-            raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
+    corpus = job.corpus or default_corpus(subject.modality)
+    reading = select_fields(job, ReadOptions)
+    processor = subject.processor
+
+    # A model of images and texts can read a corpus that holds both.
+    of_both = subject.of_images_and_texts or processor
+    if isinstance(of_both, str) or reads_images_and_texts(of_both):
+        with_images = open_texts_with_images(corpus, subject.model, of_both, **reading)
         if with_images is not None:
+            if job.to_merge:
+                raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
             return with_images
-        if reads_images_and_texts(processor):  # of a corpus of texts alone
+        if reads_images_and_texts(processor):
+            # The corpus has texts alone, which the processor's own tokenizer reads.
             processor = processor.tokenizer
+
     if reads_own_files(job, corpus, subject.modality):
         reading["files"] = job.shard
     if job.to_merge:
         reading["to_merge"] = True
     plan, described = open_plan(corpus, subject.model, processor, modality=subject.modality, **reading)
-    if subject.config is None and len(plan):  # a module of one's own
+    is_own_module = subject.config is None
+    if is_own_module and len(plan):
+        # Its `forward` may lack an input of the corpus, which is better found before the pass than in it.
         plan.call = check_called_by_name(subject.model, plan[0].inputs)
     return plan, described
 
