@@ -69,8 +69,9 @@ def compare(
         opened = _open_or_measure(runs, measuring, [across], quiet)
         _show_layers(opened, across, view, quiet)
         return 0
+    # The imports load torch, which takes seconds.
     with show_spinner("comparing runs", quiet=quiet):
-        from anisoscope.runs.comparison import compare as compare_kept, describe_met
+        from anisoscope.runs.comparison import compare as compare_kept
         from anisoscope.runs.differences import parse_condition
 
         # A condition that cannot be read is refused before models are measured, which may take hours.
@@ -81,17 +82,28 @@ def compare(
         compared = compare_kept(opened, metric, tokens=tokens, heads=heads)
         if component:
             compared = compared.of_components(separate_names(component))
-        failed = []
-        for text in fail_if:
-            for name, beyond in compared.judge(text):
-                failed.append(describe_met(text, name, beyond))
+        failed = _describe_failed(compared, fail_if)
     _show_differences(compared, failed, view)
     _print_notes_and_page(compared, view, output, quiet)
+    # Last, so that whoever reads the log of a failed job finds the reason at its end.
     for sentence in failed:
         echo_wrapped(f"fails: {sentence}", err=True, indent="  ")
-    if fail_if and not failed:
+    if failed:
+        return CONDITION_MET
+    if fail_if:
         echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
-    return CONDITION_MET if failed else 0
+    return 0
+
+
+def _describe_failed(compared: "ComparedRuns", conditions: Sequence[str]) -> list[str]:
+    """Return a sentence for each run in which a condition of `--fail-if` holds."""
+    from anisoscope.runs.comparison import describe_met
+
+    failed = []
+    for text in conditions:
+        for name, beyond in compared.judge(text):
+            failed.append(describe_met(text, name, beyond))
+    return failed
 
 
 def _expand_series(names: Sequence[str]) -> tuple[str, ...]:

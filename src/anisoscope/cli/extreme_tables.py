@@ -65,14 +65,17 @@ def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | Non
         return None
     several_stacks = table["stack"].nunique() > 1
     names = [name for name in OF_ACTIVATIONS if name in table]
+    head = ["layer", *(OF_ACTIVATIONS[name] for name in names)]
+    if several_stacks:
+        head.insert(0, "stack")
     rows = []
     for line in table.to_dict("records"):
-        cells = [str(line["stack"])] if several_stacks else []
+        cells = []
+        if several_stacks:
+            cells.append(str(line["stack"]))
         cells.append("final" if line["site"] == "final" else str(line["layer"]))
         cells += [_format_activation(name, line, words) for name in names]
         rows.append(cells)
-    head = ["stack"] if several_stacks else []
-    head += ["layer", *(OF_ACTIVATIONS[name] for name in names)]
     behind = extreme_rows(records)
     return Table(tuple(head), rows, behind[behind["head"].isna()])
 
@@ -108,23 +111,45 @@ def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -
     if not len(table):
         return None
     behind = sink_rows(records, heads=heads, replicates=replicates)
+    keys = _choose_keys(table, heads)
+    names = _choose_sink_columns(table, wide)
+    labels = [OF_SINKS[name] for name in names]
+    # Both ends of the logits share one column, to save width.
+    has_logits = "largest logit" in table
+    if has_logits:
+        labels.append("logits")
+    rows = []
+    for place, values in _group_by_place(behind, keys).items():
+        cells = [*place]
+        for name in names:
+            # The sink rate is what is compared: it always has its interval.
+            with_interval = wide or name == "sink rate"
+            cells.append(_format_sink_value(values.get(name), with_interval))
+        if has_logits:
+            cells.append(_format_logit_range(values))
+        rows.append(cells)
+    return Table((*keys, *labels), rows, behind.drop(columns="label"))
+
+
+def _choose_keys(table: Any, heads: bool) -> list[str]:
+    """Return the columns that name the place of a row: layer, head, and what else tells rows apart.
+
+    heads   whether a row is one head, rather than the mean over the heads of a layer
+    """
     # A key that is the same in every row would only take width.
     keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
     keys.append("layer")
     if heads:
         keys.append("head")
-    names = [name for name in OF_SINKS if name in table and (wide or name not in ON_REQUEST)]
-    has_logits = "largest logit" in table
-    rows = []
-    for place, values in _group_by_place(behind, keys).items():
-        cells = [_format_sink_value(values.get(name), wide or name == "sink rate") for name in names]
-        if has_logits:
-            cells.append(_format_logit_range(values))
-        rows.append([*place, *cells])
-    labels = [OF_SINKS[name] for name in names]
-    if has_logits:
-        labels.append("logits")
-    return Table((*keys, *labels), rows, behind.drop(columns="label"))
+    return keys
+
+
+def _choose_sink_columns(table: Any, wide: bool) -> list[str]:
+    """Return the names of the measured columns of sinks that are shown; with `wide` all of them."""
+    measured = [name for name in OF_SINKS if name in table]
+    if wide:
+        return measured
+    return [name for name in measured if name not in ON_REQUEST]
 
 
 def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -17,6 +17,7 @@ from anisoscope.options import explain_invalid, list_choices
 
 def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
     """Explain what is wrong with a command line."""
+    # cyclopts wraps what our own converters and pydantic raise.
     cause = error.__cause__
     if isinstance(cause, AnisoscopeError):
         return cause
@@ -25,18 +26,30 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
     command = " ".join(("anisoscope", *(error.command_chain or ())))
     if isinstance(error, UnknownCommandError):
         return _explain_unknown_command(error, command)
-    # The argument is unknown if the error arose outside of one; then only the general answer is left.
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        return _explain_missing_argument(error, error.argument, command)
-    if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
-        return _explain_wrong_type(error, error.token, error.argument)
+    if error.argument is not None:
+        explained = _explain_argument(error, error.argument, command)
+        if explained is not None:
+            return explained
     lists = f"{command} --help lists what there is"
     if isinstance(error, UnknownOptionError):
         return _explain_unknown_option(error, command, lists)
     if isinstance(error, UnusedCliTokensError):
-        more = error.unused_tokens or []
-        return UsageError(f"fewer words after {command}", " ".join(map(repr, more)), lists)
+        superfluous = map(repr, error.unused_tokens or [])
+        return UsageError(f"fewer words after {command}", " ".join(superfluous), lists)
     return UsageError(f"a command line as in {command} --help", str(error).rstrip("."), lists)
+
+
+def _explain_argument(error: CycloptsError, argument: Argument, command: str) -> UsageError | None:
+    """Explain that an argument is missing or of another type; None if the error says neither.
+
+    argument   where the error arose
+    command    the command as it is typed
+    """
+    if isinstance(error, MissingArgumentError):
+        return _explain_missing_argument(error, argument, command)
+    if isinstance(error, CoercionError) and error.token is not None:
+        return _explain_wrong_type(error, error.token, argument)
+    return None
 
 
 def _explain_unknown_command(error: UnknownCommandError, command: str) -> UsageError:

@@ -43,6 +43,7 @@ def measure(
     """Measure what the options name, and show what was found."""
     from anisoscope.models.series import is_series
 
+    # Mistakes in names are reported at once, before torch is imported.
     if job is JOB and not dry_run:
         _ask_for_corpus()
     check_model(job.model)
@@ -57,20 +58,40 @@ def measure(
         _show_cost(job, quiet)
         return
     with show_spinner(f"loading {job.model}", quiet=quiet):
-        from anisoscope.api.functions import measure_job, measure_vectors
+        # Both load torch, which takes seconds.
+        import anisoscope.api.functions  # noqa: F401
         from anisoscope.data.vector_files import holds_vectors
 
     if holds_vectors(job.model):
-        if dry_run:
-            _show_reading(job)
-        else:
-            _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, trackers)
+        _measure_vectors(job, place, view, dry_run, trackers, quiet)
     elif is_series(job.model):
         _measure_series(job, place, view, dry_run, trackers, quiet)
-    elif dry_run:
-        _show_cost(job, quiet)
     else:
-        _show_run(measure_job(job, place, quiet), view, quiet, trackers)
+        _measure_model(job, place, view, dry_run, trackers, quiet)
+
+
+def _measure_model(
+    job: Job, place: OutputOptions, view: View, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+) -> None:
+    """Measure one model and show what was found; in a dry run, show what it would cost."""
+    if dry_run:
+        _show_cost(job, quiet)
+        return
+    from anisoscope.api.functions import measure_job
+
+    _show_run(measure_job(job, place, quiet), view, quiet, trackers)
+
+
+def _measure_vectors(
+    job: Job, place: OutputOptions, view: View, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+) -> None:
+    """Measure a file of vectors and show what was found; in a dry run, show how the file is read."""
+    if dry_run:
+        _show_reading(job)
+        return
+    from anisoscope.api.functions import measure_vectors
+
+    _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, trackers)
 
 
 def _show_reading(job: Job) -> None:
@@ -324,12 +345,15 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Map
     from anisoscope.cli import printed_tables
     from anisoscope.cli.extreme_tables import tabulate_extremes
 
+    # `anisoscope classes` has no options for wide tables and heads.
     wide = isinstance(view, View) and view.wide
     heads = isinstance(view, View) and view.heads
     of_hidden = printed_tables.tabulate_layers(records, wide=wide)
     of_attention = printed_tables.tabulate_attention(records, replicates, heads=heads, wide=wide)
     of_extremes = tabulate_extremes(records, replicates, words, heads=heads, wide=wide)
-    tables = [of_hidden] if of_hidden.rows else []
+    tables = []
+    if of_hidden.rows:
+        tables.append(of_hidden)
     if of_attention is not None:
         tables.append(of_attention)
     elif heads:
@@ -338,9 +362,21 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Map
     if of_hidden.rows:
         tables += printed_tables.tabulate_opt_in_metrics(records)
     elif not of_extremes:
-        # Neither hidden states nor extremes: single metrics were named.
-        tables += printed_tables.tabulate_named_metrics(records)
-        of_heads = printed_tables.tabulate_other_head_metrics(records, replicates)
-        if of_attention is None and of_heads is not None:
-            tables.append(of_heads)
+        tables += _build_tables_of_named_metrics(records, replicates, has_attention=of_attention is not None)
+    # Other formats than the terminal's write an empty table too.
     return tables or [of_hidden]
+
+
+def _build_tables_of_named_metrics(records: Any, replicates: Any, *, has_attention: bool) -> "list[Table]":
+    """Build the tables of a run that has neither hidden states nor extremes: single metrics were named.
+
+    has_attention   whether the table of attention is shown, which has the metrics of heads already
+    """
+    from anisoscope.cli import printed_tables
+
+    tables = list(printed_tables.tabulate_named_metrics(records))
+    if not has_attention:
+        of_heads = printed_tables.tabulate_other_head_metrics(records, replicates)
+        if of_heads is not None:
+            tables.append(of_heads)
+    return tables

@@ -66,20 +66,40 @@ def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
     """
     values, behind = pivot_by_layer(records, WIDE if wide else SHORT)
     columns, rows = _label_rows(values.index)
-    metrics = list(SHORT)
-    if wide:
-        metrics = [metric for metric in WIDE if values.get((metric, "value"), pd.Series()).notna().any()]
-    for row, cells in zip(rows, values.to_dict("records"), strict=True):
-        verdict = str(cells["verdict", ""] or "")
-        if wide:
-            row += [verdict, *(_format_ends(cells, metric) for metric in metrics)]
-        else:
-            others = [format_short(cells.get((metric, "value"), nan), 2) for metric in metrics if metric != A]
-            row += [_format_ends(cells, A), verdict, *others]
-    head = ["A", "verdict", *list(SHORT.values())[1:]]
-    if wide:
-        head = ["verdict", *(WIDE[metric] for metric in metrics)]
+    add_cells = _add_wide_cells if wide else _add_short_cells
+    head = add_cells(rows, values)
     return Table((*columns, *head), rows, behind)
+
+
+def _add_wide_cells(rows: list[list[str]], values: pd.DataFrame) -> list[str]:
+    """Add to each row of a wide table the verdict and every measured metric of `WIDE`. Return their headings.
+
+    values   what `pivot_by_layer` returns, a row for each of `rows`
+    """
+    metrics = [metric for metric in WIDE if values.get((metric, "value"), pd.Series()).notna().any()]
+    for row, cells in zip(rows, values.to_dict("records"), strict=True):
+        row.append(_get_verdict(cells))
+        row += [_format_ends(cells, metric) for metric in metrics]
+    return ["verdict", *(WIDE[metric] for metric in metrics)]
+
+
+def _add_short_cells(rows: list[list[str]], values: pd.DataFrame) -> list[str]:
+    """Add to each row of a short table A with its interval, the verdict, and a few others. Return their headings.
+
+    values   what `pivot_by_layer` returns, a row for each of `rows`
+    """
+    others = {metric: label for metric, label in SHORT.items() if metric != A}
+    for row, cells in zip(rows, values.to_dict("records"), strict=True):
+        row.append(_format_ends(cells, A))
+        row.append(_get_verdict(cells))
+        # Two digits and no intervals, so that a terminal of 80 columns holds the table.
+        row += [format_short(cells.get((metric, "value"), nan), 2) for metric in others]
+    return ["A", "verdict", *others.values()]
+
+
+def _get_verdict(cells: Any) -> str:
+    """Return the verdict in a row of `pivot_by_layer`; empty if there is none."""
+    return str(cells["verdict", ""] or "")
 
 
 def _format_ends(cells: Any, metric: str) -> str:
@@ -112,13 +132,17 @@ def tabulate_attention(
     """
     from anisoscope.runs.attention import RULES, attention_heads, attention_layers, attention_table
 
-    behind = attention_heads(records) if heads else attention_layers(records, replicates)
     table = attention_table(records, heads=heads, replicates=replicates)
     if not len(table):
         return None
     # A key that is the same in every row would only take width.
     keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
-    keys += ["layer", "head"] if heads else ["layer"]
+    keys.append("layer")
+    if heads:
+        keys.append("head")
+        behind = attention_heads(records)
+    else:
+        behind = attention_layers(records, replicates)
     names = _choose_attention_columns(set(behind["metric"]), heads=heads, wide=wide)
     by_place = _group_by_place(behind, keys)
     # Column names become attributes of a row.
@@ -126,14 +150,15 @@ def tabulate_attention(
     rows = []
     for line in iter_rows(table):
         place = _read_place(line, keys)
-        cells = []
+        cells = [*place]
         for metric in names:
             # The terminal is narrow: by default only the entropy, which is compared most, has its interval.
             with_interval = wide or metric == "attention.entropy_normalised"
             cells.append(_format_measured_or_dash(by_place[place].get(metric), with_interval))
-        kinds = line.kind_of_head if heads else _list_head_kinds(line, RULES)
-        rows.append([*place, *cells, kinds])
-    return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
+        cells.append(line.kind_of_head if heads else _list_head_kinds(line, RULES))
+        rows.append(cells)
+    head = (*keys, *names.values(), "kind" if heads else "kinds")
+    return Table(head, rows, behind)
 
 
 def _read_place(row: Any, keys: Sequence[str]) -> tuple[str, ...]:

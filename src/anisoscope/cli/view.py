@@ -92,20 +92,39 @@ def show(
     if view.format == "json":
         _show_json(tables, findings, notes, more or {})
     elif view.format == "csv":
-        import pandas as pd
-
-        say(pd.concat([table.records for table in tables]).to_csv(index=False), end="")
+        _show_csv(tables)
     elif view.format == "markdown":
-        say("\n\n".join(filter(None, map(_to_markdown, tables))))
-        for finding in findings:
-            say(f"\n- {finding.text}", end="")
-        if findings:
-            say("")
+        _show_markdown(tables, findings)
     else:
-        say("\n\n".join(_to_text(table) for table in tables if table.rows))
-        if findings:
-            say("")
-            echo_wrapped("\n".join(finding.text for finding in findings))
+        _show_text(tables, findings)
+
+
+def _show_csv(tables: Sequence[Table]) -> None:
+    """Write the records of all tables to stdout as CSV."""
+    import pandas as pd
+
+    records = pd.concat([table.records for table in tables])
+    # It ends with a line break of its own.
+    say(records.to_csv(index=False), end="")
+
+
+def _show_markdown(tables: Sequence[Table], findings: "Sequence[Finding]") -> None:
+    """Write tables to stdout as Markdown, and the findings as a list."""
+    written = [_to_markdown(table) for table in tables if table.rows]
+    say("\n\n".join(written))
+    for finding in findings:
+        say(f"\n- {finding.text}", end="")
+    if findings:
+        say("")
+
+
+def _show_text(tables: Sequence[Table], findings: "Sequence[Finding]") -> None:
+    """Write tables to stdout as columns of text, then the findings."""
+    written = [_to_text(table) for table in tables if table.rows]
+    say("\n\n".join(written))
+    if findings:
+        say("")
+        echo_wrapped("\n".join(finding.text for finding in findings))
 
 
 def _show_json(
@@ -137,9 +156,7 @@ def _to_json_records(table: Table) -> list[dict[Any, Any]]:
 
 
 def _to_markdown(table: Table) -> str:
-    """Return the table as Markdown."""
-    if not table.rows:
-        return ""
+    """Return a table that has rows as Markdown."""
     rule = ["---"] * len(table.head)
     lines = []
     for row in (table.head, rule, *table.rows):
@@ -211,10 +228,7 @@ def _choose_widths(
     unfolded   numbers of columns whose cells are not folded
     width      columns of the terminal
     """
-    bodies = []
-    for column in range(len(head)):
-        lines = "\n".join(row[column] for row in rows).split("\n")
-        bodies.append(max(map(len, lines)))
+    bodies = _find_body_widths(len(head), rows)
     widths = [max(len(name), body) for name, body in zip(head, bodies, strict=True)]
     least = _find_least_widths(head, rows)
     for column in unfolded:
@@ -228,6 +242,15 @@ def _choose_widths(
         of_headings = [column for column in foldable if widths[column] > bodies[column]]
         widest = max(of_headings or foldable, key=widths.__getitem__)
         widths[widest] -= 1
+    return widths
+
+
+def _find_body_widths(n_columns: int, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column's longest cell, or line of a cell, without the heading."""
+    widths = []
+    for column in range(n_columns):
+        lines = "\n".join(row[column] for row in rows).split("\n")
+        widths.append(max(map(len, lines)))
     return widths
 
 

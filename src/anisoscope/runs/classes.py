@@ -23,7 +23,7 @@ from anisoscope.classes.pooling import (
 )
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
-from anisoscope.data.encoding import LabelledPlan, Padding, encode
+from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, choose_split, take_balanced
 from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.data.windows import check_vocabulary
@@ -62,45 +62,74 @@ def run_classes(
     loading = select_fields(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject or load_subject(job, classifier=True)
-    tokenizer, stacks = require_tokenizer(subject), list_reading_stacks(subject.model)
+    tokenizer = require_tokenizer(subject)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
+
+    # The corpus, its split, and its classes in the order of the model's.
     place = corpus_file or classes.corpus
     corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     corpus = replace(corpus, name=classes.corpus)
     trained_on = _is_trained_on(classes)
-    corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
+    corpus, split, remark = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
-    corpus, usable, warned = match_class_order(subject.config, corpus)
+    corpus, usable, warnings = match_class_order(subject.config, corpus)
+    if remark:
+        warnings = [remark, *warnings]
     encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
-    ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
-    warnings: list[str] = [
-        *filter(None, [remarks]),
-        *warned,
-        *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None)),
-    ]
-    if encoded.truncated:
-        warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
-    device = resolve_dtype_and_device(job, subject).device
+    warnings += _warn_of_encoded(encoded, tokenizer, subject.config, length)
+
+    # The batches.
     pad = choose_pad(tokenizer, subject.config, encoded.rows)
     padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
     if padding.side == "none":
         warnings.append("padding changes what the model says: only utterances of one length are looked at together")
     plan = LabelledPlan(
-        encoded, padding, batch_tokens=classes.batch_tokens, stack=stacks, device=device, classes=corpus.labels
+        encoded,
+        padding,
+        batch_tokens=classes.batch_tokens,
+        stack=list_reading_stacks(subject.model),
+        device=resolve_dtype_and_device(job, subject).device,
+        classes=corpus.labels,
     )
-    at, stack, on_reading = _find_readout(subject.model, plan, usable=usable, asked=classes.at)
-    warnings += on_reading
+
+    # Which vector is the text's: the directions of classes are made of it.
+    at, stack, notes = _find_readout(subject.model, plan, usable=usable, asked=classes.at)
+    warnings += notes
     classes = replace(classes, at=at)
-    described = corpus.described() | {"split": classes.split, "warnings": warnings}
-    panels: tuple[Panel, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
-    panels += ("class",) if "directions" in classes.parts and at is not None else ()
+    panels = _choose_panels(classes, subject.model)
     settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first")
+    job = replace(job, corpus=classes.corpus, settings=settings)
+
+    described = corpus.described() | {"split": classes.split, "warnings": warnings}
     asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
     identity = {"classes": json_roundtrip(asked_for), "labelled": corpus.fingerprint}
-    look = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
-    job = replace(job, corpus=classes.corpus, settings=settings)
-    return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
+    after_pass = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
+    reading = OpenedCorpus(plan, described, identity, after_pass.records)
+    return run(job, output, subject=subject, reading=reading, **how)
+
+
+def _warn_of_encoded(encoded: Encoded, tokenizer: Any, config: Any, length: int) -> list[str]:
+    """Return warnings on texts as tokens: ids that the model may not know, and texts that were cut.
+
+    length   at how many tokens texts were cut
+    """
+    ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
+    warnings = list(check_vocabulary(tokenizer, ids, [], getattr(config, "vocab_size", None)))
+    if encoded.truncated:
+        warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
+    return warnings
+
+
+def _choose_panels(classes: ClassesOptions, model: Any) -> tuple[Panel, ...]:
+    """Return the panels (groups of metrics) that the pass over the texts measures."""
+    panels: tuple[Panel, ...] = ("hidden",)
+    if has_attention(model):
+        panels += ("attention",)
+    # Without a token that represents the text there is no vector to take directions from.
+    if "directions" in classes.parts and classes.at is not None:
+        panels += ("class",)
+    return panels
 
 
 @dataclass(frozen=True)

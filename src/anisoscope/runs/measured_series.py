@@ -28,23 +28,33 @@ def expand_series(names: Sequence[Any]) -> list[Any]:
 
     UsageError for two such folders, for a series of several seeds, and for one that is not measured.
     """
-    folders = [name for name in names if isinstance(name, str) and (expand_home(name) / SERIES).exists()]
+    folders = [name for name in names if _is_measured_series(name)]
     if len(folders) > 1:
         # Which checkpoint belongs to which of the other series, only the user knows.
-        one, other = (_list_checkpoints(folder)[-1] for folder in folders[:2])
+        one = _list_checkpoints(folders[0])[-1]
+        other = _list_checkpoints(folders[1])[-1]
         raise UsageError(
             "one series of checkpoints",
             f"{len(folders)} ({', '.join(folders)})",
             f"name one checkpoint of each: {one} {other}",
         )
-    if not folders and len(names) == 1:
+    if len(names) == 1 and not folders:
+        # A single name cannot be compared with anything, unless it was meant as a series. A file holds vectors.
         only = names[0]
         if isinstance(only, str) and not Path(only).is_file():
             refuse_unmeasured_series(only)
     expanded: list[Any] = []
     for name in names:
-        expanded += _list_checkpoints(name) if name in folders else [name]
+        if name in folders:
+            expanded += _list_checkpoints(name)
+        else:
+            expanded.append(name)
     return expanded
+
+
+def _is_measured_series(name: Any) -> bool:
+    """Return whether a name is that of a folder with a measured series."""
+    return isinstance(name, str) and (expand_home(name) / SERIES).exists()
 
 
 def _list_checkpoints(series: str) -> list[str]:
@@ -74,8 +84,9 @@ def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[K
     names   how each run was named by the user
     """
     places = [_parse_checkpoint_folder(name) for name in names]
-    several_series = len({place[0] for place in places if place}) > 1
-    several_seeds = len({place[1] for place in places if place}) > 1
+    checkpoints = [place for place in places if place]
+    several_series = len({folder for folder, _, _ in checkpoints}) > 1
+    several_seeds = len({seed for _, seed, _ in checkpoints}) > 1
     named = []
     for kept, place in zip(runs, places, strict=True):
         if place is None:
@@ -93,8 +104,12 @@ def _parse_checkpoint_folder(name: str) -> tuple[Path, str, str] | None:
     """Return (folder of the series, `seed-S`, `step-N`) of a run folder in that of its series; None for other names."""
     path = expand_home(name)
     # The name alone may be chance: the list of the series must be there too.
-    match = _OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None
-    return (path.parent, match[1], match[2]) if match else None
+    if not (path.parent / SERIES).exists():
+        return None
+    match = _OF_CHECKPOINT.fullmatch(path.name)
+    if match is None:
+        return None
+    return path.parent, match[1], match[2]
 
 
 def refuse_unmeasured_series(name: str) -> None:

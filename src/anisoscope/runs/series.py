@@ -198,6 +198,10 @@ class _SeriesInProgress:
             for name in {SHAPE, self.marker}:
                 (folder / name).unlink(missing_ok=True)
 
+    def list_unfinished(self) -> list[Checkpoint]:
+        """Return the checkpoints whose run folder lacks the file that is written last."""
+        return [checkpoint for checkpoint, folder in self.folders.items() if not (folder / self.marker).exists()]
+
     def finish(self) -> Series:
         """Write `records.parquet` and `series.json` from the run folders, and return the series.
 
@@ -208,11 +212,14 @@ class _SeriesInProgress:
         if len(plans) > 1:
             cure = "measure checkpoints of one vocabulary as one series"
             raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
-        weights = {checkpoint: done.manifest["weights_sha256"] for checkpoint, done in runs.items()}
+        # Some published series name one set of weights twice, as two steps: a curve over them would be flat there.
+        weights: dict[Checkpoint, str] = {}
         same: dict[str, list[str]] = {}
-        for checkpoint, own in weights.items():
-            same.setdefault(own, []).append(checkpoint.subject)
-        series = Series(self.output, runs, self.skipped, [names for names in same.values() if len(names) > 1])
+        for checkpoint, done in runs.items():
+            weights[checkpoint] = done.manifest["weights_sha256"]
+            same.setdefault(weights[checkpoint], []).append(checkpoint.subject)
+        repeated = [names for names in same.values() if len(names) > 1]
+        series = Series(self.output, runs, self.skipped, repeated)
         if rank_and_world()[0] == 0:
             self._write(series, weights)
         return series
@@ -292,10 +299,12 @@ def measure_series(
     work.examine(checkpoints)
     if overwrite:
         work.delete_earlier_runs()
-    todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
-    # with nothing left to measure, nothing is downloaded, and nobody's files need be looked at
-    done = [c.subject for c in work.folders if c not in todo] if todo else []
-    shelf = _CheckpointStore([c.subject for c in todo], keep, done)
+    todo = work.list_unfinished()
+    # With nothing left to measure, nothing is downloaded, and nobody's files need be looked at.
+    done: list[str] = []
+    if todo:
+        done = [checkpoint.subject for checkpoint in work.folders if checkpoint not in todo]
+    store = _CheckpointStore([checkpoint.subject for checkpoint in todo], keep, done)
 
     def attempt(i: int, wait: bool) -> None:
         """Download checkpoint number `i` if needed and measure it, unless it is finished.
@@ -305,18 +314,22 @@ def measure_series(
 
         def make() -> None:
             """Get checkpoint `i` and measure it; meanwhile the next one is downloaded, unless `wait`."""
-            shelf.get(i, None if wait else i + 1)
+            # Waiting comes last, when the following checkpoints are measured already.
+            following = None if wait else i + 1
+            store.get(i, following)
             work.measure(todo[i], scale_progress(progress, i, len(todo), "checkpoint"))
 
-        if rank_and_world()[1] > 1:  # processes of one torchrun job measure every checkpoint together
+        if rank_and_world()[1] > 1:
+            # The processes of one torchrun job measure every checkpoint together: none may claim it alone.
             make()
         else:
             make_once(work.folders[todo[i]], make, marker=work.marker, wait=wait)
 
     try:
+        # Checkpoints that another process is measuring are put off until the others are done.
         list(visit_busy_last(range(len(todo)), attempt))
     finally:
-        shelf.close()
+        store.close()
     return work.finish()
 
 
@@ -351,13 +364,15 @@ class _CheckpointStore:
         """
         if i in self.coming or i == len(self.subjects):
             return
-        if lent := not is_on_disk(self.subjects[i]) or is_left_over(self.subjects[i]):
+        # What was on disk before belongs to the user, unless an interrupted start of ours left it there.
+        is_ours = not is_on_disk(self.subjects[i]) or is_left_over(self.subjects[i])
+        if is_ours:
             while len(self.fetched) >= self.keep:
                 old = self.fetched.pop(0)
                 delete_checkpoint(self.subjects[old])
                 del self.coming[old]
             self.fetched.append(i)
-        self.coming[i] = self.pool.submit(fetch, self.subjects[i], lent)
+        self.coming[i] = self.pool.submit(fetch, self.subjects[i], is_ours)
 
     def close(self) -> None:
         """Stop the background thread; downloads that have not begun are cancelled."""

@@ -37,23 +37,36 @@ def pivot_by_layer(
     """
     metrics = list(metrics)
     rows = _select_whole_values(select(records, site=SITES, metric=(*metrics, Q95), head=None), tokens)
+    # Step and seed are keys only if they tell rows apart: a single run has the same in all.
     is_series = rows["step"].nunique() > 1 or rows["seed"].nunique() > 1
     index = ["step", "seed"] if is_series else []
     keys = [*index, *PLACE]
-    parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}
-    columns: dict[tuple[str, str], Any] = {}
-    # A and q95 are columns even if they were not measured: the verdict reads them.
-    for metric in dict.fromkeys((*metrics, A, Q95)):
-        if metric in parts:
-            columns |= {(metric, end): parts[metric][end] for end in ENDS}
-        elif metric in (A, Q95):
-            columns |= dict.fromkeys(((metric, end) for end in ENDS), nan)
+    columns = _collect_columns(rows, metrics, keys)
     places = _sort_places(rows, [*index, "stack"])
     table = pd.DataFrame(columns, index=places.set_index(keys).index, dtype="float64")
     ends = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
     verdicts = [judge_isotropy(*row) or None for row in ends]
     table["verdict"] = pd.Series(verdicts, table.index, dtype="string")
     return table, rows
+
+
+def _collect_columns(rows: pd.DataFrame, metrics: Iterable[str], keys: list[str]) -> dict[tuple[str, str], Any]:
+    """Return {(metric, value | low | high): column}, each with the place of its layer as index.
+
+    keys   columns of `rows` that name a place
+    """
+    parts: dict[Any, pd.DataFrame] = {}
+    for metric, part in rows.groupby("metric", sort=False):
+        parts[metric] = part.drop_duplicates(keys).set_index(keys)
+    columns: dict[tuple[str, str], Any] = {}
+    # A and q95 are columns even if they were not measured: the verdict reads them.
+    for metric in dict.fromkeys((*metrics, A, Q95)):
+        is_needed = metric in (A, Q95)
+        if metric not in parts and not is_needed:
+            continue
+        for end in ENDS:
+            columns[metric, end] = parts[metric][end] if metric in parts else nan
+    return columns
 
 
 def _select_whole_values(rows: pd.DataFrame, tokens: str | None) -> pd.DataFrame:
@@ -91,10 +104,15 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
     table, _ = pivot_by_layer(records, SHORT, tokens)
     share = ("mean_cosine.top_share", "value")
     if share in table:
-        table[share] = table[share].mask(table[A, "low"].le(0) & table[A, "high"].ge(0))
+        # A share of what may be nothing says nothing.
+        includes_zero = table[A, "low"].le(0) & table[A, "high"].ge(0)
+        table[share] = table[share].mask(includes_zero)
     columns = {"A": (A, "value"), "low": (A, "low"), "high": (A, "high"), "verdict": ("verdict", "")}
-    columns |= {name: (metric, "value") for metric, name in SHORT.items() if metric != A}
-    return pd.DataFrame({name: table[key] for name, key in columns.items() if key in table}).reset_index()
+    for metric, name in SHORT.items():
+        if metric != A:
+            columns[name] = (metric, "value")
+    measured = {name: table[key] for name, key in columns.items() if key in table}
+    return pd.DataFrame(measured).reset_index()
 
 
 def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
@@ -157,11 +175,13 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
         raise UsageError("runs of one model each", f"the series {name}", "name the folders of its checkpoints")
     if len(rows):
         return rows
+    # Why there are none, the nearest reason first: another policy, one of several values, no value of whole layers.
     known = sorted(whole["metric"].unique())
     if metric in known:
         policies = " or ".join(sorted(select(whole, metric=metric)["token_policy"].dropna().unique()))
         raise UsageError(f"a token policy of {metric} in {name}", repr(tokens), f"use {policies}")
-    if values := [found for found in known if found.startswith(f"{metric}.")]:
+    values = [found for found in known if found.startswith(f"{metric}.")]
+    if values:
         raise UsageError(f"one value of {metric}", repr(metric), f"name {' or '.join(values)}")
     if metric in set(records["metric"]):
         got = f"{metric}, which is of single heads, dimensions or subsets"
@@ -198,15 +218,16 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     # The gap between the intervals, negative if they overlap.
-    gaps = (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"])
+    gap_above = rows["low_2"] - rows["high"]
+    gap_below = rows["low"] - rows["high_2"]
     parts: list[str] = []
     numbers: list[Any] = []
-    for word, gap in zip(words, gaps, strict=True):
+    for word, gap in zip(words, (gap_above, gap_below), strict=True):
         if (gap > 0).any():
             text, entries = _describe_side(gap, rows, names)
             parts.append(f"{word} {text}")
             numbers += entries
-    same = [place for place in range(len(rows)) if all(gap[place] <= 0 for gap in gaps)]
+    same = [place for place in range(len(rows)) if gap_above[place] <= 0 and gap_below[place] <= 0]
     if same:
         overlap = describe_layers(same, names) if parts else "in every layer"
         parts.append(f"intervals overlap {overlap}")
@@ -224,10 +245,15 @@ def _describe_side(gap: pd.Series, rows: pd.DataFrame, names: list[str]) -> tupl
     """
     apart = [place for place, width in enumerate(gap) if width > 0]
     widest = int(gap.argmax())
+    # A row holds both runs: the columns with `_2` become a record of the second one.
     first = rows.loc[widest]
-    second = first[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
+    of_second = [f"{name}_2" for name in ENTRIES if name not in PLACE]
+    second = first[[*PLACE, *of_second]]
     second.index = second.index.str.removesuffix("_2")
-    most = f", most at {names[widest]}" if len(apart) > 1 else ""
+    where = describe_layers(apart, names)
+    if len(apart) > 1:
+        where += f", most at {names[widest]}"
     values = f"{format_measured(second)} against {format_measured(first)}"
-    by = f"{format_short(abs(second['value'] - first['value']))} apart, at least {format_short(gap.max())}"
-    return f"{describe_layers(apart, names)}{most} ({values}: {by})", [entry(first), entry(second)]
+    distance = format_short(abs(second["value"] - first["value"]))
+    phrase = f"{where} ({values}: {distance} apart, at least {format_short(gap.max())})"
+    return phrase, [entry(first), entry(second)]
