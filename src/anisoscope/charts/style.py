@@ -284,24 +284,36 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
     if scale == "linear" or not (values > 0).any():
         return _make_linear_axis(field, title, values)
     least = float(values.min())
-    last = float(values.abs().max())
     first = 1.0
     if least >= 0:
         first = float(values[values > 0].min())
-    tenfolds = [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
-    ticks = list(tenfolds)
-    if scale == "symlog" and least <= 0:
-        ticks = [0.0, *tenfolds]
-    if least < 0:
-        ticks += [-tick for tick in tenfolds]
     # A symlog axis is linear up to this number.
     constant = first if scale == "symlog" else alt.Undefined
     return alt.X(
         f"{field}:Q",
         title=title,
         scale=alt.Scale(type=scale, nice=False, zero=False, constant=constant),
-        axis=alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True),
+        axis=alt.Axis(
+            values=_choose_ticks(values, first, scale), labelExpr="format(datum.value, '~s')", labelOverlap=True
+        ),
     )
+
+
+def _choose_ticks(values: pd.Series, first: float, scale: Scale) -> list[float]:
+    """Return the ticks of a log or symlog axis: tenfolds, with 0 and below 0 as far as there are such values.
+
+    first   the smallest tick above 0
+    """
+    least = float(values.min())
+    last = float(values.abs().max())
+    # At most twenty of them, however small the first one is.
+    tenfolds = [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
+    ticks = list(tenfolds)
+    if scale == "symlog" and least <= 0:
+        ticks.insert(0, 0.0)
+    if least < 0:
+        ticks += [-tick for tick in tenfolds]
+    return ticks
 
 
 def _make_linear_axis(field: str, title: str, values: pd.Series) -> alt.X:

@@ -121,23 +121,32 @@ def wrap_vectors(
             raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
         arrays, mask = _join_items(arrays)
     layers = _check_layers(arrays, name)
+    # All layers have the vectors of the same texts: the first one stands for all.
     first = next(iter(layers.values()))
-    count = len(first)
-    if count == 0:
+    if len(first) == 0:
         raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
     # a label belongs to a vector, and a sequence has several
     if labels is not None and first.ndim == 3:
         raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
     if mask is not None:
         mask = _check_mask(mask, first)
-    unit_numbers: Index = np.arange(count)
+    unit_numbers = _number_units(units, len(first))
     label_numbers: Index | None = None
     classes: tuple[str, ...] = ()
-    if units is not None:
-        unit_numbers, _ = _number_entries(units, count, "unit")
     if labels is not None:
-        label_numbers, classes = _number_entries(labels, count, "label")
+        label_numbers, classes = _number_entries(labels, len(first), "label")
     return VectorArrays(name, layers, unit_numbers, label_numbers, classes, mask, source or {})
+
+
+def _number_units(units: Iterable[Hashable] | None, count: int) -> Index:
+    """Return the number of each vector's or sequence's unit; without units, each is its own.
+
+    count   how many vectors or sequences there are
+    """
+    if units is None:
+        return np.arange(count)
+    numbers, _ = _number_entries(units, count, "unit")
+    return numbers
 
 
 def _check_mask(mask: Any, array: Any) -> NDArray[np.bool_]:

@@ -74,6 +74,16 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
         return
     if base == "" or find_path(name):
         return
+    _refuse_slip(name, labelled)
+    # What is left can only be a data set of the hub, which is asked later, as it takes a network.
+    require_extra("data", f"to read {name}, a data set of the hub")
+
+
+def _refuse_slip(name: str, labelled: bool) -> None:
+    """Raise CorpusError if a name that is nothing known cannot be a data set of the hub either.
+
+    It is almost the name of a known corpus, looks like a path, or is a text.
+    """
     known = [key for key, row in list_corpora().items() if _has_labels(row) == labelled]
     if _is_slip(name, known):
         raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
@@ -82,7 +92,6 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
     if len(name.split()) > 1:
         cure = "write texts into a file, one a line; in Python give a list of them"
         raise CorpusError("a file, a folder or the name of a corpus", f"the text {name[:60]!r}", cure)
-    require_extra("data", f"to read {name}, a data set of the hub")
 
 
 def _has_labels(corpus: NamedCorpus) -> bool:

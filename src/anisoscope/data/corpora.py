@@ -225,13 +225,16 @@ def resolve_corpus(name: str, modality: str, options: CorpusOptions) -> NamedCor
     hub_id, _, own_config = row.hub.partition(":")
     split = options.split or row.split
     # a name with a configuration or a revision asks for what the local copy may not be
-    copy = find_copy(name) if name == parts.id else None
-    if copy:
-        options.refuse(name, "config", "revision")
-        return find_part_of_copy(copy, modality, split, own_config)
+    if name == parts.id:
+        copy = find_copy(name)
+        if copy:
+            options.refuse(name, "config", "revision")
+            return find_part_of_copy(copy, modality, split, own_config)
     _refuse_given_twice(name, parts, options)
+    # What the user asked for goes before what the preset has.
     config = options.config or parts.config or own_config
-    return HubPart(name, modality, hub_id, config or None, split, options.revision or parts.revision, row.cure)
+    revision = options.revision or parts.revision
+    return HubPart(name, modality, hub_id, config or None, split, revision, row.cure)
 
 
 class _HubName(NamedTuple):

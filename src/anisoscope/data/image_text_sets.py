@@ -5,7 +5,7 @@ Each row is an image with its caption, or a chat with its images; what its colum
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -179,12 +179,21 @@ def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
                 yield _pack(place, row, columns)
 
     items = kept.items(stream) if kept else stream(0)
+    source = _describe_source(found, part, about)
+    return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
+
+
+def _describe_source(found: hub.HubSet, part: HubPart, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest's entry on a data set of the hub.
+
+    about   what the cache keeps about its rows
+    """
     source = {"id": found.id, "revision": part.revision, **found.notes}
     for name, value in about.items():
         # the manifest says it in its own words
         if name != "chats":
             source[name] = value
-    return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
+    return source
 
 
 def _open_encoded_set(

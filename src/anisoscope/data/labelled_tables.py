@@ -300,15 +300,16 @@ def _assign_columns(
         by_name["second"] = None
     if by_content is None or _contradict(by_name, by_content):
         by_content = {}
+    # one column cannot have two roles: what the user named is not guessed for another
+    free = {role: column for role, column in by_content.items() if column not in given.values()}
     chosen = {}
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = require_column(given[role], present, name, role)
             continue
         column = by_name[role]
-        # one column cannot have two roles: what the user named is not guessed for another
-        if column is None and by_content.get(role) not in given.values():
-            column = by_content.get(role)
+        if column is None:
+            column = free.get(role)
         if column is not None:
             chosen[role] = column
         elif role not in OPTIONAL:

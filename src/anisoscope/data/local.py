@@ -126,14 +126,10 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
     if split is None or not copy.is_dir():
         return copy
     words = _list_words_of_names(copy)
-    words_of_split = SPLIT_WORDS.get(split, {split})
-    found = []
-    for path in words:
-        # what cannot be recognised may still be the corpus
-        if words[path] & words_of_split and detect_modality(path) in (modality, None):
-            found.append(path)
+    found = _list_parts_of_split(words, split, modality)
     if config:
         of_config = [path for path in found if config in path.relative_to(copy).as_posix()]
+        # A copy of one configuration need not have its name in any path.
         found = of_config or found
     # a file in a folder of the split is part of that folder
     found = [path for path in found if not set(path.parents) & set(found)]
@@ -143,10 +139,25 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
         got = f"{len(found)}, such as {found[0].name}"
     else:
         other = _find_other_split(words)
-        if other is None:  # a copy without splits
+        if other is None:
+            # No name says which split it is: the copy has none.
             return copy
         got = f"none, but {other.name}"
     raise CorpusError(f"one file or folder of the {split} split in {copy}", got, "name the file or folder itself")
+
+
+def _list_parts_of_split(words: Mapping[Path, set[str]], split: str, modality: str) -> list[Path]:
+    """Return the files and folders whose names say that they are of a split, and that may hold the modality.
+
+    words   {path: words of its name}
+    """
+    words_of_split = SPLIT_WORDS.get(split, {split})
+    found = []
+    for path, words_of_name in words.items():
+        # what cannot be recognised may still be the corpus
+        if words_of_name & words_of_split and detect_modality(path) in (modality, None):
+            found.append(path)
+    return found
 
 
 def _list_words_of_names(folder: Path) -> dict[Path, set[str]]:

@@ -235,9 +235,11 @@ def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) 
     name      of the corpus
     options   fields of `CorpusOptions`; those that only texts have are not used
     """
+    if name in named_corpora():
+        return None
     path = find_path(name)
-    # a name without a slash is no data set of the hub
-    if name in named_corpora() or (path is None and "/" not in name):
+    if path is None and "/" not in name:
+        # a name without a slash is no data set of the hub
         return None
     if path is None or module.is_saved_set(path):
         of_sets = {option: options[option] for option in OF_SETS if option in options}

@@ -109,17 +109,19 @@ def _is_saved(folder: Path) -> bool:
 
 def _list_vector_files(folder: Path) -> list[Path]:
     """Return the files of vectors in a folder, in numerical order; empty if it is a checkpoint or holds other files."""
-    files = []
-    for file in folder.iterdir():
-        if file.is_file() and not _is_side_file(file):
-            files.append(file)
-    is_checkpoint = any(OF_MODEL.fullmatch(file.name) for file in files)
+    files = [file for file in folder.iterdir() if file.is_file() and not _is_side_file(file)]
+    # The weights of a model are tensors as well, often in files of the same kinds.
+    if any(OF_MODEL.fullmatch(file.name) for file in files):
+        return []
     kinds = {get_ending(file) for file in files}
-    if is_checkpoint or len(kinds) != 1 or kinds.pop() not in OF_FOLDERS:
+    if len(kinds) != 1:
+        return []
+    kind = kinds.pop()
+    if kind not in OF_FOLDERS:
         return []
     ordered = sorted(files, key=lambda file: natural_sort_key(file.name))
     # texts and manifests are tables too: a folder of tables holds vectors if its first one does
-    if get_ending(ordered[0]) in ARRAYS or _reads_as_vectors(ordered[0]):
+    if kind in ARRAYS or _reads_as_vectors(ordered[0]):
         return ordered
     return []
 
@@ -286,11 +288,11 @@ def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
 
 def read_content(path: Path, *, split: str | None = None) -> Content:
     """Read what a file or folder holds. CorpusError if it cannot be read."""
-    if split is not None and not _is_saved(path):
+    if _is_saved(path):
+        return _read_saved_data_set(path, split)
+    if split is not None:
         raise UsageError("--split with a data set of several splits", str(path), "leave it out")
     if path.is_dir():
-        if _is_saved(path):
-            return _read_saved_data_set(path, split)
         return _read_folder(path)
     kind = get_ending(path)
     if kind in OF_JSON:
@@ -300,6 +302,14 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
     # texts are unpacked as they are read; arrays and tables of arrow are read in place
     if path.name.lower().endswith(".gz"):
         raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
+    return _read_binary(path, kind)
+
+
+def _read_binary(path: Path, kind: str) -> Content:
+    """Read a file of arrow, PyTorch or numpy. CorpusError if it is damaged.
+
+    kind   the ending of its name
+    """
     try:
         if kind in OF_ARROW:
             return read_arrow(path)
@@ -480,10 +490,22 @@ def _iter_tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str
     elif isinstance(loaded, list | tuple) and loaded:
         if all(isinstance(item, Tensor) for item in loaded):
             yield from _iter_tensors_of_list(loaded, path, name)
-        elif isinstance(loaded[0], int | float | str | list):
-            array = np.asarray(loaded)
-            if array.dtype.kind in "iufU":  # numbers or texts
+        else:
+            array = _to_array(loaded)
+            if array is not None:
                 yield name or path.stem, array
+
+
+def _to_array(entries: Sequence[Any]) -> NDArray[Any] | None:
+    """Return a list of numbers, of texts or of such lists as an array; None for anything else."""
+    # numpy would make an array of objects out of anything: the first entry tells before it is tried.
+    if not isinstance(entries[0], int | float | str | list):
+        return None
+    array = np.asarray(entries)
+    # whole numbers, floating-point numbers and texts
+    if array.dtype.kind not in "iufU":
+        return None
+    return array
 
 
 def _to_plain_tensor(tensor: Tensor) -> Tensor:
@@ -500,19 +522,30 @@ def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> I
     CorpusError for matrices, which may be layers or sequences, and for tensors of different shapes.
     """
     shapes = {tuple(item.shape) for item in tensors}
-    n_axes = set(map(len, shapes))
-    if n_axes == {1} and len(shapes) == 1:
+    n_axes = {len(shape) for shape in shapes}
+    are_alike = len(shapes) == 1
+    if are_alike and n_axes == {1}:
         yield name or path.stem, torch.stack(list(tensors))
-    elif n_axes == {3} and len(shapes) == 1:
+    elif are_alike and n_axes == {3}:
         for number, item in enumerate(tensors):
             yield f"{name}.{number}" if name else f"layer {number}", item
-    elif n_axes == {2} and len({shape[1] for shape in shapes}) == 1:
-        got = f"a list of {len(tensors)} matrices: layers, or sequences"
-        cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
-        raise CorpusError(f"one way to read {path.name}", got, cure)
     else:
-        got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
-        raise CorpusError(f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]")
+        raise _refuse_list_of_tensors(len(tensors), shapes, path)
+
+
+def _refuse_list_of_tensors(count: int, shapes: set[tuple[int, ...]], path: Path) -> CorpusError:
+    """Return the error for a list of tensors that may mean several things, or nothing.
+
+    count    how many tensors the list has
+    shapes   the shapes that they have
+    """
+    are_matrices = all(len(shape) == 2 for shape in shapes)
+    if are_matrices and len({shape[1] for shape in shapes}) == 1:
+        got = f"a list of {count} matrices: layers, or sequences"
+        cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
+        return CorpusError(f"one way to read {path.name}", got, cure)
+    got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
+    return CorpusError(f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]")
 
 
 def _build_content(found: dict[str, Any], path: Path) -> Content:

@@ -362,7 +362,8 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
     if len(widths) > 1:
         return f"lists of {min(widths)} to {max(widths)} numbers"
     # a path ends with one `[]` for each level of lists around the numbers, below the objects that hold them
-    levels = path[len(path.rstrip("[]")) :].count("[]")
+    brackets = path[len(path.rstrip("[]")) :]
+    levels = brackets.count("[]")
     above = len(members[0].places) - levels
     kept = _find_levels(members, above, levels)
     groups = _group_members(members, above, kept)
@@ -370,14 +371,15 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
     is_one_list = above == 0 and len(kept) == 1
     if not kept or each_is_alone or is_one_list:
         return _stack_rows(members)
-    if len(kept) == 1:
-        # an object with several vectors: rows of their own, or the tokens of one sequence, as their name says
-        name = _name_path(path).rpartition(".")[2].lower()
-        if name in PRECISIONS or SEVERAL.fullmatch(name):
-            return _stack_rows(members)
-        if not OF_TOKENS.fullmatch(name):
-            return "several vectors in a record: call them embeddings, or token_embeddings"
-    return _stack_sequences(groups)
+    if len(kept) > 1:
+        return _stack_sequences(groups)
+    # An object with several vectors: the tokens of one sequence, or rows of their own, as their name says.
+    name = _name_path(path).rpartition(".")[2].lower()
+    if name in PRECISIONS or SEVERAL.fullmatch(name):
+        return _stack_rows(members)
+    if OF_TOKENS.fullmatch(name):
+        return _stack_sequences(groups)
+    return "several vectors in a record: call them embeddings, or token_embeddings"
 
 
 def _group_members(members: list[FoundVectors], above: int, kept: list[int]) -> list[list[FoundVectors]]:
@@ -475,18 +477,26 @@ def _turn_objects_to_records(value: dict[str, dict[str, Any]], file: str) -> Any
     outer_keys = list(value)
     first = value[outer_keys[0]]
     inner_keys = list(first)
-    rows_inside, rows_outside = _are_rows(inner_keys), _are_rows(outer_keys)
+    rows_inside = _are_rows(inner_keys)
+    rows_outside = _are_rows(outer_keys)
     if rows_inside and rows_outside:
         raise _refuse_nested_objects(file)
-    if rows_inside:  # orient="columns", which to_json writes unless asked
+    if rows_inside:
+        # {column: {row: value}}: orient="columns", which to_json of pandas writes by default
         return [{key: value[key][row] for key in outer_keys} for row in inner_keys]
-    are_numbered = len(inner_keys) > 1 and all(map(NUMBERED.fullmatch, inner_keys))
-    holds_lists = any(isinstance(item, list) for item in first.values())
-    if rows_outside or holds_lists or are_numbered:  # orient="index"
+    if rows_outside or _looks_like_record(first):
+        # {row: {column: value}}: orient="index"
         return [{"key": key} | value[key] for key in outer_keys]
     if _hold_numbers_only(value.values()):
         raise _refuse_nested_objects(file)
     return value
+
+
+def _looks_like_record(item: dict[str, Any]) -> bool:
+    """Return whether an object is a row of a table: it has a vector, as a list or in numbered columns."""
+    if any(isinstance(entry, list) for entry in item.values()):
+        return True
+    return len(item) > 1 and all(map(NUMBERED.fullmatch, item))
 
 
 def _hold_numbers_only(items: Iterable[dict[str, Any]]) -> bool:
@@ -553,12 +563,15 @@ def _make_columns(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
 def _make_column(entries: list[Any]) -> NDArray[Any]:
     """Return an array of the entries of one column: numbers, true/false or texts. None counts as missing."""
     present = [entry for entry in entries if entry is not None]
-    n_booleans = sum(isinstance(entry, bool) for entry in present)
-    if present and n_booleans == len(present):
+    if not present:
+        return np.array(entries, object)
+    # Python counts a boolean as a whole number, so that a mixed column would become one of numbers.
+    are_booleans = [isinstance(entry, bool) for entry in present]
+    if all(are_booleans):
         # what is missing counts as false
         return np.array(list(map(bool, entries)))
-    # Python counts a boolean as a whole number
-    if present and not n_booleans and all(isinstance(entry, int | float) for entry in present):
+    are_numbers = all(isinstance(entry, int | float) for entry in present)
+    if are_numbers and not any(are_booleans):
         numbers = _to_numbers(entries)
         if numbers is not None:
             return numbers

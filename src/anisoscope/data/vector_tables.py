@@ -594,14 +594,24 @@ def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int
     if not filled or not all(re.fullmatch(r"\d+", cell) for cell in written):
         return False
     numbers = list(map(int, written))
-    counts_columns = numbers in (list(range(len(numbers))), list(range(1, len(numbers) + 1)))
     with_decimals = [_has_decimals(below, place) for place in filled]
-    if counts_columns and any(with_decimals):
-        return True
+    if _counts_up(numbers):
+        if any(with_decimals):
+            return True
+        # Whole numbers below too: the row may be one of them.
+        _require_single_number(filled, first, path)
+        return False
     are_different = len(set(numbers)) == len(numbers)
-    if counts_columns or (are_different and all(with_decimals)):
+    if are_different and all(with_decimals):
+        # Different whole numbers over decimals only: names such as years, or a vector that happens to have no decimals.
         _require_single_number(filled, first, path)
     return False
+
+
+def _counts_up(numbers: list[int]) -> bool:
+    """Return whether numbers count columns, from 0 or from 1."""
+    first = numbers[0]
+    return first in (0, 1) and numbers == list(range(first, first + len(numbers)))
 
 
 def _require_single_number(filled: list[int], first: list[str], path: Path) -> None:

@@ -259,18 +259,25 @@ def _name_head(row: pd.Series, heads: pd.DataFrame) -> str:
 def list_notices(manifest: Mapping[str, Any]) -> list[str]:
     """List the warnings of a run, and vectors left out that no warning mentions."""
     warnings = [str(text) for text in manifest.get("warnings") or ()]
-    listed = " ".join(warnings)
+    # A warning that names a site already says how many were left out there.
+    mentioned = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
-        zero = int(counts.get("zero") or 0)
-        broken = int(counts.get("nonfinite") or 0)
-        parts = []
-        if zero:
-            parts.append(count_noun(zero, "zero vector"))
-        if broken:
-            parts.append(count_noun(broken, "vector") + " with NaN or Inf")
-        if parts and site not in listed:
-            warnings.append(f"{' and '.join(parts)} left out at {site}")
+        left_out = _describe_left_out(counts)
+        if left_out and site not in mentioned:
+            warnings.append(f"{left_out} left out at {site}")
     return warnings
+
+
+def _describe_left_out(counts: Mapping[str, Any]) -> str:
+    """Say how many vectors of a site were zero, and how many not finite; empty if there were none."""
+    zero = int(counts.get("zero") or 0)
+    broken = int(counts.get("nonfinite") or 0)
+    parts = []
+    if zero:
+        parts.append(count_noun(zero, "zero vector"))
+    if broken:
+        parts.append(count_noun(broken, "vector") + " with NaN or Inf")
+    return " and ".join(parts)
 
 
 def _list_provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

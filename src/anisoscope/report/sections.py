@@ -190,17 +190,22 @@ def tabulate_extremes(results: Results, entry: Entry) -> PageTable | None:
     sinks = sinks_table(results.records, replicates=results.replicates)
     if activations.empty and sinks.empty:
         return None
-    cells_at = _collect_extremes(activations, sinks, results.manifest.get("tokens") or {})
-    measured = {name for cells in cells_at.values() for name in cells}
+    tokens = results.manifest.get("tokens") or {}
+    cells_at = _collect_extremes(activations, sinks, tokens)
+    measured: set[str] = set()
+    for cells in cells_at.values():
+        measured.update(cells)
     columns = [name for name in OF_EXTREMES if name in measured]
-    stacks = {stack for stack, _, _ in cells_at}
+    several_stacks = len({stack for stack, _, _ in cells_at}) > 1
     rows = []
-    for stack, layer, what in sorted(cells_at):
+    for place in sorted(cells_at):
+        stack, layer, what = place
         name = f"layer {layer} {what}".strip()
-        if len(stacks) > 1:
+        if several_stacks:
             name = f"{stack} {name}"
-        rows.append(_build_row(name, cells_at[stack, layer, what], columns))
-    return PageTable(results.put_in_words(entry["caption"]), ("layer", *columns), tuple(rows))
+        rows.append(_build_row(name, cells_at[place], columns))
+    caption = results.put_in_words(entry["caption"])
+    return PageTable(caption, ("layer", *columns), tuple(rows))
 
 
 def _collect_extremes(
