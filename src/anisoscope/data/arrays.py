@@ -112,13 +112,11 @@ def wrap_vectors(
 
     UsageError if these do not fit together.
     """
-    are_items = isinstance(arrays, Iterator)
-    if are_items:
+    is_generator = isinstance(arrays, Iterator)
+    if is_generator:
         arrays = list(arrays)
-    if are_items or _are_ragged(arrays):
-        if mask is not None:
-            cure = "leave it out: the lengths say which tokens are real"
-            raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
+    if is_generator or _are_ragged(arrays):
+        _refuse_mask_of_items(mask)
         arrays, mask = _join_items(arrays)
     layers = _check_layers(arrays, name)
     # All layers have the vectors of the same texts: the first one stands for all.
@@ -136,6 +134,13 @@ def wrap_vectors(
     if labels is not None:
         label_numbers, classes = _number_entries(labels, len(first), "label")
     return VectorArrays(name, layers, unit_numbers, label_numbers, classes, mask, source or {})
+
+
+def _refuse_mask_of_items(mask: Any) -> None:
+    """Raise UsageError if a mask was given for sequences that are not padded."""
+    if mask is not None:
+        cure = "leave it out: the lengths say which tokens are real"
+        raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
 
 
 def _number_units(units: Iterable[Hashable] | None, count: int) -> Index:

@@ -591,9 +591,20 @@ def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int
     if not all(map(is_number, written)):
         return True
     # decimals are a vector; whole numbers may be names, as pandas writes them (0, 1, 2 …), or a vector
-    if not filled or not all(re.fullmatch(r"\d+", cell) for cell in written):
+    are_whole = all(re.fullmatch(r"\d+", cell) for cell in written)
+    if not filled or not are_whole:
         return False
-    numbers = list(map(int, written))
+    return _are_numbers_names(first, below, filled, path)
+
+
+def _are_numbers_names(first: list[str], below: list[list[str]], filled: list[int], path: Path) -> bool:
+    """Return whether whole numbers in the first row name columns. CorpusError if they may be a vector as well.
+
+    first    cells of the first row
+    below    cells of the rows below it
+    filled   the columns with numbers
+    """
+    numbers = [int(first[place]) for place in filled]
     with_decimals = [_has_decimals(below, place) for place in filled]
     if _counts_up(numbers):
         if any(with_decimals):

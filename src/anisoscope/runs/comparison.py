@@ -345,15 +345,11 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     """
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
-    # A difference without an interval is neither higher nor lower: comparing with NaN is False.
-    unclear = [one for one in differences if not (one.low > 0 or one.high < 0)]
-    if metric == A:
-        clear = {"more anisotropic": higher, "less anisotropic": lower}
-    else:
-        clear = {"higher": higher, "lower": lower}
+    unclear = [one for one in differences if not _is_clear(one)]
+    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     parts = []
     numbers: list[dict[str, Any]] = []
-    for word, own in clear.items():
+    for word, own in zip(words, (higher, lower), strict=True):
         if not own:
             continue
         top = max(own, key=lambda one: abs(one.value))
@@ -362,6 +358,11 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     if unclear:
         parts.append(f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+
+
+def _is_clear(one: Difference) -> bool:
+    """Return whether the interval of a difference excludes zero; not if it has none: comparing with NaN is False."""
+    return one.low > 0 or one.high < 0
 
 
 def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[Difference], paired: str) -> str:

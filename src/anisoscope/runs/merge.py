@@ -195,16 +195,12 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     files: dict[str, str] = {}
     for part, manifest in zip(parts, manifests, strict=True):
         corpus = manifest["corpus"]
-        if corpus.get("documents") != first.get("documents"):
-            got = f"{first.get('documents')} in {parts[0].folder} and {corpus.get('documents')} in {part.folder}"
-            raise MeasureError(
-                "documents that are told apart by one rule", got, "measure all with the same --documents"
-            )
-        twice = [name for name, content in corpus["files"].items() if content in owner]
-        if twice:
-            other = owner[corpus["files"][twice[0]]]
-            got = f"{_name_some(twice)} of {part.folder}, whose content is in {other} too"
-            raise MeasureError("runs that have no file in common", got, "name each run once, and each file in one run")
+        rule, rule_of_first = corpus.get("documents"), first.get("documents")
+        if rule != rule_of_first:
+            got = f"{rule_of_first} in {parts[0].folder} and {rule} in {part.folder}"
+            cure = "measure all with the same --documents"
+            raise MeasureError("documents that are told apart by one rule", got, cure)
+        _refuse_files_of_others(part, corpus["files"], owner)
         for name, content in corpus["files"].items():
             owner[content] = part.folder
             files[_find_free_name(name, files, part)] = content
@@ -220,6 +216,19 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     # The path of the first run's file is not that of the whole.
     whole.pop("path", None)
     return whole
+
+
+def _refuse_files_of_others(part: RunFolder, files: Mapping[str, str], owner: Mapping[str, Path]) -> None:
+    """Raise MeasureError if a run read files whose content another run read.
+
+    files   {name of a file of the run: hash of its content}
+    owner   {hash: folder of the other run that read it}
+    """
+    twice = [name for name, content in files.items() if content in owner]
+    if twice:
+        other = owner[files[twice[0]]]
+        got = f"{_name_some(twice)} of {part.folder}, whose content is in {other} too"
+        raise MeasureError("runs that have no file in common", got, "name each run once, and each file in one run")
 
 
 def _find_free_name(name: str, taken: Mapping[str, str], part: RunFolder) -> str:

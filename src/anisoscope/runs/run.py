@@ -288,12 +288,7 @@ def _measure_share(
     plan = reading.plan
     own_state = target.state_path(rank)
 
-    # An interrupted run may have had another number of processes: the first one takes over what they all measured.
-    held: frozenset[int] = frozenset()
-    if is_first:
-        held = take_over_states(target.states(), job.settings, plan.fingerprint, own_state)
-    held = broadcast_from_first(held)
-
+    held = _take_over_interrupted(target, job, plan)
     todo = [batch for batch in _list_batches_of_shard(job, reading) if batch not in held]
     reads_all = reads_same_batches(subject.model)
     share = frozenset(todo if reads_all else todo[rank::world])
@@ -317,6 +312,18 @@ def _measure_share(
     if reading.more is not None or is_exchanged:
         part.save(own_state)
     return part
+
+
+def _take_over_interrupted(target: RunFolder, job: Job, plan: BatchPlan) -> frozenset[int]:
+    """Return the batches that an interrupted run measured, whose sums process 0 goes on with. All processes must call
+    it.
+    """
+    rank, _ = rank_and_world()
+    held: frozenset[int] = frozenset()
+    if rank == 0:
+        # There may have been another number of processes: the first one takes over what they all measured.
+        held = take_over_states(target.states(), job.settings, plan.fingerprint, target.state_path(rank))
+    return broadcast_from_first(held)
 
 
 def _list_batches_of_shard(job: Job, reading: OpenedCorpus) -> range:
@@ -435,8 +442,7 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
     if isinstance(of_both, str) or reads_images_and_texts(of_both):
         with_images = open_texts_with_images(corpus, subject.model, of_both, **reading)
         if with_images is not None:
-            if job.to_merge:
-                raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
+            _refuse_to_merge_images(job)
             return with_images
         if reads_images_and_texts(processor):
             # The corpus has texts alone, which the processor's own tokenizer reads.
@@ -452,6 +458,12 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
         # Its `forward` may lack an input of the corpus, which is better found before the pass than in it.
         plan.call = check_called_by_name(subject.model, plan[0].inputs)
     return plan, described
+
+
+def _refuse_to_merge_images(job: Job) -> None:
+    """Raise UsageError if a corpus of images with texts is to be merged: only files of texts can be."""
+    if job.to_merge:
+        raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
 
 
 def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
