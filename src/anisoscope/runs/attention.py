@@ -72,15 +72,22 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
     Layers also have the number of `heads`, and of heads of each kind (`sink heads`, …); heads have `head` and `kind of
     head`. Empty if attention was not measured.
     """
-    rows = attention_heads(records) if heads else attention_layers(records, replicates)
+    if heads:
+        rows = attention_heads(records)
+        index = [*INDEX, "head"]
+        names = VALUES
+    else:
+        rows = attention_layers(records, replicates)
+        index = INDEX
+        names = VALUES | OF_LAYERS
     if not len(rows):
         return pd.DataFrame(columns=INDEX)
-    index = [*INDEX, "head"] if heads else INDEX
     wide = rows.pivot_table(index=index, columns="metric", values="value", aggfunc="first", sort=True)
-    names = VALUES if heads else VALUES | OF_LAYERS
-    table = wide[[metric for metric in VALUES if metric in wide]].rename(columns=names).rename_axis(columns=None)
-    entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(index)
+    measured = [metric for metric in VALUES if metric in wide]
+    # The pivot leaves the name `metric` over the columns, which would be printed.
+    table = wide[measured].rename(columns=names).rename_axis(columns=None)
     if "entropy" in table:
+        entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(index)
         table.insert(1, "low", entropy["low"].reindex(table.index))
         table.insert(2, "high", entropy["high"].reindex(table.index))
     if heads:
@@ -111,14 +118,16 @@ def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
     """Count the heads of each (stack, kind, layer): `heads` in all, and how many each rule names, by the rule's
     name.
     """
-    rows = attention_heads(records)
-    found: dict[tuple[Any, ...], dict[str, int]] = {}
-    for row in iter_rows(rows.drop_duplicates([*INDEX, "head"])):
-        counts = found.setdefault(_place(row), dict.fromkeys(("heads", *(rule.name for rule in RULES)), 0))
-        counts["heads"] += 1
+    names = ["heads", *(rule.name for rule in RULES)]
+    # A head has a record for each metric, and is counted once.
+    heads = attention_heads(records).drop_duplicates([*INDEX, "head"])
+    counts: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in iter_rows(heads):
+        of_layer = counts.setdefault(_place(row), dict.fromkeys(names, 0))
+        of_layer["heads"] += 1
     for rule, row in _select_named_heads(records):
-        found[_place(row)][rule.name] += 1
-    return found
+        counts[_place(row)][rule.name] += 1
+    return counts
 
 
 def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> pd.DataFrame:
@@ -127,7 +136,10 @@ def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> 
     replicates   each record's value with one group of units left out [record, group]; None: there are no intervals
     """
     rows = attention_heads(records)
-    left_out = None if replicates is None or len(replicates) != len(records) else replicates[rows.index.to_numpy()]
+    left_out = None
+    # Replicates of other records (some were filtered, or merged) do not belong to these rows.
+    if replicates is not None and len(replicates) == len(records):
+        left_out = replicates[rows.index.to_numpy()]
     means, _ = average_heads(rows, left_out)
     return means
 
@@ -142,7 +154,10 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
         by_rule.setdefault(rule.name, []).append(row)
     several = rows["kind"].nunique() > 1 or rows["stack"].nunique() > 1
     for (stack, kind), part in rows.groupby(["stack", "kind"], sort=False):
-        before = f"{str(stack).capitalize()}, {kind}-attention: " if several else ""
+        # Stack and kind are named only if there are several to tell apart.
+        before = ""
+        if several:
+            before = f"{str(stack).capitalize()}, {kind}-attention: "
         yield from _iter_findings(part, stack, kind, by_rule, before)
 
 
@@ -154,19 +169,22 @@ def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, befo
     before    the words that begin each sentence
     """
     count = len(part[["layer", "head"]].drop_duplicates())
-    ordinary = True
+    are_ordinary = True
     for rule in RULES:
         found = [row for row in by_rule.get(rule.name, []) if (row.stack, row.kind) == (stack, kind)]
         if not found:
             continue
-        ordinary = False
+        are_ordinary = False
         where = describe_layer_numbers([int(row.layer) for row in found])
-        numbers = tuple(entry(row) for row in found[:10])
         text = f"{before}{len(found)} of {count_noun(count, 'head')} {rule.several}, {where}."
+        # A large model has hundreds of such heads; the finding keeps the records of the first ones.
+        numbers = tuple(entry(row) for row in found[:10])
         yield Finding(f"attention_{rule.name.replace('-', '_')}", text, numbers)
-    if ordinary:
+    if are_ordinary:
         entropy = part[part["metric"].eq("attention.entropy_normalised")]["value"]
-        mean = f" (mean normalised entropy {format_short(float(entropy.mean()))})" if len(entropy) else ""
+        mean = ""
+        if len(entropy):
+            mean = f" (mean normalised entropy {format_short(float(entropy.mean()))})"
         text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite{mean}."
         yield Finding("attention_ordinary", text)
     yield from _describe_centring(part, before)
@@ -181,21 +199,20 @@ def _describe_centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
     rises = part[part["metric"].eq("centred_attention.query_rise") & part["low"].notna()]
     if not len(rises):
         return
+    line = f"{format_short(CHANGED, 1)} nats"
+    # The whole interval must lie beyond the line, on either side.
     changed = [row for row in iter_rows(rises) if row.low > CHANGED or row.high < -CHANGED]
     if changed:
         top = max(changed, key=lambda row: abs(row.value))
-        text = f"{before}Centring the queries would change attention in {count_noun(len(changed), 'head')}"
-        text += (
-            f" (entropy by more than {format_short(CHANGED, 1)} nats), "
-            f"{describe_layer_numbers([int(row.layer) for row in changed])};"
-        )
+        heads = count_noun(len(changed), "head")
+        layers = describe_layer_numbers([int(row.layer) for row in changed])
+        text = f"{before}Centring the queries would change attention in {heads}"
+        text += f" (entropy by more than {line}), {layers};"
         text += f" most in head {int(top.head)} of layer {int(top.layer)}: {format_short(top.value, 2)} nats."
         yield Finding("attention_centring", text, (entry(top),))
     elif (rises["high"] < CHANGED).all() and (rises["low"] > -CHANGED).all():
-        text = (
-            f"{before}Centring the queries would change the entropy of no "
-            f"head by {format_short(CHANGED, 1)} nats or more."
-        )
+        # That nothing changes is a finding only if every interval lies within both lines.
+        text = f"{before}Centring the queries would change the entropy of no head by {line} or more."
         yield Finding("attention_centring", text)
 
 
@@ -205,16 +222,18 @@ def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
     Query-key cosines are those of raw queries and keys under the first token policy (which tokens count). The index of
     the result is each record's row number.
     """
+    # The row number is where the replicates of a record are.
     records = records.reset_index(drop=True)
     rows = select(records, metric=tuple(VALUES), component=None)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
     if rows["step"].nunique() > 1:
         rows = rows[rows["step"].eq(rows["step"].max()).fillna(False)]
+    # Unlike attention, these cosines are measured at several sites and under every policy: one of each is taken.
     of_pairs = rows["metric"].eq("query_key.cosine")
     if of_pairs.any():
-        first = rows.loc[of_pairs, "token_policy"].iloc[0]
-        raw = rows["site"].eq("query.raw") & rows["token_policy"].eq(first)
-        rows = rows[~of_pairs | raw.fillna(False)]
+        policy = rows.loc[of_pairs, "token_policy"].iloc[0]
+        is_raw = rows["site"].eq("query.raw") & rows["token_policy"].eq(policy)
+        rows = rows[~of_pairs | is_raw.fillna(False)]
     return rows.sort_values([*INDEX, "head"], kind="stable")
 
 
@@ -223,14 +242,18 @@ def _select_named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
 
     The whole interval of the record must lie beyond the threshold of the rule.
     """
-    found = []
+    named = []
     rows = attention_heads(records)
     for rule in RULES:
-        for row in iter_rows(rows[rows["metric"].eq(rule.metric)]):
-            beyond = row.low > rule.line if rule.above else row.high < rule.line
-            if pd.notna(row.low) and pd.notna(row.high) and beyond:
-                found.append((rule, row))
-    return found
+        of_rule = rows[rows["metric"].eq(rule.metric)]
+        for row in iter_rows(of_rule):
+            # Without an interval nothing is judged.
+            if pd.isna(row.low) or pd.isna(row.high):
+                continue
+            is_beyond = row.low > rule.line if rule.above else row.high < rule.line
+            if is_beyond:
+                named.append((rule, row))
+    return named
 
 
 def _place(row: Any) -> tuple[Any, ...]:

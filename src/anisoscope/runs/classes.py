@@ -76,22 +76,8 @@ def run_classes(
     corpus, usable, warnings = match_class_order(subject.config, corpus)
     if remark:
         warnings = [remark, *warnings]
-    encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
-    warnings += _warn_of_encoded(encoded, tokenizer, subject.config, length)
-
-    # The batches.
-    pad = choose_pad(tokenizer, subject.config, encoded.rows)
-    padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
-    if padding.side == "none":
-        warnings.append("padding changes what the model says: only utterances of one length are looked at together")
-    plan = LabelledPlan(
-        encoded,
-        padding,
-        batch_tokens=classes.batch_tokens,
-        stack=list_reading_stacks(subject.model),
-        device=resolve_dtype_and_device(job, subject).device,
-        classes=corpus.labels,
-    )
+    plan, cautions = _plan_batches(subject, job, corpus, classes, usable)
+    warnings += cautions
 
     # Which vector is the text's: the directions of classes are made of it.
     at, stack, notes = _find_readout(subject.model, plan, usable=usable, asked=classes.at)
@@ -107,6 +93,32 @@ def run_classes(
     after_pass = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
     reading = OpenedCorpus(plan, described, identity, after_pass.records)
     return run(job, output, subject=subject, reading=reading, **how)
+
+
+def _plan_batches(
+    subject: Subject, job: Job, corpus: LabelledCorpus, classes: ClassesOptions, usable: bool
+) -> tuple[LabelledPlan, list[str]]:
+    """Return (the batches of the chosen split, warnings on texts as tokens and on padding).
+
+    usable   whether the model's classification head can be used: then the padding must not change its decisions
+    """
+    tokenizer = subject.processor
+    length = classes.max_length or 0
+    encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
+    warnings = _warn_of_encoded(encoded, tokenizer, subject.config, length)
+    pad = choose_pad(tokenizer, subject.config, encoded.rows)
+    padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
+    if padding.side == "none":
+        warnings.append("padding changes what the model says: only utterances of one length are looked at together")
+    plan = LabelledPlan(
+        encoded,
+        padding,
+        batch_tokens=classes.batch_tokens,
+        stack=list_reading_stacks(subject.model),
+        device=resolve_dtype_and_device(job, subject).device,
+        classes=corpus.labels,
+    )
+    return plan, warnings
 
 
 def _warn_of_encoded(encoded: Encoded, tokenizer: Any, config: Any, length: int) -> list[str]:

@@ -61,6 +61,20 @@ def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+ACTIVATION_LABELS: dict[tuple[str, str | None], str] = {
+    ("massive.largest", "1"): "largest",
+    ("massive.largest_dimension", "1"): "dimension",
+    ("massive.largest_position", "1"): "position",
+    ("massive.largest_token", "1"): "token",
+    ("massive.over_median", None): "medians",
+    ("massive.rate", None): "massive",
+    ("kurtosis.largest", None): "kurtosis",
+    ("kurtosis.dimension", None): "kurtosis dimension",
+    ("matrix_entropy", None): "matrix entropy",
+}
+"""Columns of the table of activations, by metric and component."""
+
+
 def activations_table(records: pd.DataFrame) -> pd.DataFrame:
     """Return a table of extreme activations, one row per layer.
 
@@ -71,30 +85,23 @@ def activations_table(records: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["head"].isna()]
     if not len(rows):
         return pd.DataFrame(columns=["stack", "layer", "site"])
-    columns = {
-        ("massive.largest", "1"): "largest",
-        ("massive.largest_dimension", "1"): "dimension",
-        ("massive.largest_position", "1"): "position",
-        ("massive.largest_token", "1"): "token",
-        ("massive.over_median", None): "medians",
-        ("massive.rate", None): "massive",
-        ("kurtosis.largest", None): "kurtosis",
-        ("kurtosis.dimension", None): "kurtosis dimension",
-        ("matrix_entropy", None): "matrix entropy",
-    }
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_place: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in iter_rows(rows):
         component = None if pd.isna(row.component) else row.component
-        if (row.metric, component) in columns:
-            found.setdefault((row.stack, row.layer, row.site), {})[columns[row.metric, component]] = row.value
-    table = pd.DataFrame(found.values(), columns=list(columns.values()))
+        label = ACTIVATION_LABELS.get((row.metric, component))
+        if label is not None:
+            by_place.setdefault((row.stack, row.layer, row.site), {})[label] = row.value
+    table = pd.DataFrame(by_place.values(), columns=list(ACTIVATION_LABELS.values()))
     table = table.dropna(axis=1, how="all")
+    # Records hold every value as a float.
     for name in ("dimension", "position", "token", "kurtosis dimension"):
         if name in table:
             table[name] = table[name].astype("Int64")
-    places = pd.DataFrame(list(found), columns=["stack", "layer", "site"])
+    places = pd.DataFrame(list(by_place), columns=["stack", "layer", "site"])
     table = pd.concat([places, table], axis=1)
-    order = table.assign(last=table["site"].eq("final")).sort_values(["stack", "layer", "last"], kind="stable")
+    # The final norm comes after the last layer.
+    keys = table.assign(last=table["site"].eq("final"))
+    order = keys.sort_values(["stack", "layer", "last"], kind="stable")
     return table.loc[order.index].reset_index(drop=True)
 
 
@@ -109,10 +116,12 @@ def sinks_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array
     index = [*PLACE, "head"] if heads else PLACE
     if not len(behind):
         return pd.DataFrame(columns=index)
-    table = behind.pivot_table(index=index, columns="label", values="value", aggfunc="first", sort=True)
-    rates = behind[behind["label"].eq("sink rate")].set_index(index)
-    table = table[[label for label in SINK_LABELS.values() if label in table]].rename_axis(columns=None)
+    wide = behind.pivot_table(index=index, columns="label", values="value", aggfunc="first", sort=True)
+    measured = [label for label in SINK_LABELS.values() if label in wide]
+    # The pivot leaves the name `label` over the columns, which would be printed.
+    table = wide[measured].rename_axis(columns=None)
     if "sink rate" in table:
+        rates = behind[behind["label"].eq("sink rate")].set_index(index)
         table.insert(1, "low", rates["low"].reindex(table.index))
         table.insert(2, "high", rates["high"].reindex(table.index))
     return table.reset_index()
@@ -143,24 +152,28 @@ def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array |
     The column `label` names the table's column. replicates: each record's value with one group of units left out
     [record, group]; without them means over heads have no interval.
     """
+    # The row number is where the replicates of a record are.
     records = records.reset_index(drop=True)
     rows = extreme_rows(records)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
-    keys = zip(rows["metric"], rows["component"].astype(object).where(rows["component"].notna(), None), strict=True)
+    components = rows["component"].astype(object).where(rows["component"].notna(), None)
+    keys = zip(rows["metric"], components, strict=True)
     rows = rows.assign(label=[SINK_LABELS.get(key, "") for key in keys])
     rows = rows[rows["label"].ne("")]
     if heads or not len(rows):
         return rows.sort_values([*PLACE, "head"], kind="stable")
     parts = []
-    ends = rows["label"].isin(OF_ENDS)
-    mean_of = rows[~ends]
-    if len(mean_of):
+    is_end = rows["label"].isin(OF_ENDS)
+    averaged = rows[~is_end]
+    if len(averaged):
         left_out = None
+        # Replicates of other records (some were filtered, or merged) do not belong to these rows.
         if replicates is not None and len(replicates) == len(records):
-            left_out = replicates[mean_of.index.to_numpy()]
-        means, _ = average_heads(mean_of, left_out)
+            left_out = replicates[averaged.index.to_numpy()]
+        means, _ = average_heads(averaged, left_out)
         parts.append(means)
-    for label, part in rows[ends].groupby("label", sort=False):
+    # Of logits and norms the extreme head counts, which a mean over heads would hide.
+    for label, part in rows[is_end].groupby("label", sort=False):
         order = part.sort_values("value", ascending=OF_ENDS[str(label)] == "min", kind="stable")
         of_layer = order.drop_duplicates(PLACE).copy()
         of_layer["head"] = pd.NA
@@ -208,11 +221,12 @@ def _describe_massive(rows: pd.DataFrame, before: str, words: Mapping[str, str])
     top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
     here = select(rows, layer=top.layer, site=top.site)
     where = f"The largest coordinate is {format_number(top.value)} {at_layer(top)}, {_place_of(here, words)}."
-    ratios = iter_rows(select(here, metric="massive.over_median"))
+    ratios = iter_rows(select(here, metric="massive.over_median"))[:1]
+    # A median of zero gives no finite ratio.
     if ratios and math.isfinite(ratios[0].value):
         times = format_number(ratios[0].value)
         where += f" On average, the largest coordinate of a sequence there is {times} times the median size."
-    numbers = (entry(top), *map(entry, [*ratios[:1], *found[:10]]))
+    numbers = tuple(entry(row) for row in (top, *ratios, *found[:10]))
     if not found:
         text = f"{before}No massive activation ({LIMITS}). {where}"
         yield Finding("massive_none", text, numbers)
@@ -232,15 +246,19 @@ def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
     """
     found: dict[str, int] = {}
     for name in ("dimension", "position", "token"):
-        row = iter_rows(select(here, metric=f"massive.largest_{name}", component="1"))
-        if row and row[0].value >= 0:
-            found[name] = int(row[0].value)
+        rows = iter_rows(select(here, metric=f"massive.largest_{name}", component="1"))
+        # A negative number means that it is not known.
+        if rows and rows[0].value >= 0:
+            found[name] = int(rows[0].value)
     parts = []
     if "dimension" in found:
         parts.append(f"dimension {found['dimension']}")
     if "position" in found:
+        position = f"position {found['position']}"
         word = words.get(str(found.get("token", -1)))
-        parts.append(f"position {found['position']}" + (f" (‘{word}’)" if word else ""))
+        if word:
+            position += f" (‘{word}’)"
+        parts.append(position)
     return ", ".join(parts)
 
 
@@ -271,29 +289,40 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     rates = rates[rates["low"].notna()]
     if not len(rates):
         return
-    count = len(rates)
-    found = iter_rows(rates[rates["low"].gt(MOST)])
-    numbers = tuple(map(entry, found[:10]))
     first = select(rows, metric="sinks.first_rate", component=LINE)["value"].mean()
     first_rate = ""
     if np.isfinite(first):
         first_rate = f" Over all heads, the sink rate of the first token is {format_short(float(first))}."
+    found = iter_rows(rates[rates["low"].gt(MOST)])
     if not found:
         text = f"{before}No head has a sink: no key gets more than {LINE} of attention in most sequences.{first_rate}"
         yield Finding("sinks_none", text)
         return
-    places: dict[str, int] = {}
+    where = _describe_kinds_of_keys(rows, found)
+    layers = describe_layer_numbers([int(row.layer) for row in found])
+    heads = count_noun(len(rates), "head")
+    text = f"{before}{len(found)} of {heads} have a sink (a key with more than {LINE} of attention"
+    text += f" in most sequences), {layers}: {where}.{first_rate}"
+    yield Finding("sinks", text, tuple(map(entry, found[:10])))
+    yield from _describe_values_of_sinks(rows, found, before)
+
+
+def _describe_kinds_of_keys(rows: pd.DataFrame, found: list[Any]) -> str:
+    """Say at which kinds of tokens sinks are, the most frequent kind first: `40 at the first token and 2 at …`.
+
+    rows    records of one stack
+    found   rows of the heads that have a sink
+    """
+    # A head whose sink is at one kind of token in most sequences; of other heads no kind can be named.
     at = rows[rows["metric"].eq("sinks.at") & rows["low"].gt(MOST)]
     kind_of = {(row.layer, row.head): row.component for row in iter_rows(at)}
+    counts: dict[str, int] = {}
     for row in found:
-        name = KINDS.get(kind_of.get((row.layer, row.head), ""), "keys of no one kind")
-        places[name] = places.get(name, 0) + 1
-    where = join_words([f"{number} at {name}" for name, number in sorted(places.items(), key=lambda item: -item[1])])
-    layers = describe_layer_numbers([int(row.layer) for row in found])
-    text = f"{before}{len(found)} of {count_noun(count, 'head')} have a sink (a key with more than {LINE} of attention"
-    text += f" in most sequences), {layers}: {where}.{first_rate}"
-    yield Finding("sinks", text, numbers)
-    yield from _describe_values_of_sinks(rows, found, before)
+        kind = kind_of.get((row.layer, row.head), "")
+        name = KINDS.get(kind, "keys of no one kind")
+        counts[name] = counts.get(name, 0) + 1
+    by_count = sorted(counts.items(), key=lambda item: -item[1])
+    return join_words([f"{number} at {name}" for name, number in by_count])
 
 
 def _describe_values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
@@ -318,8 +347,9 @@ def _describe_logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     rows     records of one stack
     before   the words that begin the sentence
     """
-    largest, smallest = (rows[rows["metric"].eq(f"logits.{name}")] for name in ("largest", "smallest"))
-    largest, smallest = (part[part["value"].notna()] for part in (largest, smallest))
+    known = rows[rows["value"].notna()]
+    largest = known[known["metric"].eq("logits.largest")]
+    smallest = known[known["metric"].eq("logits.smallest")]
     if not len(largest) or not len(smallest):
         return
     top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]

@@ -299,6 +299,15 @@ def measure_series(
     work.examine(checkpoints)
     if overwrite:
         work.delete_earlier_runs()
+    _measure_unfinished(work, keep, progress)
+    return work.finish()
+
+
+def _measure_unfinished(work: _SeriesInProgress, keep: int, progress: Progress | None) -> None:
+    """Measure the checkpoints of a series whose run folders are not finished.
+
+    keep   how many downloaded checkpoints may be on disk at a time
+    """
     todo = work.list_unfinished()
     # With nothing left to measure, nothing is downloaded, and nobody's files need be looked at.
     done: list[str] = []
@@ -330,7 +339,6 @@ def measure_series(
         list(visit_busy_last(range(len(todo)), attempt))
     finally:
         store.close()
-    return work.finish()
 
 
 class _CheckpointStore:
