@@ -152,6 +152,9 @@ def test_a_table_on_disk_is_small_and_read_as_it_was_by_anyone(tmp_path):
     assert list(plain) == list(COLUMNS) and plain["head"][:2] == [None, 3] and plain["value"] == list(numbers)
     sizes = [(tmp_path / f"{name}.parquet").stat().st_size for name in ("ours", "pandas")]
     assert sizes[0] < 0.8 * sizes[1]
+    write_table(tmp_path / "smaller.parquet", records, compression="brotli")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "smaller.parquet"), records, check_exact=True)
+    assert parquet.ParquetFile(tmp_path / "smaller.parquet").metadata.row_group(0).column(0).compression == "BROTLI"
     write_table(tmp_path / "empty.parquet", records.head(0))
     pd.testing.assert_frame_equal(read_table(tmp_path / "empty.parquet"), records.head(0))
 
