@@ -241,6 +241,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "list_field_names",
         "option",
         "select_fields",
+        "separate_names",
         "split_numbers",
     ),
     "anisoscope.progress": (
