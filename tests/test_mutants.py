@@ -206,7 +206,7 @@ MUTANTS = {
         captured(rows_of, "gemma2", "right"),
     ),
     "padded queries counted": (
-        Heads._check_and_emit,
+        Heads._find_real_queries,
         "real.shape[1] != call.query.shape[2]",
         "True",
         captured(rows_of, "bert", "right"),
@@ -261,7 +261,7 @@ MUTANTS = {
     ),
     "gate taken for heads": (
         projections.Source._compute_raw,
-        "2 * dim if gated else dim",
+        "2 * dim if is_gated else dim",
         "dim",
         simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),
     ),

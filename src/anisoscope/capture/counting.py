@@ -32,8 +32,12 @@ class Counting(TorchDispatchMode):
     def __init__(self, ran: Callable[[str], None]) -> None:
         """Prepare to call `ran(kernel)` for every attention that is computed; nothing is watched before `start`."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ran, self.weights = ran, deque[Tensor](maxlen=RECENT)
-        self.active = self.over = self.quiet = False
+        self.ran = ran
+        # Held as tensors: the memory of a tensor that is gone could be given to another one.
+        self.weights = deque[Tensor](maxlen=RECENT)
+        self.active = False  # whether torch operations are watched now
+        self.over = False  # whether they have been: once is enough
+        self.quiet = False  # whether the program itself computes
 
     def start(self, *_: Any) -> None:
         """Begin to detect attention; calls after the first do nothing. A forward pre-hook of the model."""
@@ -51,14 +55,16 @@ class Counting(TorchDispatchMode):
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Detect nothing inside a `with` block, in which the program itself computes attention."""
-        before, self.quiet = self.quiet, True
-        out = self.active and _get_current_dispatch_mode() is self
-        if out:
+        before = self.quiet
+        self.quiet = True
+        # Modes of torch are a stack: only the innermost can be left and entered again without disturbing others.
+        is_left = self.active and _get_current_dispatch_mode() is self
+        if is_left:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            if out:
+            if is_left:
                 self.__enter__()  # type: ignore[no-untyped-call]
             self.quiet = before
 
@@ -66,8 +72,12 @@ class Counting(TorchDispatchMode):
         """Run a torch operation, and call `ran` if it is an attention kernel or the product that ends an attention."""
         output = func(*args, **(kwargs or {}))
         if not self.quiet:
-            name = func.name() if callable(getattr(func, "name", None)) else str(func)
-            self._note(name.partition(".")[0], args, output)
+            # Operators that no C++ code registers have no method `name`.
+            name = str(func)
+            if callable(getattr(func, "name", None)):
+                name = func.name()
+            without_overload = name.partition(".")[0]
+            self._note(without_overload, args, output)
         return output
 
     def _note(self, kernel: str, args: Any, output: Any) -> None:
@@ -76,21 +86,29 @@ class Counting(TorchDispatchMode):
         kernel   name of the operation
         args     its arguments by position
         """
-        first = args[0] if args else None
         if any(part in kernel for part in KERNELS):
             self.ran(kernel)
+        # A softmax of two axes is one over classes or experts, not over keys.
         elif kernel in SOFTMAX and output.dim() > 2:
             self.weights.append(output)
-        elif kernel in PRODUCTS and any(self._are_weights(x) for x in args if isinstance(x, Tensor)):
+        elif kernel in PRODUCTS and self._has_weights(args):
             self.weights.clear()
             self.ran(f"{kernel} of a softmax")
-        elif isinstance(output, Tensor) and isinstance(first, Tensor) and self._are_weights(first):
-            # Weights after dropout, a cast or a copy are still weights.
+        # Weights after dropout, a cast or a copy are still weights.
+        elif isinstance(output, Tensor) and self._has_weights(args[:1]):
             self.weights.append(output)
+
+    def _has_weights(self, args: Any) -> bool:
+        """Return whether one of the arguments of a torch operation is a tensor of attention weights."""
+        return any(isinstance(x, Tensor) and self._are_weights(x) for x in args)
 
     def _are_weights(self, x: Tensor) -> bool:
         """Return whether a tensor shares memory with attention weights that a recent softmax gave."""
-        return any(x.numel() == w.numel() and _get_address(x) == _get_address(w) for w in self.weights)
+        for weights in self.weights:
+            # Views of other shapes share the memory; a part of it has fewer numbers.
+            if x.numel() == weights.numel() and _get_address(x) == _get_address(weights):
+                return True
+        return False
 
 
 def _get_address(x: Tensor) -> int:

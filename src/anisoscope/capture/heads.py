@@ -142,31 +142,51 @@ class Heads:
         tap = self.tap
         stack = tap.stacks[call.module]
         tap.running[stack].looks += 1
-        place = at("attention")
+        site = at("attention")
         windows = self._count_windows(call)
         source = self.sources.get(call.module) or projections.Source("raw")
+
         stages: Stages | None = None
-        if tap.split is not None and tap.is_asked_for(place):
+        if tap.split is not None and tap.is_asked_for(site):
             # Before anything is decided: all processes must ask for the same tensors.
             call, stages = self._join_heads(tap.split, call, source)
-        # A call off the interface may be a part of one that the interface has shown already.
-        if place.place in tap.refused or (off_interface and place in self.served):
+
+        if self._must_leave_out(site, call, windows, off_interface):
             return None
-        if self._is_refused(place, call, windows, off_interface):
-            return None
-        if not tap.is_asked_for(place):
+        if not tap.is_asked_for(site):
+            # The hooks on projections have kept outputs of this layer too, which nobody will read.
             source.seen.clear()
             tap.note_looked_at()
             return None
-        real = tap.real.get(stack)
-        if real is not None and real.shape[1] != call.query.shape[2]:
-            real = None  # of cross-attention to another stack
+
+        real = self._find_real_queries(stack, call)
+        # What is computed from here on is attention too, but not the model's.
         with tap.counting.pause():
             if not off_interface:
                 call = self._share_masking(call)
             if stages is None:
                 stages = source.stages(call)
             return self._emit_quantities(call, at, stages, real, windows)
+
+    def _must_leave_out(self, site: Site, call: Call, windows: int, off_interface: bool) -> bool:
+        """Return whether an attention call is left out: its layer was refused before or is now, or it was seen already.
+
+        The arguments are those of `_is_refused`.
+        """
+        if site.place in self.tap.refused:
+            return True
+        # A call off the interface may be a part of one that the interface has shown already.
+        if off_interface and site in self.served:
+            return True
+        return self._is_refused(site, call, windows, off_interface)
+
+    def _find_real_queries(self, stack: str, call: Call) -> Tensor | None:
+        """Return which queries of a call are real tokens [sequence, query]; None: all, or it is not known."""
+        real = self.tap.real.get(stack)  # [sequence, token]
+        # In cross-attention, the mask may be that of another stack.
+        if real is not None and real.shape[1] != call.query.shape[2]:
+            return None
+        return real
 
     def _join_heads(self, parts: Parts, call: Call, source: projections.Source) -> tuple[Call, Stages]:
         """Return a call with the heads of all processes of tensor parallelism, and its queries and keys by stage.
@@ -188,9 +208,12 @@ class Heads:
     def _share_masking(self, call: Call) -> Call:
         """Return the call with its mask already read; layers that share the mask read it once."""
         bias = call.settings.get("position_bias")
-        shape = (*call.query.shape[::2], call.key.shape[2])
+        window = call.settings.get("sliding_window")
+        sequences, _, queries, _ = call.query.shape
+        shape = (sequences, queries, call.key.shape[2])
         causality = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
-        key = (id(call.mask), id(bias), shape, call.settings.get("sliding_window"), causality)
+        # Everything that `Masking.read` looks at. Masks are compared by identity: comparing numbers costs a pass.
+        key = (id(call.mask), id(bias), shape, window, causality)
         if key not in self.read:
             # Mask and bias are kept too, so that no other tensor gets their id.
             self.read[key] = (call.mask, bias, call.read_masking())
@@ -210,7 +233,8 @@ class Heads:
         Returns an output of attention to use instead of the model's own, or None. MeasureError if keys were asked for,
         and there are more of them than positions.
         """
-        tap, wanted = self.tap, self.tap.wanted
+        tap = self.tap
+        wanted = tap.wanted
 
         def emit(site: Site, value: Any) -> None:
             """Pass a value to the receiver; if attention ran in windows, its windows are joined to sequences first."""
@@ -222,6 +246,7 @@ class Heads:
         self._emit_heads(call, at, stages, emit)
         if tap.on_call is not None and windows == 1:
             tap.on_call(at("attention"), call)
+        # The output of our rows can replace the model's only if this process computes all heads.
         stands_in = tap.fused and is_plain_softmax(call) and tap.split is None
         columns = "extremes" in wanted
         rows: dict[str, Tensor] = {}
@@ -231,19 +256,43 @@ class Heads:
                 return None
         elif wanted & {"attention", "centred", "extremes"}:
             rows = self._compute_rows(call, real, value=stands_in, columns=columns)
-        output = rows.pop("output", None)
-        by_key = {name: rows.pop(name) for name in ("mass", "seen") if name in rows}
+        # It is no statistic of rows, and must not be passed on as one.
+        output = rows.pop("output", None)  # [sequence, query, head, value_dim]
+        self._emit_rows(call, at, rows, real, emit)
+        if stands_in and output is not None and is_defined(rows):
+            return output
+        return None
+
+    def _emit_rows(
+        self,
+        call: Call,
+        at: Callable[..., Site],
+        rows: dict[str, Tensor],
+        real: Tensor | None,
+        emit: Callable[[Site, Any], None],
+    ) -> None:
+        """Pass on what was asked for of the attention rows of a call: their statistics, extremes, sums of logits.
+
+        rows   statistics of the rows by name; what each key receives is taken out of them
+
+        The other arguments are those of `_emit_quantities`; `emit(site, value)` passes a value to the receiver.
+        """
+        wanted = self.tap.wanted
+        # What each key receives, [sequence, head, key]: no statistic of rows.
+        by_key: dict[str, Tensor] = {}
+        for name in ("mass", "seen"):
+            if name in rows:
+                by_key[name] = rows.pop(name)
         if "extremes" in wanted:
             emit(at("extremes"), by_key | {"query": call.query, "key": call.key, "value": call.value})
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
-            emit(at("scores"), sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real))
+            sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
+            emit(at("scores"), sums)
         if "centred" in wanted:
-            emit(at("centred"), {"plain": rows, **self._compute_centred_rows(call, at("centred"), real)})
-        if stands_in and output is not None and is_defined(rows):
-            return output
-        return None
+            centred = self._compute_centred_rows(call, at("centred"), real)
+            emit(at("centred"), {"plain": rows, **centred})
 
     def _check_keys(self, call: Call, at: Callable[..., Site]) -> None:
         """Raise MeasureError if keys or values were asked for, and there are more of them than positions."""
@@ -276,10 +325,12 @@ class Heads:
 
         Returns {"query": statistics with the mean query subtracted, "key": statistics with the mean key subtracted}.
         """
-        query, key = self._get_means(site, call)
+        mean_query, mean_key = self._get_means(site, call)
+        without_query = replace(call, query=call.query - mean_query)
+        without_key = replace(call, key=call.key - mean_key)
         return {
-            "query": self._compute_rows(replace(call, query=call.query - query), real),
-            "key": self._compute_rows(replace(call, key=call.key - key), real),
+            "query": self._compute_rows(without_query, real),
+            "key": self._compute_rows(without_key, real),
         }
 
     def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
@@ -293,6 +344,7 @@ class Heads:
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
+            # Values of an unknown layout do not fit the rows; the rows can be measured without them.
             return self._compute_rows(call, real, columns=columns)
 
     def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
@@ -312,6 +364,7 @@ class Heads:
         figures = None
         if "output" in rows:
             figures = compare_attention(call, rows["output"], rows["keys"], real)
+        # Without an output to compare with, nothing speaks against the rows.
         if figures is None:
             proof.unheard.add(place)
             return True
@@ -368,7 +421,8 @@ class Heads:
         calls, queries = len(call.query), call.query.shape[2]
         if not here.sequences or calls == here.sequences:
             return 1
-        covers_all = calls * queries == here.sequences * here.positions and calls % here.sequences == 0
+        is_multiple = calls % here.sequences == 0
+        covers_all = is_multiple and calls * queries == here.sequences * here.positions
         is_square = queries == call.key.shape[2]
         # Padding would not fall on the borders of windows.
         if not covers_all or not is_square or stack in self.tap.real:
@@ -389,7 +443,9 @@ class Heads:
         is_optional = bool(self.tap.optional & self.tap.of_heads)
         if not is_optional or (windows and not is_second):
             return False
-        why = "several times in one block" if is_second else "in parts of a sequence that are not complete windows"
+        why = "in parts of a sequence that are not complete windows"
+        if is_second:
+            why = "several times in one block"
         self.tap.refuse(site.place, f"{type(call.module).__name__} computes it {why}")
         return True
 
@@ -397,6 +453,7 @@ class Heads:
 def is_plain_softmax(call: Call) -> bool:
     """Return whether a call computes softmax(scores) · values and nothing else, so that its output can be replaced."""
     drops = float(call.settings.get("dropout") or 0.0) > 0
+    # In 16 bits, or on an accelerator, the model's own kernel rounds in another way.
     exact = call.query.device.type == "cpu" and call.query.dtype.itemsize >= 4
     return call.backend in STOOD_IN_FOR and exact and not drops
 
@@ -421,18 +478,30 @@ def _merge_windows(value: Any, windows: int) -> Any:
         return _join_windows(value, windows)
     if not isinstance(value, dict):
         return value
+    # What each key receives, with the queries, keys and values themselves: all have an axis of tokens.
     if "mass" in value:
         return {name: _join_windows(x, windows) for name, x in value.items()}
+    # Rows as they are and with a mean subtracted: dictionaries of statistics.
     if "plain" in value:
         return {which: _merge_windows(rows, windows) for which, rows in value.items()}
+    return _merge_statistics(value, windows)
+
+
+def _merge_statistics(statistics: dict[str, Tensor], windows: int) -> dict[str, Tensor]:
+    """Combine statistics of attention rows, or sums over them, of windows into those of whole sequences.
+
+    The arguments are those of `_merge_windows`.
+    """
     # Statistics of rows have a query axis, which is joined; sums over rows add up.
     axes_of_rows = 0
-    if "entropy" in value:
-        axes_of_rows = value["entropy"].dim()
+    if "entropy" in statistics:
+        axes_of_rows = statistics["entropy"].dim()
     merged: dict[str, Tensor] = {}
-    for name, x in value.items():
-        is_of_rows = axes_of_rows > 0 and x.dim() == axes_of_rows and name != "score_histogram"
+    for name, x in statistics.items():
+        # The bins of the histogram are a third axis, like that of queries.
+        is_of_rows = x.dim() == axes_of_rows and name != "score_histogram"
         if name == "row_similarity":
+            # NaN in windows with fewer than two real queries.
             merged[name] = _split_windows(x, windows).nanmean(1)
         elif is_of_rows:
             merged[name] = _join_windows(x, windows)

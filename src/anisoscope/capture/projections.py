@@ -36,8 +36,11 @@ class Source:
 
         An output that is not one tensor is skipped (Zaya's projection gives queries, keys and values as a tuple).
         """
-        if isinstance(output, Tensor):
-            self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
+        if not isinstance(output, Tensor):
+            return
+        if self.tokens_first:
+            output = output.transpose(0, 1)
+        self.seen[name] = output  # [sequence, token, …]
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
         """Return {(`query` or `key`, stage): tensor [sequence, head, token, dim]} for every stage that is known.
@@ -60,11 +63,15 @@ class Source:
 
         None if they were not kept, or their layout is not known.
         """
-        heads, dim = call.query.shape[1], call.query.shape[3]
+        _, heads, _, dim = call.query.shape
         if {"query", "key"} <= self.seen.keys():
-            gated = self.seen["query"].shape[-1] == 2 * heads * dim
-            query = _split_heads(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
-            return query, _split_heads(self.seen["key"], dim)
+            width = self.seen["query"].shape[-1]
+            # Each head has its query first, then its gate.
+            is_gated = width == 2 * heads * dim
+            width_of_head = 2 * dim if is_gated else dim
+            query = _split_heads(self.seen["query"], width_of_head)[..., :dim]
+            key = _split_heads(self.seen["key"], dim)
+            return query, key
         if {"query", *LATENT} <= self.seen.keys():
             return _split_heads(self.seen["query"], dim), self._expand_latent_key(call)
         if self.fused and "fused" in self.seen:
@@ -77,11 +84,14 @@ class Source:
         The key of a head has two parts: its own, from the expanded latent vector, and one that all heads share.
         """
         latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
-        expanded = expanded.reshape(*latent.shape[:2], call.key.shape[1], -1).transpose(1, 2)
+        heads = call.key.shape[1]
+        expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(1, 2)  # [sequence, head, token, dim]
         # The expanded vector ends with the value.
-        own = expanded[..., : expanded.shape[3] - call.value.shape[3]]
-        start = own.shape[3] - call.query.shape[3]
-        shared = latent[..., start:].unsqueeze(1).expand(-1, own.shape[1], -1, -1)
+        width_of_own = expanded.shape[3] - call.value.shape[3]
+        own = expanded[..., :width_of_own]
+        # The latent vector ends with the shared part: as many dimensions as the query has beyond the head's own part.
+        start_of_shared = width_of_own - call.query.shape[3]
+        shared = latent[..., start_of_shared:].unsqueeze(1).expand(-1, heads, -1, -1)
         return torch.cat((own, shared), -1)
 
 
@@ -98,10 +108,12 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
 
     None if the output does not have the width of queries, keys and values.
     """
-    heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
+    _, heads, _, dim = call.query.shape
+    key_heads = call.key.shape[1]
     width = (heads + 2 * key_heads) * dim
     if x.shape[-1] != width:
         return None
+    # One key head for all queries leaves only one layout: key and value come last.
     if how == "grouped" or key_heads == 1 < heads:
         query, key, _ = torch.split(x, [heads * dim, key_heads * dim, key_heads * dim], -1)
         return _split_heads(query, dim), _split_heads(key, dim)
@@ -128,10 +140,12 @@ def _align_axes(x: Tensor, like: Tensor) -> Tensor:
         return swapped
     if swapped.shape != like.shape:
         return x
-    norms = like.norm(dim=-1)
+    norms = like.norm(dim=-1)  # [sequence, head, token]
     difference = (x.norm(dim=-1) - norms).abs().sum()
     difference_swapped = (swapped.norm(dim=-1) - norms).abs().sum()
-    return x if difference <= difference_swapped else swapped
+    if difference <= difference_swapped:
+        return x
+    return swapped
 
 
 def hook_projections(
@@ -151,28 +165,45 @@ def hook_projections(
     """
     children = dict(attention.named_children())
     pair = _find_pair(children, SEPARATE)
-    norms = _find_pair(children, NORMS)
-    # timm has identities as norms if there are none.
-    if norms and isinstance(children[norms[0]], nn.Identity):
-        norms = None
-    stage: Stage = "raw"
-    if rotary:
-        stage = "rotated"
-    elif norms:
-        stage = "normed"
+    norms = _find_norms(children)
+    stage = _decide_stage(rotary, norms)
     source = Source(stage, tokens_first=tokens_first)
     # The projections of an image and a text (SD3, Flux) are not of all positions.
     is_joint = "add_q_proj" in children
-    if is_joint or (stage == "raw" and not _scales_queries(attention, pair)):
+    # The interface itself shows raw queries, unless they were scaled after the projection.
+    shows_all = stage == "raw" and not _scales_queries(attention, pair)
+    if is_joint or shows_all:
         return source
     wanted = _choose_projections(children, pair)
-    if "fused" in wanted:
-        source.fused = wanted["fused"]
+    source.fused = wanted.get("fused")
+    # Without rotation, the interface shows the output of the norms.
     if norms and stage == "rotated":
         wanted["query norm"], wanted["key norm"] = norms
     for name, child in wanted.items():
         hook(children[child], partial(source.keep, name))
     return source
+
+
+def _find_norms(children: dict[str, nn.Module]) -> tuple[str, str] | None:
+    """Return the names of an attention module's norms of queries and keys; None if it has none."""
+    norms = _find_pair(children, NORMS)
+    # timm has identities as norms if there are none.
+    if norms and isinstance(children[norms[0]], nn.Identity):
+        return None
+    return norms
+
+
+def _decide_stage(rotary: bool, norms: tuple[str, str] | None) -> Stage:
+    """Return the stage that queries and keys have at the attention interface: rotation comes after norms.
+
+    rotary   whether they are rotated before the interface
+    norms    the names of their norms
+    """
+    if rotary:
+        return "rotated"
+    if norms:
+        return "normed"
+    return "raw"
 
 
 def _find_pair(children: dict[str, nn.Module], known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
@@ -188,10 +219,12 @@ def _scales_queries(attention: nn.Module, pair: tuple[str, str] | None) -> bool:
 
     pair   names of its projections of queries and keys
     """
+    # BART and its kin have these names, and scale queries before the interface.
+    if pair != ("q_proj", "k_proj"):
+        return False
     # A number, or one for each dimension (TimesFM).
     scaling = getattr(attention, "scaling", None)
-    is_scale = isinstance(scaling, Tensor) or scaling not in (None, 1.0)
-    return is_scale and pair == ("q_proj", "k_proj")
+    return isinstance(scaling, Tensor) or scaling not in (None, 1.0)
 
 
 def _choose_projections(children: dict[str, nn.Module], pair: tuple[str, str] | None) -> dict[str, str]:

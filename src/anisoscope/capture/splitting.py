@@ -51,21 +51,24 @@ class Parts:
         """
         if hasattr(x, "full_tensor"):
             return gather_whole(x)  # type: ignore[no-any-return]
+        # Every process gets all summaries, so that all of them decide alike.
         summaries = self._gather(_summarise(x))
-        shapes = [summary[:AXES].long().tolist() for summary in summaries]
-        if _are_alike(summaries) and not (zeros_are_split and not summaries[0][AXES:].any()):
+        all_zeros = not summaries[0][AXES:].any()
+        if _are_alike(summaries) and not (zeros_are_split and all_zeros):
             return x
         axis %= x.dim()
+        shapes = [summary[:AXES].long().tolist() for summary in summaries]
         lengths = [shape[axis] for shape in shapes]
-        rest = {tuple(length for i, length in enumerate(shape) if i != axis) for shape in shapes}
-        if len(rest) > 1:
-            expected = f"parts of a tensor that differ in size along axis {axis} alone"
-            raise MeasureError(expected, f"parts of {shapes}", "measure the model with FSDP2, or in one process")
+        _require_equal_but_for(axis, shapes)
+
+        # `all_gather` exchanges tensors of one shape: shorter parts are padded, and cut to their length afterwards.
         padding = max(lengths) - x.shape[axis]
         if padding:
-            x = torch.cat([x, x.new_zeros([*x.shape[:axis], padding, *x.shape[axis + 1 :]])], axis)
-        parts = self._gather(x)
-        return torch.cat([part.narrow(axis, 0, n) for part, n in zip(parts, lengths, strict=True)], axis)
+            shape_of_padding = [*x.shape[:axis], padding, *x.shape[axis + 1 :]]
+            x = torch.cat([x, x.new_zeros(shape_of_padding)], axis)
+        padded = self._gather(x)
+        parts = [part.narrow(axis, 0, length) for part, length in zip(padded, lengths, strict=True)]
+        return torch.cat(parts, axis)
 
     def require_same_inputs(self, pause: Pause, model: nn.Module, args: Any, kwargs: Any) -> None:
         """Raise MeasureError if processes call the model with different inputs; a forward pre-hook of the model.
@@ -76,7 +79,10 @@ class Parts:
         for x in iter_tensors([args, kwargs]):
             digest.update(f"{tuple(x.shape)}{x.dtype}".encode())
             raw = gather_whole(x).detach().cpu().contiguous().flatten()
-            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
+            # An empty tensor cannot be viewed as bytes.
+            if raw.numel():
+                digest.update(raw.view(torch.uint8).numpy().data)
+        # Seven bytes of a digest fit a 64-bit integer, which every backend of `torch.distributed` can send.
         device = next(iter(model.parameters())).device
         with pause():
             every = self._gather(torch.tensor([int.from_bytes(digest.digest())], device=device))
@@ -89,21 +95,24 @@ class Parts:
 
         with_output   also join the model's own output of attention
         """
-        query, key, value = (self.join_heads_of(call.module, x) for x in (call.query, call.key, call.value))
-        own = call.query.shape[1]
-        mask, settings = self._join_by_head(call.mask, own, 1), dict(call.settings)
+        query = self.join_heads_of(call.module, call.query)
+        key = self.join_heads_of(call.module, call.key)
+        value = self.join_heads_of(call.module, call.value)
+        # Masks and position biases may have an entry for each head, and sinks (`s_aux`) always do.
+        own_heads = call.query.shape[1]
+        mask = self._join_by_head(call.mask, own_heads, 1)
+        settings = dict(call.settings)
         for name, axis in (("position_bias", 1), ("s_aux", 0)):
             if settings.get(name) is not None:
-                settings[name] = self._join_by_head(settings[name], own, axis)
+                settings[name] = self._join_by_head(settings[name], own_heads, axis)
         whole = replace(call, query=query, key=key, value=value, mask=mask, settings=settings)
+        # Queries that are not split leave the output whole too.
         if not with_output or query is call.query:
             return whole
         # Now, and not when it is asked for: all processes must ask.
-        made = call.result() if call.result is not None and call.finish is None else None
-        made = made[0] if isinstance(made, list | tuple) and made else made
-        output: Tensor | None = None
-        if isinstance(made, Tensor) and made.dim() == 4 and not made.is_nested:
-            output = self.join(made, 2)
+        output = _read_output(call)
+        if output is not None:
+            output = self.join(output, 2)
         return replace(whole, result=lambda: output, finish=None)
 
     def join_heads_of(self, module: nn.Module, x: Tensor) -> Tensor:
@@ -116,8 +125,13 @@ class Parts:
         heads   how many heads this process holds
         axis    the axis of heads, by which such a tensor is recognised
         """
-        is_tensor = isinstance(x, Tensor) and x.dim() > axis and (axis == 0 or x.dim() == 4)
-        return self.join(x, axis) if is_tensor and x.shape[axis] == heads else x
+        if not isinstance(x, Tensor) or x.dim() <= axis:
+            return x
+        # Only masks and biases of four axes have one of heads, between those of sequences and queries.
+        may_have_heads = axis == 0 or x.dim() == 4
+        if not may_have_heads or x.shape[axis] != heads:
+            return x
+        return self.join(x, axis)
 
     def _gather(self, x: Tensor) -> list[Tensor]:
         """Return the tensors of all processes, which have the same shape, in the order of the parts."""
@@ -125,6 +139,32 @@ class Parts:
         every = [torch.empty_like(x) for _ in self.ranks]
         dist.all_gather(every, x)
         return [every[rank] for rank in self.ranks]
+
+
+def _require_equal_but_for(axis: int, shapes: list[list[int]]) -> None:
+    """Raise MeasureError if shapes of parts differ along another axis than `axis`."""
+    other_lengths = set()
+    for shape in shapes:
+        other_lengths.add((*shape[:axis], *shape[axis + 1 :]))
+    if len(other_lengths) > 1:
+        expected = f"parts of a tensor that differ in size along axis {axis} alone"
+        raise MeasureError(expected, f"parts of {shapes}", "measure the model with FSDP2, or in one process")
+
+
+def _read_output(call: Call) -> Tensor | None:
+    """Return the model's own output of an attention call [sequence, query, head, value_dim]; None if it is not known.
+
+    What a whole layer gives is no output of attention, and neither is a tensor of another number of axes.
+    """
+    if call.result is None or call.finish is not None:
+        return None
+    output = call.result()
+    # Attention functions return (output, weights).
+    if isinstance(output, list | tuple) and output:
+        output = output[0]
+    if not isinstance(output, Tensor) or output.dim() != 4 or output.is_nested:
+        return None
+    return output
 
 
 def _has_split_rows(module: nn.Module) -> bool:
@@ -141,18 +181,27 @@ def _summarise(x: Tensor) -> Tensor:
     shape = torch.zeros(AXES, dtype=torch.float64, device=x.device)
     shape[: x.dim()] = torch.tensor(x.shape, dtype=torch.float64)
     flat = x.detach().reshape(-1)
-    some = flat[:: max(1, -(-flat.numel() // COMPARED))].double()
+    # The step is rounded up, so that there are never more numbers than `COMPARED`.
+    step = max(1, -(-flat.numel() // COMPARED))
+    some = flat[::step].double()
     some = torch.cat([some, some.new_zeros(COMPARED - len(some))])
-    size = torch.linalg.vector_norm(flat.double()) if flat.numel() else some.new_zeros(())
-    return torch.cat([shape, size[None], some])
+    size = some.new_zeros(())
+    if flat.numel():
+        size = torch.linalg.vector_norm(flat.double())
+    return torch.cat([shape, size[None], some])  # [AXES + 1 + COMPARED]
 
 
 def _are_alike(summaries: list[Tensor]) -> bool:
     """Return whether processes hold the same tensor, up to rounding, by its summary in each (`_summarise`)."""
-    first = summaries[0]
-    if any(bool((summary[:AXES] != first[:AXES]).any()) for summary in summaries):
-        return False
-    numbers = torch.stack(summaries)[:, AXES:].nan_to_num()
+    shape_of_first = summaries[0][:AXES]
+    for summary in summaries:
+        if bool((summary[:AXES] != shape_of_first).any()):
+            return False
+    numbers = torch.stack(summaries)[:, AXES:].nan_to_num()  # [process, 1 + COMPARED]
     largest = numbers.abs().amax(0)
-    scale = torch.cat([largest[:1], largest[1:].amax().expand(len(largest) - 1)])
-    return bool(((numbers - numbers[0]).abs() <= ALIKE * scale).all())
+    # The size is compared with itself, and every number with the largest: a small one may be all rounding.
+    scale_of_size = largest[:1]
+    scale_of_numbers = largest[1:].amax().expand(len(largest) - 1)
+    scale = torch.cat([scale_of_size, scale_of_numbers])
+    difference = (numbers - numbers[0]).abs()
+    return bool((difference <= ALIKE * scale).all())
