@@ -279,6 +279,7 @@ class _Watch:
         a, b = pair
         if self.pending.scores is not None and _is_same_map(a, self.pending.scores):
             self._complete(module, b, output)
+        # Products of matrices with weights have two axes, or factors with unequal numbers of axes.
         elif output.dim() > 2 and a.dim() == b.dim():
             self.pending.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
@@ -347,30 +348,35 @@ class _Watch:
         The scale is fitted if it is not known. What was added to the scores, beyond scale · q·k, is passed on as a
         mask. Nothing is passed on if the shapes are not those of attention.
         """
-        own, self.pending = self.pending, _Pending()
-        assert own.source is not None and own.scores is not None
-        heads = _count_heads(module, own.scores)
-        parts = (own.source.query, own.source.key, value, own.scores)
-        if not all(_can_have_heads(x, heads) for x in parts):
+        finished = self.pending
+        self.pending = _Pending()
+        source = finished.source
+        assert source is not None and finished.scores is not None
+        heads = _count_heads(module, finished.scores)
+        parts = _split_parts((source.query, source.key, value, finished.scores), heads)
+        if parts is None:
             return
-        q, k, v, scores = [_to_four_axes(x, heads) for x in parts]
-        if any(ours not in (1, theirs) for ours, theirs in zip(q.shape[:2], scores.shape[:2], strict=True)):
-            return
+        q, k, v, scores = parts
+        # Queries may be shared by all sequences or heads.
         q = q.expand(*scores.shape[:2], *q.shape[2:])
-        scale = own.source.scale
+        dim = q.shape[-1]
+        scale = source.scale
         # It scales its queries before the product.
         if isinstance(module, nn.MultiheadAttention):
-            scale = q.shape[-1] ** -0.5
-            q = q * q.shape[-1] ** 0.5
-        q, k, scores = [x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores)]
-        product = q @ k.transpose(2, 3)
+            scale = dim**-0.5
+            q = q * dim**0.5
+        # In 16 bits, the difference below would be mostly rounding.
+        q, k, scores = _to_float32(q), _to_float32(k), _to_float32(scores)
+        product = q @ k.transpose(2, 3)  # [sequence, head, query, key]
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
-        scale = scale or _fit_scale(product, scores, hidden, q.shape[-1])
-        rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
-        made = None
+        if not scale:
+            scale = _fit_scale(product, scores, hidden, dim)
+        added = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
+        own_output = None
         if output.dim() in (3, 4):
-            made = _to_four_axes(output, heads)
-        self._pass_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
+            own_output = _to_four_axes(output, heads)
+        settings = {"scaling": scale, "is_causal": False}
+        self._pass_on(module, (q, k, v), added, settings, "products", own_output)
 
     def _pass_on(
         self,
@@ -395,6 +401,7 @@ class _Watch:
         if q.dim() not in (3, 4):
             return
         if mask is not None:
+            # [sequence, query, key] of attention without heads; other masks lack their first axes.
             if q.dim() == mask.dim() == 3:
                 mask = mask.unsqueeze(1)
             else:
@@ -448,6 +455,28 @@ def _to_four_axes(x: Tensor, heads: int) -> Tensor:
     return x.reshape(-1, heads, *x.shape[1:])
 
 
+def _split_parts(parts: tuple[Tensor, ...], heads: int) -> list[Tensor] | None:
+    """Return queries, keys, values and scores as [sequence, head, token, dim]; None if their shapes do not fit.
+
+    parts   queries, keys, values and scores, whose axes of sequences and heads may be one
+    """
+    if not all(_can_have_heads(x, heads) for x in parts):
+        return None
+    split = [_to_four_axes(x, heads) for x in parts]
+    query, scores = split[0], split[3]
+    for of_query, of_scores in zip(query.shape[:2], scores.shape[:2], strict=True):
+        if of_query not in (1, of_scores):
+            return None
+    return split
+
+
+def _to_float32(x: Tensor) -> Tensor:
+    """Convert a tensor of 8 or 16 bits to float32; return others unchanged."""
+    if x.dtype.itemsize < 4:
+        return x.float()
+    return x
+
+
 def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
     """Fit the scale of attention scores (scores ≈ scale · q·k) by least squares inside rows, over visible keys.
 
@@ -457,6 +486,7 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
 
     Returns exactly 1/√dim or 1 if the fit differs from it by less than `SAME_SCALE` (relative).
     """
+    # In a row that sees nothing, no score is far below the others: all are low.
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
 
@@ -468,6 +498,7 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
     x = centre(product)
     y = centre(scores)
     fitted = float((x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny))
+    # The fit is off by rounding, and by what was added to the scores.
     for usual in (dim**-0.5, 1.0):
         if abs(fitted - usual) <= SAME_SCALE * usual:
             return usual

@@ -73,6 +73,7 @@ class Masking:
         if mask is None:
             causal = _is_causal(module, query, settings, otherwise=backend == "sdpa")
             return cls(None, causal and backend not in BY_MASK_ALONE, bias)
+        # Without `causal`: a mask that is not of FlashAttention hides later keys itself.
         if not mask.is_floating_point():
             return cls(mask if mask.dtype == torch.bool else mask != 0, False, bias)
         return cls._read_added(mask, bias)
@@ -86,7 +87,10 @@ class Masking:
         added = torch.where(seen, mask, 0.0)
         if bool(added.any()):
             bias = added if bias is None else bias + added
-        return cls(None if bool(seen.all()) else seen, False, bias)
+        # Without a mask and a bias, attention is computed faster.
+        if bool(seen.all()):
+            return cls(None, False, bias)
+        return cls(seen, False, bias)
 
     @classmethod
     def _read_flash(
@@ -106,15 +110,12 @@ class Masking:
             packed = _find_packed(query, settings, keys)
         else:
             # Keys behind the mask are of a cache that is not full yet.
-            real = nn.functional.pad(mask[:, -keys:] != 0, (0, max(0, keys - mask.shape[1])))
+            behind = max(0, keys - mask.shape[1])
+            real = nn.functional.pad(mask[:, -keys:] != 0, (0, behind))  # [sequence, key]
+        # Without a window, distances between tokens do not matter, unless a cache shifts queries against keys.
         if window is None and packed is None and (queries == keys or not causal):
             return cls._from_padding(real, causal, keys, bias)
-        # Padding is taken out before, so that distances are those between real tokens. The last query is at the
-        # position of the last key.
-        position = torch.arange(keys, device=query.device)[None]
-        if real is not None:
-            position = real.cumsum(-1) - 1
-        distance = position[:, keys - queries :, None] - position[:, None, :]
+        distance = _compute_distances(query, real, keys)
         seen = torch.ones_like(distance, dtype=torch.bool)
         if causal:
             seen = distance >= 0
@@ -157,6 +158,7 @@ class Masking:
         if self.bias is None or not self.bias.numel():
             return 0.0
         low, high = self.bias, self.bias
+        # Hidden keys must be neither the smallest nor the largest.
         if self.keys is not None:
             keys = self.keys[..., : self.bias.shape[-1]]
             low = torch.where(keys, self.bias, torch.inf)
@@ -180,12 +182,14 @@ class Masking:
         if self.causal or self.keys.shape[1] > 1:
             return None
         seen = self.keys[:, 0, :, :keys]  # [sequence or 1, query or 1, key]
-        seen_by_any = seen.any(1)
+        seen_by_any = seen.any(1)  # [sequence or 1, key]
+        # `argmax` knows no booleans; of equal numbers it gives the first.
         start = seen_by_any.to(torch.uint8).argmax(1)
+        # Right only if there are no gaps, which the comparison below shows.
         stop = start + seen_by_any.sum(1)
         position = torch.arange(keys, device=seen.device)
         in_range = (position >= start[:, None]) & (position < stop[:, None])
-        in_range = in_range.unsqueeze(1)
+        in_range = in_range.unsqueeze(1)  # [sequence or 1, 1, key]
         causal = bool((seen != in_range).any())
         if causal:
             # Not the whole range for every query: up to its own position, or it is no range.
@@ -370,6 +374,20 @@ def _find_packed(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor |
         return None
     of_queries = sequence[:, keys - query.shape[2] :, None]
     return of_queries == sequence[:, None, :]
+
+
+def _compute_distances(query: Tensor, real: Tensor | None, keys: int) -> Tensor:
+    """Return by how many real tokens each key comes before each query [sequence or 1, query, key].
+
+    real   which keys are not padding [sequence, key]; None: all
+    keys   the number of keys; the last query is at the position of the last key
+    """
+    position = torch.arange(keys, device=query.device)[None]
+    # Padding is taken out before, so that distances are those between real tokens.
+    if real is not None:
+        position = real.cumsum(-1) - 1
+    of_queries = position[:, keys - query.shape[2] :]
+    return of_queries[:, :, None] - position[:, None, :]
 
 
 def _select_queries(x: Tensor, rows: slice) -> Tensor:

@@ -115,12 +115,16 @@ def _sum_blocks(
 ) -> dict[str, Tensor]:
     """Compute the statistics of attention rows block by block; the arguments are those of `attention_rows`."""
     query, key = call.query, call.key
+    # Scores of 16 bits would be rounded more than those of most models.
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
     walk = _Walk(call._replace(query=query, key=key))
     if value is not None:
         shared = query.shape[1] // value.shape[1]
-        walk.value = value.to(query).repeat_interleave(shared, 1) if shared > 1 else value.to(query)
+        walk.value = value.to(query)
+        if shared > 1:
+            walk.value = walk.value.repeat_interleave(shared, 1)
+        # As models give it: tokens before heads.
         walk.output = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3])
     if columns:
         walk.mass = torch.zeros_like(walk.unit_rows)
@@ -165,32 +169,70 @@ class _Walk:
         With `on_chip`, kernels compute the sums: they take queries and keys as they are.
         """
         query, key, masking, scale, softcap, sinks, real = call
-        shared = query.shape[1] // key.shape[1]
-        self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 and not on_chip else key
-        self.on_chip, self.number = on_chip, torch.promote_types(query.dtype, torch.float32)
-        masking = masking.without_flag(query.shape[2], key.shape[2])
-        self.masking, self.softcap, self.sinks = masking, softcap, sinks
-        self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
+        self.on_chip = on_chip
+        # No question on an accelerator that the host would wait for.
+        self.away = query.device.type != "cpu"
+        self.softcap = softcap
+        self.sinks = sinks
+        # Scores are in bits; with a soft cap, only after it.
+        self.unit = LOG2E if softcap is None else 1.0
         self.scale = scale * self.unit
-        self.away = query.device.type != "cpu"  # no question that the host would wait for
-        longest = math.inf if self.away or on_chip else self._bound_scores()
-        self.large = softcap is not None or masking.bias is not None or not longest <= SHIFT_ABOVE
-        self.spoiled = None if on_chip or math.isfinite(longest) else self._zero_undefined(masking)
+
+        self.q = query
+        self.k = key
+        shared = query.shape[1] // key.shape[1]
+        if shared > 1 and not on_chip:
+            self.k = key.repeat_interleave(shared, 1)
+        self.masking = masking.without_flag(query.shape[2], key.shape[2])
+        self._prepare_for_size_of_scores()
+
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
-        self.span = masking.span(sequences, self.queries, self.keys)
-        self.causal = masking.causal if self.span is None else self.span.causal
-        masked = self.span is None and masking.keys is not None
-        self.hidden = ~masking.keys[..., : self.keys] if masked and masking.keys is not None else None
-        self.first = self._find_first_key()
+        self._find_visible_keys()
+
+        # 16 bits do not hold sums.
+        self.number = torch.promote_types(query.dtype, torch.float32)
         of_sums: Any = {"dtype": self.number, "device": self.q.device}
-        self.real = torch.ones(sequences, self.queries, **of_sums) if real is None else real.to(**of_sums)
+        if real is None:
+            self.real = torch.ones(sequences, self.queries, **of_sums)
+        else:
+            self.real = real.to(**of_sums)
         if not on_chip:
             self.sums = torch.zeros(len(SUMMED), sequences, self.heads, self.queries, **of_sums)
             self.unit_rows = torch.zeros(sequences, self.heads, 1, self.keys, **of_sums)
         self.views: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
+        # Empty: was not asked for.
         self.counts = self.edges = self.median = self.value = self.output = self.mass = torch.empty(0)
         self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
+
+    def _prepare_for_size_of_scores(self) -> None:
+        """Decide from a bound of the scores whether they may overflow, and set numbers that are not finite to zero.
+
+        Sets `large`, whether scores may need a shift, and `spoiled`, the rows [sequence, head, query] that are not
+        defined, or None.
+        """
+        # Infinite where it would have to be computed on an accelerator; kernels deal with such rows themselves.
+        longest = math.inf
+        if not self.away and not self.on_chip:
+            longest = self._bound_scores()
+        # The bound is of q·k alone. "not <=" holds for NaN too.
+        self.large = self.softcap is not None or self.masking.bias is not None or not longest <= SHIFT_ABOVE
+        self.spoiled: Tensor | None = None
+        if not self.on_chip and not math.isfinite(longest):
+            self.spoiled = self._zero_undefined(self.masking)
+
+    def _find_visible_keys(self) -> None:
+        """Set which keys are visible: as a range for each sequence (`span`), or else as a mask (`hidden`).
+
+        Also sets `causal` and `first`, the first visible key of each sequence.
+        """
+        self.span = self.masking.span(len(self.q), self.queries, self.keys)
+        self.causal = self.masking.causal if self.span is None else self.span.causal
+        self.hidden: Tensor | None = None
+        if self.span is None and self.masking.keys is not None:
+            # A mask may be longer than the keys.
+            self.hidden = ~self.masking.keys[..., : self.keys]  # [sequence, 1 or head, query or 1, key]
+        self.first = self._find_first_key()
 
     def sum_on_chip(self, columns: bool) -> None:
         """Compute all sums by two GPU kernels; with `columns`, also the attention that each key receives."""
@@ -223,22 +265,33 @@ class _Walk:
 
         The result [sequence, head, query] is True for rows whose query, or a key that it sees, was not finite.
         """
-        finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
-        self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
-        seen = finite_k.new_ones(1, 1, 1, 1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
-        if seen.shape[2] > 1:  # each query sees keys of its own
-            return ~finite_q | (torch.matmul(seen.float(), (~finite_k).float().unsqueeze(-1)).squeeze(-1) > 0)
+        finite_q = self.q.isfinite().all(-1)  # [sequence, head, query]
+        finite_k = self.k.isfinite().all(-1)  # [sequence, head, key]
+        self.q = torch.where(finite_q.unsqueeze(-1), self.q, 0.0)
+        self.k = torch.where(finite_k.unsqueeze(-1), self.k, 0.0)
+        seen = finite_k.new_ones(1, 1, 1, 1)
+        if masking.keys is not None:
+            seen = masking.keys[..., : self.k.shape[2]]
+        # Each query sees keys of its own: the product counts how many of them are not finite.
+        if seen.shape[2] > 1:
+            undefined = (~finite_k).float().unsqueeze(-1)
+            count = torch.matmul(seen.float(), undefined).squeeze(-1)
+            return ~finite_q | (count > 0)
+        # All queries see the same keys, or those of them that come no later.
         bad = seen[:, :, 0] & ~finite_k
         if masking.causal:
-            return ~finite_q | (bad.cumsum(-1) > 0)[..., : self.q.shape[2]]
+            met_so_far = bad.cumsum(-1) > 0
+            return ~finite_q | met_so_far[..., : self.q.shape[2]]
         return ~finite_q | bad.any(-1, keepdim=True)
 
     def _bound_scores(self) -> float:
         """Return an upper bound of |logit| in bits: the length of the longest query times that of the longest key."""
         if not self.q.numel() or not self.k.numel():
             return 0.0
-        lengths = (torch.linalg.vector_norm(x.transpose(1, 2), dim=-1).max() for x in (self.q, self.k))
-        return math.prod(map(float, lengths)) * abs(self.scale)
+        # Transposed: most models keep heads next to dimensions, so that the numbers are read in order.
+        longest_query = float(torch.linalg.vector_norm(self.q.transpose(1, 2), dim=-1).max())
+        longest_key = float(torch.linalg.vector_norm(self.k.transpose(1, 2), dim=-1).max())
+        return longest_query * longest_key * abs(self.scale)
 
     def _find_first_key(self) -> Tensor | None:
         """Return the index [sequence, 1, 1, 1] of the first key of each sequence that any query sees.
@@ -247,50 +300,81 @@ class _Walk:
         """
         if self.hidden is None:
             return None
-        any_query = ~self.hidden.flatten(1, 2).all(1)
-        if not self.away and bool(any_query[:, 0].all()):
+        seen_by_any = ~self.hidden.flatten(1, 2).all(1)  # [sequence or 1, key]
+        if not self.away and bool(seen_by_any[:, 0].all()):
             return None
-        return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
+        # `argmax` knows no booleans; of equal numbers it gives the first.
+        first = seen_by_any.to(torch.uint8).argmax(-1)
+        return first.view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
         """Yield the slices (sequences, heads, queries, keys) of each block of scores to compute."""
-        size, most = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
         spans = [(0, self.keys)] * len(self.q)
         if self.span is not None:
             spans = list(zip(self.span.start, self.span.stop, strict=True))
         end = 0
+        # Only sequences with the same visible keys fit one block.
         for (start, stop), alike in groupby(spans):
-            begin, end = end, end + len(list(alike))
-            width = max(1, stop - start)
-            rows = min(self.queries, max(1, size // width), most if self.causal else self.queries)
-            heads = min(self.heads, max(1, size // (rows * width)))
-            sequences = max(1, size // (heads * rows * width)) if heads == self.heads else 1
-            steps = ((begin, end, sequences), (0, self.heads, heads), (0, self.queries, rows))
-            ranges = [[slice(i, min(i + n, b)) for i in range(a, b, n)] for a, b, n in steps]
-            for of_sequences, of_heads, of_queries in product(*ranges):
-                last = min(stop, of_queries.stop) if self.causal else stop
+            begin = end
+            end = begin + len(list(alike))
+            sequences, heads, queries = self._choose_block_size(max(1, stop - start))
+            slices = product(
+                _cut_range(begin, end, sequences),
+                _cut_range(0, self.heads, heads),
+                _cut_range(0, self.queries, queries),
+            )
+            for of_sequences, of_heads, of_queries in slices:
+                last = stop
+                if self.causal:
+                    # No query of the block sees the keys after its last one.
+                    last = min(stop, of_queries.stop)
                 if last > start:
                     yield of_sequences, of_heads, of_queries, slice(start, last)
 
+    def _choose_block_size(self, width: int) -> tuple[int, int, int]:
+        """Return how many sequences, heads and queries a block has, if each query sees `width` keys.
+
+        Queries come first, then heads, then sequences: a block has several sequences only if it has all their heads.
+        """
+        size, most_rows = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
+        queries = min(self.queries, max(1, size // width))
+        if self.causal:
+            queries = min(queries, most_rows)
+        heads = min(self.heads, max(1, size // (queries * width)))
+        sequences = 1
+        if heads == self.heads:
+            sequences = max(1, size // (heads * queries * width))
+        return sequences, heads, queries
+
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
         """Compute one block of scores (sequences x heads x queries x keys) and add it to the running sums."""
-        q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
+        q = self.q[sequences, heads, queries]
+        k = self.k[sequences, heads, keys]
+        # Scores and their exponentials [sequence, head, query, key], and both as [sequence · head, query, key].
         s, e, flat, weights = self._get_buffers((*q.shape[:3], k.shape[2]))
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
-        sums = self.sums[:, sequences, heads, queries].unbind(0)
+        sums = self.sums[:, sequences, heads, queries].unbind(
+            0
+        )  # views [sequence, head, query]: what follows fills them
         total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
+        # Some pairs may be hidden only in the corner of the block, from key `offset` on.
         wall, offset = self._causal_penalty(sequences, heads, queries, keys)
         corner = s[..., offset:] if offset else s
+        # The sum of scores is of q·k·scale alone: before the soft cap, the bias and the wall.
         if self.causal or wall is not None:
             torch.sum(s[..., :offset], -1, out=score)
-            score += (corner if wall is None else torch.mul(corner, wall == 0, out=e[..., offset:])).sum(-1)
+            visible = corner
+            if wall is not None:
+                visible = torch.mul(corner, wall == 0, out=e[..., offset:])
+            score += visible.sum(-1)
         if self.counts.numel():
             self._add_to_histogram(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap * LOG2E)
         if self.masking.bias is not None:
             s.add_(_slice_block(self.masking.bias, sequences, heads, queries)[..., keys], alpha=LOG2E)
+        # Hidden pairs must be neither the smallest nor the largest: the wall is first above all scores, then below.
         if wall is not None:
             corner.add_(wall)
         torch.amin(s, -1, out=smallest)
@@ -303,17 +387,21 @@ class _Walk:
         torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
         torch.linalg.vector_norm(e, dim=-1, out=length)
-        at_first = e if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
+        at_first = e
+        if self.first is not None:
+            at_first = e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
         first.copy_(at_first[..., 0])
+        # Rows of length 1 are added up: their cosines follow from the length of the sum.
         weight = real / (length if wall is None else length.clamp(min=TINY))
-        self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
+        _add_weighted_rows(self.unit_rows[sequences, heads, :, keys], weight, weights)
         if self.mass.numel():
             denominators = self._compute_denominators(total, shift, heads)
             given = _slice_block(self.giving, sequences, heads, queries) / denominators
-            self.mass[sequences, heads, :, keys].flatten(0, 1).baddbmm_(given.flatten(0, 1).unsqueeze(1), weights)
+            _add_weighted_rows(self.mass[sequences, heads, :, keys], given, weights)
         if self.output.numel():
             mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
             torch.div(mixed, total.unsqueeze(-1), out=self.output[sequences, queries, heads].transpose(1, 2))
+        # Last, since hidden pairs become NaN in the exponentials.
         if self.median.numel():
             if wall is not None:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
@@ -390,10 +478,13 @@ class _Walk:
         k = self.k
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
             position = torch.arange(self.keys, device=k.device)
-            edges = (self.span.start, self.span.stop)
-            start, stop = (torch.tensor(edge).to(k.device).unsqueeze(1) for edge in edges)
-            k = k * ((position >= start) & (position < stop))[:, None, :, None]
-        q, total = (x.transpose(1, 2) for x in (self.q, k.sum(2, keepdim=True)))  # as most models keep heads
+            start = torch.tensor(self.span.start).to(k.device).unsqueeze(1)
+            stop = torch.tensor(self.span.stop).to(k.device).unsqueeze(1)
+            is_visible = (position >= start) & (position < stop)  # [sequence, key]
+            k = k * is_visible[:, None, :, None]
+        # As most models keep heads: next to dimensions, so that the numbers are read in order.
+        q = self.q.transpose(1, 2)  # [sequence, query, head, dim]
+        total = k.sum(2, keepdim=True).transpose(1, 2)  # [sequence, 1, head, dim]
         return (q * total).sum(-1).transpose(1, 2) * (self.scale / self.unit)
 
     def _count_keys(self) -> Tensor:
@@ -401,7 +492,8 @@ class _Walk:
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.number).expand(self.q.shape[:3])
         assert self.span is not None
-        start, stop = (torch.tensor(edge).view(-1, 1, 1) for edge in (self.span.start, self.span.stop))
+        start = torch.tensor(self.span.start).view(-1, 1, 1)
+        stop = torch.tensor(self.span.stop).view(-1, 1, 1)
         if self.causal:
             stop = torch.minimum(torch.arange(1, self.queries + 1), stop)
         return (stop - start).clamp(min=0).to(self.real).expand(self.q.shape[:3])
@@ -410,33 +502,38 @@ class _Walk:
         """Return how many queries see each key [sequence, head, key]; only real queries with defined rows count."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
-            pairs = (~self.hidden).to(self.number)
+            pairs = (~self.hidden).to(self.number)  # [sequence, 1 or head, query or 1, key]
+            # All queries see the same keys.
             if pairs.shape[2] == 1:
                 return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(shape)
             return torch.matmul(self.giving.unsqueeze(2), pairs).squeeze(2).expand(shape)
         assert self.span is not None
         position = torch.arange(self.keys, device=self.q.device)
-        start, stop = (
-            torch.tensor(edge, device=self.q.device).view(-1, 1) for edge in (self.span.start, self.span.stop)
-        )
+        start = torch.tensor(self.span.start, device=self.q.device).view(-1, 1)
+        stop = torch.tensor(self.span.stop, device=self.q.device).view(-1, 1)
         inside = ((position >= start) & (position < stop)).to(self.number).unsqueeze(1)
         seen = self.giving.sum(-1, keepdim=True).expand(*self.giving.shape[:2], self.keys)
         if self.causal:
             later = self.giving.flip(-1).cumsum(-1).flip(-1)  # queries from the key's own position on
+            # No query sees keys after the last one.
             missing = self.keys - later.shape[-1]
-            seen = later[..., : self.keys] if missing <= 0 else torch.nn.functional.pad(later, (0, missing))
+            seen = later[..., : self.keys]
+            if missing > 0:
+                seen = torch.nn.functional.pad(seen, (0, missing))
         return (seen * inside).expand(shape)
 
     def result(self) -> dict[str, Tensor]:
         """Return the statistics that `attention_rows` documents, from the running sums."""
-        total, weighted, _, shift, _, _, first, _ = self.sums.unbind(0)
-        alone = total
-        total, weighted, shift, shrink = self._add_sinks(total, weighted, shift)
+        total_of_keys, weighted, _, shift, _, _, first, _ = self.sums.unbind(0)  # each [sequence, head, query]
+        total, weighted, shift, shrink = self._add_sinks(total_of_keys, weighted, shift)
         # both in one operation: on an accelerator a launch costs more than the numbers
         ends = self.sums[SUMMED.index("largest") : SUMMED.index("smallest") + 1]
-        extremes, logits = (ends - shift).exp2() / total, ends * LN2
+        extremes = (ends - shift).exp2() / total
+        logits = ends * LN2
+        # H = log Σe − Σe·(score − shift) / Σe; rounding may take that of a row with one key below 0.
+        entropy = ((total.log2() - weighted / total) * LN2).clamp_(min=0)
         rows = {
-            "entropy": ((total.log2() - weighted / total) * LN2).clamp_(min=0),
+            "entropy": entropy,
             "row_max": extremes[0],
             "row_min": extremes[1],
             "first_mass": shrink * first / total,
@@ -446,28 +543,53 @@ class _Walk:
         }
         if self.median.numel():
             rows["row_median"] = shrink * self.median / total
-        exact = choose_sum_device(self.real.device)
-        n = self.real.to(exact).sum(-1).double().unsqueeze(-1)
-        inside = self.unit_rows.squeeze(2).to(exact).double().square().sum(-1) - n
-        similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)
-        if self.spoiled is not None:
-            spoiled = (self.spoiled & self.real.bool().unsqueeze(1)).any(-1)
-            similarity = similarity.masked_fill(spoiled.to(exact), torch.nan)
-            if not self.on_chip:  # there, sums of undefined rows are NaN
-                rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
+        # On a chip, sums of undefined rows are NaN already.
+        if self.spoiled is not None and not self.on_chip:
+            rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
         keys = self._count_keys()
         if self.output.numel():
-            undefined = keys == 0 if self.spoiled is None else (keys == 0) | self.spoiled
-            self.output.masked_fill_(undefined.transpose(1, 2).unsqueeze(-1), torch.nan)
-            rest = (shrink * alone / total).transpose(1, 2).unsqueeze(-1)  # what sinks leave
-            rows["output"] = self.output if self.sinks is None else self.output * rest
+            share_of_keys = shrink * total_of_keys / total
+            rows["output"] = self._finish_output(keys, share_of_keys)
         if self.mass.numel():
-            rows |= {"mass": self.mass.squeeze(2), "seen": self._count_queries_by_key()}
-        outcomes = keys if self.sinks is None else keys + 1
-        rows |= {"keys": keys, "outcomes": outcomes, "row_similarity": similarity}
+            rows["mass"] = self.mass.squeeze(2)
+            rows["seen"] = self._count_queries_by_key()
+        rows["keys"] = keys
+        # A sink is one more outcome of the softmax.
+        rows["outcomes"] = keys if self.sinks is None else keys + 1
+        rows["row_similarity"] = self._compute_similarity()
         if self.counts.numel():
             rows["score_histogram"] = self.counts
         return rows
+
+    def _compute_similarity(self) -> Tensor:
+        """Compute the mean cosine between the rows of real queries [sequence, head], from the length of their sum.
+
+        NaN for sequences with fewer than two real queries, or with an undefined row among them.
+        """
+        exact = choose_sum_device(self.real.device)
+        n = self.real.to(exact).sum(-1).double().unsqueeze(-1)  # [sequence, 1]
+        # ‖Σu‖² = n + Σ of the cosines of all pairs.
+        inside = self.unit_rows.squeeze(2).to(exact).double().square().sum(-1) - n
+        pairs = (n * (n - 1)).clamp(min=1)
+        similarity = torch.where(n > 1, inside / pairs, torch.nan)
+        if self.spoiled is None:
+            return similarity
+        spoiled = (self.spoiled & self.real.bool().unsqueeze(1)).any(-1)
+        return similarity.masked_fill(spoiled.to(exact), torch.nan)
+
+    def _finish_output(self, keys: Tensor, share_of_keys: Tensor) -> Tensor:
+        """Return the output of attention, less what sinks take, and NaN for undefined rows.
+
+        keys            how many keys each query sees [sequence, head, query]
+        share_of_keys   the part of each row's weights that sinks leave to the keys [sequence, head, query]
+        """
+        undefined = keys == 0
+        if self.spoiled is not None:
+            undefined = undefined | self.spoiled
+        self.output.masked_fill_(undefined.transpose(1, 2).unsqueeze(-1), torch.nan)
+        if self.sinks is None:
+            return self.output
+        return self.output * share_of_keys.transpose(1, 2).unsqueeze(-1)
 
     def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Add each head's sink to the sums of rows as one more outcome of the softmax.
@@ -483,7 +605,9 @@ class _Walk:
             return total, weighted, shift, torch.ones_like(shift)
         sink = self.sinks.to(self.real).view(1, -1, 1) * LOG2E
         top = torch.maximum(shift, sink)  # a sink may lie far above the scores
-        shrink, apart = (shift - top).exp2(), sink - top
+        # All exponentials are relative to the new shift: 2^(score − top) = 2^(score − shift) · 2^(shift − top).
+        shrink = (shift - top).exp2()
+        apart = sink - top
         weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp2()
         return shrink * total + apart.exp2(), weighted, top, shrink
 
@@ -495,6 +619,21 @@ def _move_edges(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
     They are kept, since all layers of a batch use the same.
     """
     return torch.tensor(span.start, device=device), torch.tensor(span.stop, device=device)
+
+
+def _cut_range(start: int, stop: int, step: int) -> list[slice]:
+    """Cut a range of indices into slices of `step` indices; the last may be shorter."""
+    return [slice(i, min(i + step, stop)) for i in range(start, stop, step)]
+
+
+def _add_weighted_rows(into: Tensor, weight: Tensor, rows: Tensor) -> None:
+    """Add up the rows of a block over its queries, each times its weight, in place.
+
+    into     sums [sequence, head, 1, key]
+    weight   [sequence, head, query]
+    rows     [sequence · head, query, key]
+    """
+    into.flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), rows)
 
 
 def _slice_block(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:

@@ -252,9 +252,10 @@ class Tap:
         why     the reason, which is shown to the user
         """
         self.refused.setdefault(place, why)
-        gone = [name for name, site in self._kept_sites.items() if site.place == place and site.quantity in HEADS]
-        for name in gone:
-            del self.kept[name], self._kept_sites[name]
+        for name, site in list(self._kept_sites.items()):
+            if site.place == place and site.quantity in HEADS:
+                del self.kept[name]
+                del self._kept_sites[name]
 
     def _keep(self, site: Site, value: Any) -> None:
         """Keep the last value of a site (place in the model), for `tap[name]`; used if no receiver was given."""
@@ -280,23 +281,31 @@ class Tap:
         """
         if site.quantity not in self.wanted:
             return
-        real = self.real.get(site.stack)
-        if x.dim() == 4 and vectors.are_streams(self.model, x, real):
-            came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
-            cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
-            raise MeasureError("blocks that pass on one vector a token", came, cure)
+        real = self.real.get(site.stack)  # [sequence, token]
+        self._require_one_stream(x, real)
+        # Feature maps of most networks, and what follows, are [image, channel, row, column].
         if block is not None and x.dim() == 4 and vectors.has_channels_last(block, x):
             x = x.permute(0, 3, 1, 2)
         if x.is_nested:
-            shape = None
-            if real is not None:
-                shape = (*real.shape, x.size(-1))
+            # Padded to the longest sequence alone, it would be shorter than a mask with more padding.
+            shape = None if real is None else (*real.shape, x.size(-1))
             x = vectors.pad_nested(x, shape)
         x = vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned)
         # With sequence parallelism, each process has some of the tokens.
         if self.split is not None and self.is_asked_for(site):
             x = self.split.join(x, 1)
         self.emit(site, self._join_parts(site.stack, x))
+
+    def _require_one_stream(self, x: Tensor, real: Tensor | None) -> None:
+        """Raise MeasureError if a layer passes on several residual streams per token: none of them is its vector.
+
+        x      the vectors in the shape that the model uses
+        real   which positions are real tokens [sequence, token], if known
+        """
+        if x.dim() == 4 and vectors.are_streams(self.model, x, real):
+            came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
+            cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
+            raise MeasureError("blocks that pass on one vector a token", came, cure)
 
     def _join_parts(self, stack: str, x: Tensor) -> Tensor:
         """Join the vectors of all images of one sequence: [part, token, dim] becomes [1, part · token, dim].
@@ -575,6 +584,7 @@ class Tap:
         fired = self.fired
         missing = sorted(self.wanted - self.optional - fired)
         self.unseen = set()
+        # A model without any attention lacks nothing.
         has_any = bool(fired & HEADS or self._missed) or has_attention(self.model)
         # Refused attention is listed by place, with reasons.
         if has_any and not self.refused:
