@@ -224,7 +224,7 @@ MUTANTS = {
         captured(rows_of, "llama", "right"),
     ),
     "diagonal of rows included": (
-        rows._Walk.result,
+        rows._Walk._compute_similarity,
         ".square().sum(-1) - n",
         ".square().sum(-1)",
         captured(rows_of, "bert", "right"),

@@ -101,7 +101,9 @@ def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[Na
     blocks = _select_blocks(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
     for path in towers:
         tower = model.get_submodule(path)
-        blocks += _select_blocks(tower, [(n, m) for n, m in named if _find_tower(n, towers) == path])
+        inside = [(n, m) for n, m in named if _find_tower(n, towers) == path]
+        blocks += _select_blocks(tower, inside)
+    # Stacks are put together from blocks in the order of the model.
     order = {module: i for i, (_, module) in enumerate(named)}
     return sorted(blocks, key=lambda block: order[block[1]])
 
@@ -136,18 +138,41 @@ def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
     named   (name, module) of the modules to choose from
     """
     # The order matters: what is written down about a family is surer than what its code happens to declare.
-    patterns = family_of(model).blocks
-    blocks = [(n, m) for n, m in named if _is_any_match(patterns, (n, m))]
-    if blocks:
-        return blocks
-    for modules in ({parts[-1] for parts in find_parts(model)}, set(_iter_blocks_of_timm(model))):
-        blocks = [(n, m) for n, m in named if m in modules]
+    for select in (_select_by_family, _select_by_list, _select_by_class):
+        blocks = select(model, named)
         if blocks:
             return blocks
+    return []
+
+
+def _select_by_family(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
+    """Return the modules among `named` that fit the patterns which `models/families.py` has for the model's family."""
+    patterns = family_of(model).blocks
+    return [(name, module) for name, module in named if _is_any_match(patterns, (name, module))]
+
+
+def _select_by_list(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
+    """Return the modules among `named` that the model lists as its parts, or timm as the source of its features."""
+    last_of_parts = {parts[-1] for parts in find_parts(model)}
+    for listed in (last_of_parts, set(_iter_blocks_of_timm(model))):
+        blocks = [(name, module) for name, module in named if module in listed]
+        if blocks:
+            return blocks
+    return []
+
+
+def _select_by_class(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
+    """Return the modules among `named` whose class is one of blocks.
+
+    The class is declared by the model's code as the source of hidden states, or is a layer with gradient
+    checkpointing, or torch's own Transformer layer: the first of these that is there.
+    """
+    declared = tuple(_iter_declared_classes(model))
     checkpointed = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
+    # Older transformers have no such class.
     checkpointed_layers = (checkpointed,) if checkpointed else ()
-    for classes in (tuple(_iter_declared_classes(model)), checkpointed_layers, TORCH_LAYERS):
-        blocks = [(n, m) for n, m in named if isinstance(m, classes)]
+    for classes in (declared, checkpointed_layers, TORCH_LAYERS):
+        blocks = [(name, module) for name, module in named if isinstance(module, classes)]
         if blocks:
             return blocks
     return []
@@ -160,10 +185,14 @@ def _is_any_match(patterns: Iterable[str], *named: NamedPart) -> bool:
 
 def _is_match(pattern: str, name: str, module: nn.Module) -> bool:
     """Return whether a module fits a pattern: a class name (`BertLayer`), or a module name with `*` for any part."""
-    parts, levels = pattern.split("."), name.split(".")
-    if len(parts) == 1:
+    globs = pattern.split(".")
+    if len(globs) == 1:
         return class_of(module).__name__ == pattern
-    return len(parts) == len(levels) and all(fnmatchcase(part, glob) for part, glob in zip(levels, parts, strict=True))
+    parts = name.split(".")
+    # Part by part: `*` must not stand for several.
+    if len(parts) != len(globs):
+        return False
+    return all(fnmatchcase(part, glob) for part, glob in zip(parts, globs, strict=True))
 
 
 def _suggest_blocks(model: nn.Module) -> list[str]:
@@ -208,16 +237,28 @@ def _iter_blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
         return
     features = [feature["module"] for feature in getattr(model, "feature_info", None) or ()]
     modules = dict(model.named_modules())
-    holders = dict.fromkeys(feature.rpartition(".")[0] or feature for feature in features)
-    for name in holders:
-        if not isinstance(modules.get(name), LISTS):
+    for name in _list_holders(features):
+        holder = modules.get(name)
+        if not isinstance(holder, LISTS):
             continue
-        units = [modules[name]]
+        stages: list[nn.Module] = [holder]
+        # timm names only some members of the list, such as every third block; all of them are blocks.
         if any(feature.startswith(f"{name}.") for feature in features):
-            # timm names only some members of the list, such as every third block; all of them are blocks.
-            units = list(modules[name].children())
-        for unit in units:
-            yield from _iter_blocks_of_stage(unit)
+            stages = list(holder.children())
+        for stage in stages:
+            yield from _iter_blocks_of_stage(stage)
+
+
+def _list_holders(features: list[str]) -> list[str]:
+    """Return the paths of the modules that hold those at the paths `features`, once each; a module at the top itself.
+
+    They keep the order of the features.
+    """
+    holders: dict[str, None] = {}
+    for feature in features:
+        above = feature.rpartition(".")[0]
+        holders[above or feature] = None
+    return list(holders)
 
 
 def _iter_blocks_of_stage(stage: nn.Module) -> Iterator[nn.Module]:
@@ -295,23 +336,33 @@ def _find_towers(model: nn.Module) -> dict[str, str]:
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
     if pretrained is None or not isinstance(model, pretrained):
         return {}
-    reads_text = any(name.rpartition(".")[2] in READING_TEXT for name, _ in model.named_modules())
+    reads_text = _has_part_for_texts(model)
     if len(_read_modalities(model)) < 2 and not reads_text:
         return {}
+    outside = {"", *READING_TEXT}
     # In a model that writes a text about an image (TrOCR), the encoder is one of two stacks, not a tower.
-    two_stacks = getattr(model.config, "is_encoder_decoder", False) or not reads_text
+    if getattr(model.config, "is_encoder_decoder", False) or not reads_text:
+        outside |= {"encoder", "decoder"}
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
-        own = path.rpartition(".")[2]
-        is_text = own in READING_TEXT
-        is_stack = own in ("encoder", "decoder") and two_stacks
-        if not path or is_text or is_stack or _find_tower(path, towers) is not None:
+        own = _get_own_name(path)
+        if own in outside or _find_tower(path, towers) is not None:
             continue
         stack = _name_stack(own, module, pretrained)
         if stack:
             # A second tower for the same modality is called by its own name.
             towers[path] = own if stack in towers.values() else stack
     return towers
+
+
+def _has_part_for_texts(model: nn.Module) -> bool:
+    """Return whether a part of a model is called as those that read texts."""
+    return any(_get_own_name(path) in READING_TEXT for path, _ in model.named_modules())
+
+
+def _get_own_name(path: str) -> str:
+    """Return the last part of the path of a module."""
+    return path.rpartition(".")[2]
 
 
 def _name_stack(own: str, module: nn.Module, pretrained: type) -> str:

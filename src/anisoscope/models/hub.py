@@ -235,25 +235,42 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
     ModelError if that fails, or if the files are no checkpoint.
     """
     weights = weights and not config_only
-    if not place.files:  # a folder, or a copy in the cache: the hub announced nothing
-        return place if place.commit is None else _verify_copy(place, name, weights=weights)
+    # A folder of the user's: there is nothing to download, nor a hash to compare with.
+    if not place.files and place.commit is None:
+        return place
+    # A copy in the cache: the hub announced nothing.
+    if not place.files:
+        return _verify_copy(place, name, weights=weights)
     wanted = _list_small_files(place, name, config_only=config_only)
     try:
         folder = _download(place, wanted)
         if weights:
+            # Which files of weights are read follows from the small files.
             _download(place, _list_weight_files(place, folder, name))
     except ModelError:
         raise
     except Exception as error:  # as in `locate`, but for a disk that is full or closed
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        fault = classify_fault(error)
-        if fault.denied or fault.absent:
-            raise ModelError(f"access to {name}", fault.got, fault.cure) from None
-        return _verify_copy(_find_in_cache(place.path, place.revision, name, "", fault), name, weights=weights)
+        copy = _find_copy_after(error, place, name)
+        return _verify_copy(copy, name, weights=weights)
     verify_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
     return ModelPlace(str(folder), None, place.commit, notice=place.notice)
+
+
+def _find_copy_after(error: Exception, place: ModelPlace, name: str) -> ModelPlace:
+    """Return the copy of a model in the cache, after a download failed. ModelError if access to the model is denied.
+
+    error   why the download failed
+    place   the model at its commit
+    name    as the user wrote it, for errors
+    """
+    fault = classify_fault(error)
+    # A copy in the cache must not hide that the user may not read this model.
+    if fault.denied or fault.absent:
+        raise ModelError(f"access to {name}", fault.got, fault.cure) from None
+    return _find_in_cache(place.path, place.revision, name, "", fault)
 
 
 def _list_small_files(place: ModelPlace, name: str, *, config_only: bool) -> list[str]:

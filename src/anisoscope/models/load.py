@@ -111,17 +111,19 @@ def load(
     """
     # The device is looked up first: a wrong one should fail before gigabytes are downloaded.
     target = device_of(device)
-    numbers = None if dtype == "auto" else dtype_of(dtype)
+    numbers = _read_dtype(dtype)
     seed_of_weights = seed if untrained else None
     notes = [DRAWN] if untrained else []
 
     made = _load_without_checkpoint(name, seed_of_weights)
     if made is not None:
         model, processor = made
+        # Checked before it is moved: a narrower type may overflow, which is no fault of the weights.
         model = _move(_require_finite(model, name), target, numbers).eval()
         return Subject(model, processor, name, revision, hash_weights(model), notes)
 
-    require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
+    extra = "demo" if name == BUILTIN else "models"
+    require_extra(extra, f"to load {name}")
     place = checkpoint_path(complete_timm_name(name), revision, weights=not untrained)
     options = {"trust_remote_code": trust_remote_code, "dtype": numbers or "auto", "device_map": device_map}
     loaded = _load_files(place, name, target, seed_of_weights, classifier, options)
@@ -130,18 +132,37 @@ def load(
     model, missing = _choose_tower(model.eval(), loaded.missing, tower, name)
     modality = modality_of(model)
     processor = processor_of(model, modality, loaded.processor_folder, name, trust_remote_code)
+    # For an adapter, the place is not the folder of its base model.
     if not loaded.is_adapted and not name.startswith("builtin:"):
         notes += add_text_pooling(model, place.path, processor, untrained=untrained)
-    if place.notice:
-        notes.append(place.notice)
-    if processor is None:
-        notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
+    notes += _list_notices(place.notice, modality, has_processor=processor is not None)
 
     own_name, pinned = split_name(name)
     both = processor_of_images_and_texts(model, loaded.processor_folder, trust_remote_code)
     # Weights that are drawn here are not those of the files.
     weights = hash_loaded_weights(model, missing, [] if untrained else loaded.folders)
     return Subject(model, processor, own_name, place.commit or revision or pinned, weights, notes, both)
+
+
+def _read_dtype(name: str) -> torch.dtype | None:
+    """Return the type of weights that a name stands for; None for `auto`, which keeps that of the checkpoint."""
+    if name == "auto":
+        return None
+    return dtype_of(name)
+
+
+def _list_notices(notice: str, modality: str, *, has_processor: bool) -> list[str]:
+    """Return what users should know of how a model was loaded, one sentence each.
+
+    notice          what there is to say of its place, such as that a copy in the cache was used
+    has_processor   whether the checkpoint has a tokenizer or other preprocessor
+    """
+    notices = []
+    if notice:
+        notices.append(notice)
+    if not has_processor:
+        notices.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
+    return notices
 
 
 def _move(model: Any, device: torch.device, dtype: torch.dtype | None) -> Any:

@@ -265,19 +265,30 @@ def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -
 def _list_existing(spec: str) -> list[str]:
     """Return the names of a pattern: all that are written out, and those implied by an ellipsis that exist."""
     names, gaps = expand_pattern(spec)
-    written = [name for name, is_implied in names.items() if not is_implied]
-    implied = [name for name, is_implied in names.items() if is_implied]
-    repository = spec.partition("@")[0]
+    written: list[str] = []
+    implied: list[str] = []
+    for name, is_implied in names.items():
+        if is_implied:
+            implied.append(name)
+        else:
+            written.append(name)
+    # Nothing to look up, so the hub is not asked.
     if not implied and not gaps:
-        existing = []
-    elif "@" in spec and not _GROUP.search(repository):
+        return written
+    repository = spec.partition("@")[0]
+    if "@" in spec and not _GROUP.search(repository):
         # Revisions of one repository: a single question lists them all.
         existing = _select_revisions(repository, implied, gaps)
     else:
-        with stop_asking_after_failure(), ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(does_exist, implied)
-            existing = [name for name, is_there in zip(implied, answers, strict=True) if is_there]
+        existing = _select_repositories(implied)
     return list(dict.fromkeys([*written, *existing]))
+
+
+def _select_repositories(names: list[str]) -> list[str]:
+    """Return the names of models that exist, each of which is asked for."""
+    with stop_asking_after_failure(), ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(does_exist, names))
+    return [name for name, is_there in zip(names, answers, strict=True) if is_there]
 
 
 def _select_revisions(repository: str, implied: list[str], gaps: list[Gap]) -> list[str]:
@@ -307,22 +318,36 @@ def _parse_group(text: str, pattern: str) -> tuple[list[Item], list[tuple[int, i
     items: list[Item] = []
     open_ranges: list[tuple[int, int]] = []
     words = [word.strip() for word in text.split(",")]
+    # An ellipsis is read with the word after it, up to which it goes.
     for word, following in zip(words, [*words[1:], ""], strict=True):
         match = _RANGE.fullmatch(word)
         if word in ("…", "..."):
-            more, left_open = _continue_numbers([item for item, _ in items], following, pattern)
+            before = [item for item, _ in items]
+            more, left_open = _continue_numbers(before, following, pattern)
             items += [(str(number), True) for number in more]
             open_ranges += left_open
         elif match:
-            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-            if step < 1 or last < first:
-                raise UsageError("a range from low to high {0..4} or {0..2000..20}", f"{{{word}}} in {pattern!r}")
-            items += [(str(number), False) for number in range(first, last + 1, step)]
+            numbers = _read_range(match, pattern)
+            items += [(str(number), False) for number in numbers]
         elif word:
             items.append((word, False))
     if not items:
         raise UsageError("something between the braces", repr(pattern), "write {0..4} or {0,20,40}")
     return items, open_ranges
+
+
+def _read_range(match: re.Match[str], pattern: str) -> range:
+    """Return the numbers of a range such as `0..4` or `0..2000..20`, with its end. UsageError if it does not rise.
+
+    match     the match of `_RANGE` with the range
+    pattern   the whole pattern, for errors
+    """
+    first = int(match[1])
+    last = int(match[2])
+    step = int(match[3] or 1)
+    if step < 1 or last < first:
+        raise UsageError("a range from low to high {0..4} or {0..2000..20}", f"{{{match[0]}}} in {pattern!r}")
+    return range(first, last + 1, step)
 
 
 def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -344,18 +369,28 @@ def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[i
     if not _are_rising([*numbers, last]):
         raise UsageError("numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them")
     one, two = numbers[-2:]
-    if len({b - a for a, b in pairwise(numbers[-3:])}) == 1:
-        # Equal steps, as in 0, 20, 40, …
-        return list(range(two + (two - one), last, two - one)), []
-    # A constant factor, as in 1, 2, 4, …
-    more: list[int] = []
-    if one and two % one == 0:
-        factor = two // one
-        number = two * factor
-        while number < last:
-            more.append(number)
-            number *= factor
-    return more, [(two, last)]
+    # Equal steps, as in 0, 20, 40, …: those of the last three numbers decide, since a series may begin in another way.
+    steps = {b - a for a, b in pairwise(numbers[-3:])}
+    if len(steps) == 1:
+        step = two - one
+        return list(range(two + step, last, step)), []
+    return _continue_by_factor(one, two, last), [(two, last)]
+
+
+def _continue_by_factor(one: int, two: int, last: int) -> list[int]:
+    """Return the numbers after `one` and `two`, below `last`, if these grow by a whole factor, as in 1, 2, 4, …
+
+    Empty if they do not.
+    """
+    if not one or two % one:
+        return []
+    factor = two // one
+    numbers: list[int] = []
+    number = two * factor
+    while number < last:
+        numbers.append(number)
+        number *= factor
+    return numbers
 
 
 def _are_rising(numbers: list[int]) -> bool:
