@@ -246,8 +246,7 @@ class Heads:
         self._emit_heads(call, at, stages, emit)
         if tap.on_call is not None and windows == 1:
             tap.on_call(at("attention"), call)
-        # The output of our rows can replace the model's only if this process computes all heads.
-        stands_in = tap.fused and is_plain_softmax(call) and tap.split is None
+        stands_in = self._may_replace_output(call)
         columns = "extremes" in wanted
         rows: dict[str, Tensor] = {}
         if tap.proof is not None:
@@ -262,6 +261,11 @@ class Heads:
         if stands_in and output is not None and is_defined(rows):
             return output
         return None
+
+    def _may_replace_output(self, call: Call) -> bool:
+        """Return whether the output that follows from captured rows may be used instead of the model's own."""
+        # The model's own output is of the heads of this process only.
+        return self.tap.fused and self.tap.split is None and is_plain_softmax(call)
 
     def _emit_rows(
         self,

@@ -137,22 +137,45 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     for site, shape in of_queries.items():
         for quantity in of_attention:
             shapes[Site(site.stack, site.layer, quantity, kind=site.kind)] = shape  # type: ignore[arg-type]
-    wanted = {}
-    for site, shape in shapes.items():
-        if {site.quantity, site.label} & what and _is_chosen(site, shapes, settings):
-            wanted[site] = shape
-    # Each layer's attention counts once, however many stages of queries are measured.
-    widths = {(site.stack, site.layer, site.kind): heads * dim for site, (heads, dim) in of_queries.items()}
-    # Scores, and weights times values, each with a multiplication and an addition.
-    attention = 4.0 * sum(widths.values())
+    wanted = _select_wanted(shapes, what, settings)
+    attention = _count_attention_flops(of_queries)
     return Shapes(
         wanted,
+        # The share of attention grows with the length of the sequence: it is kept apart.
         flops=total_flops / tokens - attention * tokens,
         attention=attention,
         tokens=tokens,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=_get_first_weight(model).dtype,
     )
+
+
+def _select_wanted(
+    shapes: dict[Site, tuple[int, int]], what: set[str], settings: Settings
+) -> dict[Site, tuple[int, int]]:
+    """Return the sites that are measured, of all that were captured: queries may have been so for their shapes alone.
+
+    shapes   {site: (heads, width)}
+    what     the quantities to measure
+    """
+    wanted: dict[Site, tuple[int, int]] = {}
+    for site, shape in shapes.items():
+        if {site.quantity, site.label} & what and _is_chosen(site, shapes, settings):
+            wanted[site] = shape
+    return wanted
+
+
+def _count_attention_flops(of_queries: dict[Site, tuple[int, int]]) -> float:
+    """Return the flops of all attention of a model, per query and key.
+
+    of_queries   {site of queries: (heads, width of a head)}
+    """
+    # Each layer's attention counts once, however many stages of queries are measured.
+    widths: dict[tuple[str, int | None, str], int] = {}
+    for site, (heads, dim) in of_queries.items():
+        widths[site.stack, site.layer, site.kind] = heads * dim
+    # Scores, and weights times values, each with a multiplication and an addition.
+    return 4.0 * sum(widths.values())
 
 
 def _get_first_weight(model: nn.Module) -> Tensor:
@@ -212,7 +235,8 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
     A text with images is not cut, since every image needs all of its placeholder tokens.
     """
     stream = next(iter(batch.streams.values()), None)
-    is_whole = batch.label is not None or "pixel_values" in batch.inputs
+    mask = None if stream is None else stream.mask  # [sequence, token]
+    most = None if batch.label is not None or "pixel_values" in batch.inputs else SHORT
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
         has_row_per_sequence = isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit)
@@ -220,15 +244,25 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
             inputs[name] = value
             continue
         row = value[:1]
-        has_ids = stream is not None and not row.is_floating_point()
-        if stream is not None and has_ids and row.shape[1:2] == stream.mask.shape[1:]:
-            # Padding on the left comes before the first real id.
-            first = int(stream.mask[0].int().argmax())
-            real = int(stream.mask[0].sum())
-            length = real if is_whole else min(SHORT, real)
-            row = row[:, first : first + length]
+        # Numbers may be pixels or sound, whose axes are not those of tokens.
+        has_tokens = mask is not None and not row.is_floating_point() and row.shape[1:2] == mask.shape[1:]
+        if mask is not None and has_tokens:
+            row = _cut_to_real(row, mask[0], most)
         inputs[name] = row
     return inputs
+
+
+def _cut_to_real(row: Tensor, mask: Tensor, most: int | None) -> Tensor:
+    """Cut ids of one sequence [1, token, …] to its real tokens, and to the first `most` of them; None: all.
+
+    mask   which tokens are real [token]
+    """
+    # Padding on the left comes before the first real id.
+    first = int(mask.int().argmax())
+    length = int(mask.sum())
+    if most is not None:
+        length = min(most, length)
+    return row[:, first : first + length]
 
 
 def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
@@ -244,18 +278,13 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
     """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
     settings = _leave_out_unestimated(settings)
-    # A share of one short sequence would be a matter of chance.
-    share = settings.spectrum_share
+    # A share of one short sequence would be a matter of chance: the whole is estimated, and multiplied by the share.
     without_sample = replace(settings, sample=0, seed=0, spectrum_share=1.0)
-    alike: dict[tuple[str, int, int], list[Site]] = {}
-    for site, shape in shapes.sites.items():
-        alike.setdefault((site.label, *shape), []).append(site)
     sums = moments = unmeasured = 0
     chosen = [panel for panel in PANELS if panel in settings.panel and not settings.metrics]
     panels: dict[str, float] = dict.fromkeys(chosen, 0.0)
-    for (_, heads, width), sites in alike.items():
+    for shape_of_one, sites in _group_alike(shapes):
         count = len(sites)
-        shape_of_one: tuple[int, ...] = (heads, width) if heads else (width,)
         of_sums, of_moments, is_too_wide = _count_bytes(sites[0], shape_of_one, shapes.dtype, without_sample)
         moments += count * of_moments
         sums += count * of_sums
@@ -266,7 +295,8 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
                 continue
             alone = replace(without_sample, panel=(panel,), bins=(), medians=False)
             flops = _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone) / tokens
-            panels[panel] += count * flops * (share if panel == "spectrum" else 1)
+            share = settings.spectrum_share if panel == "spectrum" else 1
+            panels[panel] += count * flops * share
     widths = [width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES]
     # Samples are kept in float32 at least.
     sample = settings.sampled * sum(widths) * max(shapes.dtype.itemsize, 4)
@@ -281,6 +311,21 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
         unmeasured=unmeasured,
         sites=len(widths),
     )
+
+
+def _group_alike(shapes: Shapes) -> list[tuple[tuple[int, ...], list[Site]]]:
+    """Group sites that cost the same: [(shape of one token's vectors, sites with the same quantity and this shape)].
+
+    The shape is [head, dim], or [dim] without heads.
+    """
+    alike: dict[tuple[str, int, int], list[Site]] = {}
+    for site, (heads, width) in shapes.sites.items():
+        alike.setdefault((site.label, heads, width), []).append(site)
+    groups: list[tuple[tuple[int, ...], list[Site]]] = []
+    for (_, heads, width), sites in alike.items():
+        shape_of_one = (heads, width) if heads else (width,)
+        groups.append((shape_of_one, sites))
+    return groups
 
 
 def _leave_out_unestimated(settings: Settings) -> Settings:
@@ -315,11 +360,16 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
     for (_, term, _), product in measured.moments.pending.items():
         copies = 1 if term == "shift" else groups
         pending += copies * _count_tensor_bytes(product)
-    of_moments = pending + sum(_count_tensor_bytes(x) for (_, term), x in terms.items() if term in MOMENTS)
-    of_all = pending + sum(map(_count_tensor_bytes, terms.values()))
-    of_sums = of_all - of_moments + measured.extremes.nbytes
+    of_moments = pending
+    of_sums = measured.extremes.nbytes
+    for (_, term), x in terms.items():
+        if term in MOMENTS:
+            of_moments += _count_tensor_bytes(x)
+        else:
+            of_sums += _count_tensor_bytes(x)
     wants_spectrum = site.measured_as in ("hidden", "final") and "moment" in settings.list_terms("hidden")
-    return of_sums, of_moments, wants_spectrum and (site.name, "moment") not in terms
+    is_too_wide = wants_spectrum and (site.name, "moment") not in terms
+    return of_sums, of_moments, is_too_wide
 
 
 @lru_cache(maxsize=512)

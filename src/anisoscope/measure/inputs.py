@@ -134,24 +134,32 @@ def _open_batches(inputs: Any) -> Any:
         return [to_dense(inputs)]
     if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
         return [inputs]
+    _check_kind(inputs)
+    # A loader is read when its batches are needed; what can be read only once is read now.
+    is_loader = _can_be_read_again(inputs) and not isinstance(inputs, Sequence)
+    batches: Any = inputs if is_loader else list(inputs)
+    if not len(batches):
+        kind = type(inputs).__name__
+        raise CorpusError("a corpus with at least one batch", "none", f"the {kind} is empty; give it more data")
+    if isinstance(batches, list):
+        _check_listed(batches, inputs)
+    return batches
+
+
+def _check_kind(inputs: Any) -> None:
+    """Raise UsageError for inputs that are no iterable of batches: a frame of pandas, a string, bytes, a number …"""
+    # By name, since pandas may not be installed.
     kind = type(inputs).__name__
     if kind in ("DataFrame", "Series"):
         cure = "vectors: measure(frame.to_numpy()); texts: list(frame['text'])"
         raise UsageError(ACCEPTED, f"a pandas {kind}", cure)
+    # Strings and bytes can be iterated over, but give single characters.
     if isinstance(inputs, str):
         instead = "a corpus: measure(model, corpus=…, processor=…)"
         cure = f"give processor= (its tokenizer) and a list of strings, or {instead}"
         raise UsageError(ACCEPTED, f"str {inputs!r}", cure)
     if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
         raise UsageError(ACCEPTED, kind, "see docs/inputs.md")
-    # A loader is read when its batches are needed; what can be read only once is read now.
-    is_loader = _can_be_read_again(inputs) and not isinstance(inputs, Sequence)
-    batches: Any = inputs if is_loader else list(inputs)
-    if not len(batches):
-        raise CorpusError("a corpus with at least one batch", "none", f"the {kind} is empty; give it more data")
-    if isinstance(batches, list):
-        _check_listed(batches, inputs)
-    return batches
 
 
 def _can_be_read_again(inputs: Any) -> bool:

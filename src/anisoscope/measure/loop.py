@@ -162,9 +162,11 @@ def _run_pass_in_pieces(
 
     Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
     """
-    measurement = _begin_or_restore(plan, settings, state if any(saves) else None, seen.moved_by)
+    # Only a file that this pass wrote, or was asked to continue, is read.
+    to_restore = state if any(saves) else None
+    measurement = _begin_or_restore(plan, settings, to_restore, seen.moved_by)
     measurement.pieces = pieces
-    tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
+    tokens = _get_sizes(plan, only)
     total = sum(tokens.values())
     done = sum(tokens.get(i, 0) for i in measurement.batches)
     steps = Steps(model, find_device(model))
@@ -177,6 +179,7 @@ def _run_pass_in_pieces(
             batches = prefetch(pending_batches(plan, only, frozenset(measurement.batches)), find_device(model))
             while True:
                 item = next(batches, None)
+                # Processes that run the model together must leave the loop at the same batch.
                 busy, number = steps.agree(item is not None, find_stop_signal(stopped))
                 if number or item is None:
                     break
@@ -191,17 +194,32 @@ def _run_pass_in_pieces(
                     measurement.save(state)
                     saves.append(True)
                     saved = time.monotonic()
+        # Others still have batches, for which they need this process.
         if busy and not number:
             number = _keep_in_step(model, last or _get_first_batch(plan), steps, stopped)
+        # A signal during the last batch.
         if not steps.together:
             number = number or find_stop_signal(stopped)
         if number:
             if state is not None:
                 measurement.save(state)
             raise Interrupted(number)
+    # A process of a job may have no batch of its own.
     if only is None:
         _require_batches(measurement)
     return measurement
+
+
+def _get_sizes(plan: BatchPlan | Iterable[Batch], only: Container[int] | None) -> dict[int, int]:
+    """Return {index of a batch: its number of tokens} of the batches to run; empty if the plan does not know them.
+
+    only   indices of the batches to run; None: all
+    """
+    sizes: dict[int, int] = {}
+    for index, size in enumerate(getattr(plan, "tokens", [])):
+        if only is None or index in only:
+            sizes[index] = size
+    return sizes
 
 
 def _require_batches(measurement: Measurement) -> None:
@@ -404,6 +422,7 @@ def capture_into(
                 tap.sequences = len(part.unit)
                 run, inputs = part.call or model, move_batch(part.inputs, device)
                 with torch.no_grad():
+                    # Once is enough: a model computes every batch in the same way.
                     if seen.prove and trial.proof is None:
                         trial(run, inputs)
                         measurement.note_proof(trial.proof)
@@ -443,21 +462,32 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
     options = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
+    # Means need no groups for their intervals: two are the fewest that there can be.
     terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options)
-    rank, world = rank_and_world()
-    count = len(plan) if isinstance(plan, Sized) else 0
-    if world > 1 and dist.is_initialized() and count >= world and not reads_same_batches(model):
-        measured = gather_parts(run_pass(model, plan, terms, only=range(rank, count, world)))
-    else:
-        measured = run_pass(model, plan, terms)
+    measured = _measure_shared(model, plan, terms)
     means: Means = {}
     for name, site in measured.sites.items():
+        # Sums of queries and keys [head, dim], and their numbers [head].
         total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}
         # A head without a single query or key has a mean of zeros.
         mean_query = total["query"] / total["rows"].clamp(min=1).unsqueeze(-1)
         mean_key = total["key"] / total["keys"].clamp(min=1).unsqueeze(-1)
         means[site.stack, site.layer or 0, site.kind] = mean_query, mean_key
     return means
+
+
+def _measure_shared(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Measurement:
+    """Run a pass over a plan, whose batches the processes of a torchrun job share among themselves if they can.
+
+    They cannot if there are fewer batches than processes, or if the model needs all processes for every batch.
+    """
+    rank, world = rank_and_world()
+    count = len(plan) if isinstance(plan, Sized) else 0
+    is_job = world > 1 and dist.is_initialized()
+    if not is_job or count < world or reads_same_batches(model):
+        return run_pass(model, plan, settings)
+    own = range(rank, count, world)
+    return gather_parts(run_pass(model, plan, settings, only=own))
 
 
 def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
@@ -467,10 +497,11 @@ def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]
     only   indices of the requested batches; None: all
     held   indices of those that are measured already
     """
-    indexed = hasattr(plan, "__getitem__")
-    for index, item in enumerate(range(len(plan)) if indexed else plan):
+    is_indexed = hasattr(plan, "__getitem__")
+    items = range(len(plan)) if is_indexed else plan
+    for index, item in enumerate(items):
         if index not in held and (only is None or index in only):
-            yield index, plan[index] if indexed else item
+            yield index, plan[index] if is_indexed else item
 
 
 def unwrap_single(model: nn.Module, name: str) -> nn.Module:

@@ -84,19 +84,14 @@ class Moments:
         if not groups:
             return
         on_cpu = x.device.type == "cpu"
-        # Inverse norms in float64 say that float32 does not hold the squares.
-        if self._needs_float64(site, x, inverse) or (on_cpu and inverse.dtype is torch.float64):
-            dtype = torch.float64
-        else:
-            dtype = torch.promote_types(x.dtype, torch.float32)
+        dtype = self._choose_dtype(site, x, inverse)
         if drawn is None:
             # Once for all groups: of parts of a batch the conversion would take longer.
             x = x.to(dtype)
         all_count = on_cpu and bool(weight.all())
-        buffers: list[Tensor] = []
-        for term, shape in zip(TERMS, ((dim, dim), (dim, dim), (dim,), ()), strict=True):
-            buffers.append(self.sums.buffer(site, term, (groups, 1, *shape), x.device))
+        buffers = self._get_buffers(site, dim, groups, x.device)
         for g, chosen in self._split_by_group(groups):
+            # Vectors of the group [vector, dim], their inverse norms [vector], and which of them count [vector].
             if drawn is None:
                 rows = x[chosen].flatten(0, 1)
                 inv = inverse[chosen].flatten().to(dtype)
@@ -119,7 +114,31 @@ class Moments:
                 for buffer, product in zip(buffers, products, strict=True):
                     buffer[g, 0] += product
             else:
+                # In float32, less a mean: of large equal parts no digits would be left for the differences.
                 self._update(site, g, {"moment": self._shift(site, rows, real), "unit_moment": unit})
+
+    def _choose_dtype(self, site: str, x: Tensor, inverse: Tensor) -> torch.dtype:
+        """Return the type in which a site's products are computed: float64, or that of the vectors, float32 at least.
+
+        inverse   1 / norm of each vector
+        """
+        if self._needs_float64(site, x, inverse):
+            return torch.float64
+        # Inverse norms in float64 say that float32 does not hold the squares.
+        if x.device.type == "cpu" and inverse.dtype is torch.float64:
+            return torch.float64
+        return torch.promote_types(x.dtype, torch.float32)
+
+    def _get_buffers(self, site: str, dim: int, groups: int, device: torch.device) -> list[Tensor]:
+        """Return the sums of a site to which products are added, in the order of `TERMS`: each [group, 1, …].
+
+        dim   width of the vectors
+        """
+        shapes: tuple[tuple[int, ...], ...] = ((dim, dim), (dim, dim), (dim,), ())
+        buffers = []
+        for term, shape in zip(TERMS, shapes, strict=True):
+            buffers.append(self.sums.buffer(site, term, (groups, 1, *shape), device))
+        return buffers
 
     def _shift(self, site: str, rows: Tensor, real: Tensor) -> Tensor:
         """Return [x − c, 1] of vectors [vector, dim]: c is the mean of the site's first batch.
