@@ -182,7 +182,7 @@ class Heads:
 
     def _find_real_queries(self, stack: str, call: Call) -> Tensor | None:
         """Return which queries of a call are real tokens [sequence, query]; None: all, or it is not known."""
-        real = self.tap.real.get(stack)  # [sequence, token]
+        real: Tensor | None = self.tap.real.get(stack)  # [sequence, token]
         # In cross-attention, the mask may be that of another stack.
         if real is not None and real.shape[1] != call.query.shape[2]:
             return None
@@ -265,7 +265,7 @@ class Heads:
     def _may_replace_output(self, call: Call) -> bool:
         """Return whether the output that follows from captured rows may be used instead of the model's own."""
         # The model's own output is of the heads of this process only.
-        return self.tap.fused and self.tap.split is None and is_plain_softmax(call)
+        return bool(self.tap.fused) and self.tap.split is None and is_plain_softmax(call)
 
     def _emit_rows(
         self,

@@ -323,7 +323,7 @@ def _group_alike(shapes: Shapes) -> list[tuple[tuple[int, ...], list[Site]]]:
         alike.setdefault((site.label, heads, width), []).append(site)
     groups: list[tuple[tuple[int, ...], list[Site]]] = []
     for (_, heads, width), sites in alike.items():
-        shape_of_one = (heads, width) if heads else (width,)
+        shape_of_one: tuple[int, ...] = (heads, width) if heads else (width,)
         groups.append((shape_of_one, sites))
     return groups
 
