@@ -188,7 +188,7 @@ class _Walk:
 
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
-        self._find_visible_keys()
+        self._read_masking()
 
         # 16 bits do not hold sums.
         self.number = torch.promote_types(query.dtype, torch.float32)
@@ -221,7 +221,7 @@ class _Walk:
         if not self.on_chip and not math.isfinite(longest):
             self.spoiled = self._zero_undefined(self.masking)
 
-    def _find_visible_keys(self) -> None:
+    def _read_masking(self) -> None:
         """Set which keys are visible: as a range for each sequence (`span`), or else as a mask (`hidden`).
 
         Also sets `causal` and `first`, the first visible key of each sequence.
@@ -364,10 +364,10 @@ class _Walk:
         # The sum of scores is of q·k·scale alone: before the soft cap, the bias and the wall.
         if self.causal or wall is not None:
             torch.sum(s[..., :offset], -1, out=score)
-            visible = corner
+            unmasked = corner
             if wall is not None:
-                visible = torch.mul(corner, wall == 0, out=e[..., offset:])
-            score += visible.sum(-1)
+                unmasked = torch.mul(corner, wall == 0, out=e[..., offset:])
+            score += unmasked.sum(-1)
         if self.counts.numel():
             self._add_to_histogram(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
@@ -480,8 +480,8 @@ class _Walk:
             position = torch.arange(self.keys, device=k.device)
             start = torch.tensor(self.span.start).to(k.device).unsqueeze(1)
             stop = torch.tensor(self.span.stop).to(k.device).unsqueeze(1)
-            is_visible = (position >= start) & (position < stop)  # [sequence, key]
-            k = k * is_visible[:, None, :, None]
+            in_span = (position >= start) & (position < stop)  # [sequence, key]
+            k = k * in_span[:, None, :, None]
         # As most models keep heads: next to dimensions, so that the numbers are read in order.
         q = self.q.transpose(1, 2)  # [sequence, query, head, dim]
         total = k.sum(2, keepdim=True).transpose(1, 2)  # [sequence, 1, head, dim]
