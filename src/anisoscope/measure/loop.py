@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -201,13 +201,18 @@ def _run_pass_in_pieces(
         if not steps.together:
             number = number or find_stop_signal(stopped)
         if number:
-            if state is not None:
-                measurement.save(state)
-            raise Interrupted(number)
+            _save_and_interrupt(measurement, state, number)
     # A process of a job may have no batch of its own.
     if only is None:
         _require_batches(measurement)
     return measurement
+
+
+def _save_and_interrupt(measurement: Measurement, state: Path | None, number: int) -> NoReturn:
+    """Save a measurement to the file `state`, if there is one, and raise Interrupted for the signal `number`."""
+    if state is not None:
+        measurement.save(state)
+    raise Interrupted(number)
 
 
 def _get_sizes(plan: BatchPlan | Iterable[Batch], only: Container[int] | None) -> dict[int, int]:
