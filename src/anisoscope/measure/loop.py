@@ -163,15 +163,13 @@ def _run_pass_in_pieces(
     Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
     """
     # Only a file that this pass wrote, or was asked to continue, is read.
-    to_restore = state if any(saves) else None
-    measurement = _begin_or_restore(plan, settings, to_restore, seen.moved_by)
+    measurement = _begin_or_restore(plan, settings, state if any(saves) else None, seen.moved_by)
     measurement.pieces = pieces
     tokens = _get_sizes(plan, only)
     total = sum(tokens.values())
     done = sum(tokens.get(i, 0) for i in measurement.batches)
     steps = Steps(model, find_device(model))
     last = None
-    number = 0
     with deferred_signals() as stopped:
         with capture_into(model, measurement, seen, together=steps.together) as run_batch:
             _add_embeddings(model, measurement, together=steps.together)
@@ -202,9 +200,7 @@ def _run_pass_in_pieces(
             number = number or find_stop_signal(stopped)
         if number:
             _save_and_interrupt(measurement, state, number)
-    # A process of a job may have no batch of its own.
-    if only is None:
-        _require_batches(measurement)
+    _require_batches(measurement, only)
     return measurement
 
 
@@ -227,9 +223,12 @@ def _get_sizes(plan: BatchPlan | Iterable[Batch], only: Container[int] | None) -
     return sizes
 
 
-def _require_batches(measurement: Measurement) -> None:
-    """Raise CorpusError if nothing was measured, because the corpus is empty."""
-    if not measurement.batches:
+def _require_batches(measurement: Measurement, only: Container[int] | None) -> None:
+    """Raise CorpusError if nothing was measured, because the corpus is empty.
+
+    only   indices of the batches that this process runs, of which there may be none; None: it runs all
+    """
+    if only is None and not measurement.batches:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
 
 
