@@ -618,18 +618,19 @@ def page() -> str:
     lines = [
         "# A control for every claim",
         "",
-        "Each judge is run on data in which its claim is false and on data in which it is true: `python",
-        "papers/tools/controls.py`, 200 draws each. *False holds*: how often it said *holds* where the claim is",
-        "false; *false contrary*: how often it said *contrary* where the contrary is not true. Both are to be 5 %",
-        "at most; a claim of which either is more is **marked**. (A judge that errs in exactly 5 % of all draws is",
-        "above that in nearly half of all sets of 200.) Shown is the worst world of each claim; what each world is",
-        "stands in `papers/tools/controls.py`, every row in `papers/results/controls.json`. *said no*: how often it",
-        "said contrary, too small or beyond. A dash: there is no world in which it is known to be wrong to say so.",
+        "Each judge is run on data in which its claim is false, and on data in which it is true, 200 draws of",
+        "each: `python papers/tools/controls.py`. *False holds* is the share of draws in which the judge said",
+        "*holds* although the claim is false. *False contrary* is the share in which it said *contrary* although",
+        "the contrary is not true. Both should be 5 % at most; a claim with more is **marked**. (A judge that errs",
+        "in exactly 5 % of all draws exceeds 5 % in nearly half of all sets of 200.) The table has the worst world",
+        "of each claim. The worlds are described in `papers/tools/controls.py`, and all rows are in",
+        "`papers/results/controls.json`. *Said no* counts the draws in which the judge said contrary, too small or",
+        "beyond. A dash: in no world do we know that saying so is wrong.",
         "",
-        "At the edge there are as many numbers as a committed verdict has seeds, as far apart as its interval",
-        "says, around the very threshold of the claim (where *holds* is false) and around no effect (where",
-        "*contrary* is). Other worlds are made out of whole records (nothing moves, time runs backwards, N shuffled,",
-        "untrained selves).",
+        "In a world at the edge there are as many numbers as the committed verdict has seeds, and they vary as",
+        "much as its interval says. Their mean is exactly the threshold of the claim (then *holds* is false) or",
+        "exactly no effect (then *contrary* is false). Other worlds change whole records: nothing moves, time runs",
+        "backwards, values of N are shuffled, or trained models are replaced by their untrained selves.",
         "",
     ]
     if left := unfinished(found):
@@ -641,9 +642,9 @@ def page() -> str:
     never = never_failed(found)
     rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
-        f"{len(by_claim)} claims, {len(bad)} of them marked ({len(rare)} beyond what 200 draws leave to chance);",
-        f"{len(never)} were never seen to fail. Over all, *holds* was false in {_mean(found, *WRONG[0]):.1%} and",
-        f"*contrary* in {_mean(found, *WRONG[1]):.1%} of draws.",
+        f"Of {len(by_claim)} claims {len(bad)} are marked ({len(rare)} of them by more than chance explains in 200",
+        f"draws), and {len(never)} were never seen to fail. Over all draws, *holds* was false in",
+        f"{_mean(found, *WRONG[0]):.1%} and *contrary* in {_mean(found, *WRONG[1]):.1%}.",
         "",
     ]
     lines += [
@@ -673,11 +674,12 @@ def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "## False, and true, by construction",
         "",
-        "No committed record is of GPT-2, ByT5 or MiT. A judge of a claim about them would never be seen to say no, or",
-        "yes. Small models get their names here. All their layers lie on one side of the threshold of the claim, or at",
-        "it; training adds to A or takes from it. Figure 23 asks whether seeds agree: in one world all of them are",
-        "nearly alike, in another the layers of every second seed are mirrored. Shown is the world in which the claim",
-        "failed most often while it is false, and the one in which it held most often while it is true.",
+        "No committed record is of GPT-2, ByT5 or MiT, so that judges of claims about them would never be tested.",
+        "Here, records of small models get these names. All layers of a model lie on one side of the claim's",
+        "threshold, or at it; training adds to A or takes from it. Figure 23 asks whether seeds agree: in one",
+        "world all seeds are nearly alike, in another the layers of every second seed are mirrored. For each",
+        "claim, the table has the world in which it failed most often while it is false, and the one in which it",
+        "held most often while it is true.",
         "",
         "| study | claim | failed where false | in | held where true | in |",
         "|---|---|---|---|---|---|",
