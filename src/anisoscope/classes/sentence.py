@@ -221,13 +221,23 @@ def _attribute_by_layer(
     layer = max(layers)
     columns: dict[str, Array] = {}
     for name in (ATTENTION, VALUE):
-        if (name, layer) not in attributions[0]:
-            continue
-        of_windows = []
-        for of_window, words, count in zip(attributions, encoded.words, counts, strict=True):
-            of_windows.append(average_over_words(of_window[name, layer], words, count))
-        columns[name] = np.concatenate(of_windows)
+        if (name, layer) in attributions[0]:
+            of_windows = [of_window[name, layer] for of_window in attributions]
+            columns[name] = _join_windows(of_windows, encoded, counts)
     return layer, columns
+
+
+def _join_windows(of_windows: list[Array], encoded: Encoded, counts: list[int]) -> Array:
+    """Return an attribution of each word of a text [word], averaged over its tokens, from that of each window's tokens.
+
+    of_windows   for each window, a number for every token
+    encoded      the windows as token ids
+    counts       number of words in each window
+    """
+    of_words = []
+    for of_tokens, words, count in zip(of_windows, encoded.words, counts, strict=True):
+        of_words.append(average_over_words(of_tokens, words, count))
+    return np.concatenate(of_words)
 
 
 def _compute_gradient_times_input(
