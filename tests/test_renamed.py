@@ -91,6 +91,7 @@ def test_older_names_of_corpora_open_todays():
 
 def test_older_names_are_understood_on_the_command_line_and_in_a_file(tmp_path, monkeypatch):
     asked = []
+    monkeypatch.setattr("anisoscope.provenance._CONFIG", {})  # what is noted of the file ends with this test
     monkeypatch.setattr("anisoscope.api.classifiers.measure_classes", lambda options, *_: asked.append(options) or 1)
     monkeypatch.setattr("anisoscope.cli.measure_commands._show_run", lambda *_: None)
     (tmp_path / "older.toml").write_text('corpus = "planted:3"\nparts = "replaced,explained"\n')

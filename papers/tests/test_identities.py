@@ -39,7 +39,7 @@ def test_a_recipe_is_described_by_all_its_fields():
     """Heads, warm-up or the norm of vectors could be no part of where a trained classifier lies."""
     names = {field.name for field in fields(ClassifierRecipe)}
     columns = {name for name in names if name.endswith("_column")}
-    described = ClassifierRecipe().described()
+    described = ClassifierRecipe(vector_cosine=0.5).described()
     assert described.keys() == names - columns | {"columns"} and len(columns) == 5
     given = ClassifierRecipe(text_column="t", penalty="entropy", weight=1)
     assert given.described()["columns"] == {"text": "t"}
