@@ -145,7 +145,7 @@ def test_a_rule_names_the_heads_that_lie_beyond_its_line_with_their_whole_interv
     kinds = attention_table(records, heads=True)["kind of head"].tolist()
     assert [rule.name in kind.split(", ") for kind in kinds] == [True, False, False, False]
     told = [finding.text for finding in attention_findings(records)]
-    assert any(text.startswith("1 of 4 heads") and rule.several in text for text in told)
+    assert any(text.startswith(f"1 of 4 heads {rule.one}") for text in told)
 
 
 def test_aligned_and_opposite_heads_do_not_cancel_in_the_table_of_layers():

@@ -23,7 +23,7 @@ from anisoscope.axes import OfVectors, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.cli.config import read_options_of_run
-from anisoscope.data.check_names import check_labelled
+from anisoscope.data.check_names import check_corpus, check_labelled
 from anisoscope.data.corpora import named_corpora, open_corpus
 from anisoscope.data.opening import open_labelled
 from anisoscope.measure.accumulator import Measurement
@@ -87,6 +87,19 @@ def test_older_names_of_corpora_open_todays():
         for options in (ClassesOptions("m", corpus=older), Job(model="m", corpus=older)):
             assert options.corpus == today
     assert "planted" not in named_corpora()
+
+
+def test_a_folder_with_an_older_name_of_a_corpus_is_read(tmp_path, monkeypatch):
+    """Whoever calls a folder of texts so would get made-up sentences, or be told that there is no such corpus."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "own.txt").write_text("a text of my own\n")
+    (tmp_path / "planted-pairs").write_text("a text of my own\n")
+    for name in ("planted", "planted-pairs"):
+        assert Job(model="m", corpus=name).corpus == f"./{name}"
+        check_corpus(name)
+    assert [text.strip() for text in open_corpus("planted").documents] == ["a text of my own"]
+    assert Job(model="m", corpus="planted:3").corpus == "synthetic:3"
 
 
 def test_older_names_are_understood_on_the_command_line_and_in_a_file(tmp_path, monkeypatch):

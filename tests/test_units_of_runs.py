@@ -71,7 +71,7 @@ def test_heads_are_named_if_the_whole_interval_lies_beyond():
     assert layers["sink heads"].item() == 1 and layers["first-token mass"].item() == pytest.approx(0.5125)
     assert attention.uniform_line() == 0.95
     texts = [finding.text for finding in attention.attention_findings(records(rows))]
-    assert texts[0].startswith("1 of 3 heads give more than half") and texts[0].endswith("in layer 1.")
+    assert texts[0].startswith("1 of 3 heads gives more than half of its weight") and texts[0].endswith("in layer 1.")
 
 
 def test_attention_of_a_series_is_that_of_its_last_step():

@@ -285,7 +285,7 @@ anisoscope merge runs/part-* -o runs/whole
 
 If the corpus is a folder of texts or tables with at least as many files as jobs, each job reads different files: job I of N reads the
 files I, I + N, I + 2N … in path order. (It also reads the start of the first table, to find the text column.) It reads one file after the other, so
-its memory grows neither with the corpus, nor with the number of files, nor with their size. The table has the peak memory of splitting a corpus into
+its memory hardly depends on the corpus, on the number of files or on their size. The table has the peak memory of splitting a corpus into
 batches, on one thread (`benchmarks/planning.py`; the files of a folder are links to one file, so 1 TB took 100 MB of disk). Texts and token ids of
 a file are kept on the disk meanwhile:
 

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
-from anisoscope.renamed import rename_corpus
+from anisoscope.renamed import rename_typed_corpus
 
 INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT = (
     Group(name, sort_key=place)
@@ -100,7 +100,7 @@ UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 Whole = Annotated[int, BeforeValidator(_refuse_other_digits), Field(ge=-MOST, le=MOST)]
 Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-CorpusName = Annotated[Text, AfterValidator(rename_corpus)]
+CorpusName = Annotated[Text, AfterValidator(rename_typed_corpus)]
 FilePath = Annotated[Path, AfterValidator(_check_readable)]
 Device = Annotated[Text, AfterValidator(check_device)]
 

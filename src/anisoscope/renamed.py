@@ -5,6 +5,7 @@ options, and names that a user asks for. All other code knows only today's names
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 METRICS = {
@@ -40,6 +41,15 @@ def rename_corpus(name: str) -> str:
     """Return today's name of a corpus; unchanged if it is no old name. `planted:3` becomes `synthetic:3`."""
     base, colon, classes = name.partition(":")
     return f"{CORPORA.get(base, base)}{colon}{classes}"
+
+
+def rename_typed_corpus(name: str) -> str:
+    """Return today's name of a corpus that a user named; `./planted` if there is a file or folder with an old name."""
+    today = rename_corpus(name)
+    # An old name is reserved no longer: it must not hide what a user calls so. With `./` it is no old name.
+    if today != name and Path(name).exists():
+        return f"./{name}"
+    return today
 
 
 def rename_site(name: str) -> str:

@@ -353,9 +353,8 @@ class _Walk:
         # Scores and their exponentials [sequence, head, query, key], and both as [sequence · head, query, key].
         s, e, flat, weights = self._get_buffers((*q.shape[:3], k.shape[2]))
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
-        sums = self.sums[:, sequences, heads, queries].unbind(
-            0
-        )  # views [sequence, head, query]: what follows fills them
+        # Views [sequence, head, query]: what follows fills them.
+        sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
         # Some pairs may be hidden only in the corner of the block, from key `offset` on.

@@ -14,7 +14,7 @@ from anisoscope.errors import CorpusError, ModelError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub import split_name
 from anisoscope.options import expand_home
-from anisoscope.renamed import rename_corpus
+from anisoscope.renamed import rename_typed_corpus
 
 ENDING = re.compile(
     r"\.(txt|md|rst|dat|vec|csv|tsv|jsonl?|ndjson|parquet|arrow|feather|gz|npy|npz|safetensors|pt|pth|th|ckpt|bin|pkl|pickle"
@@ -65,7 +65,7 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
 
     labelled   the name is to be of a corpus with class labels, so that it is compared with the names of those only
     """
-    name = rename_corpus(name)
+    name = rename_typed_corpus(name)
     # `synthetic:20`: a name with its parameter
     base = name.partition(":")[0] if labelled else name
     row = named_corpora().get(base)

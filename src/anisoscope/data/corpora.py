@@ -15,7 +15,7 @@ from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.options import INPUT, Text, declare_settings, option, select_fields
 from anisoscope.registry import list_entries_of
-from anisoscope.renamed import rename_corpus
+from anisoscope.renamed import rename_typed_corpus
 
 
 class NamedCorpus(NamedTuple):
@@ -83,7 +83,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
     UsageError for an unknown modality, ExtraError if packages for it are missing.
     """
-    name = rename_corpus(name)
+    name = rename_typed_corpus(name)
     known = named_corpora()
     if name in known:
         own = known[name].modality

@@ -17,7 +17,7 @@ from anisoscope.data.local import detect_modality, find_path
 from anisoscope.data.plans import Plan, find_decoder_start, hash_parts, number_by_content
 from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
-from anisoscope.renamed import rename_corpus
+from anisoscope.renamed import rename_typed_corpus
 
 DEFAULT_LENGTH = 512
 UNLIMITED = 1_000_000  # tokens: a limit of as many is none
@@ -403,7 +403,7 @@ def open_labelled(
     limit          number of examples of each split at most, balanced over the classes; None: all
     for_training   whether each split needs examples of every class; else a table without splits needs two of each
     """
-    name = rename_corpus(name)
+    name = rename_typed_corpus(name)
     place = resolve_corpus(name, "labelled", CorpusOptions(limit=limit))
     if isinstance(place, NamedCorpus):
         if columns:

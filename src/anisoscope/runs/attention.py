@@ -35,22 +35,62 @@ INDEX = ["stack", "kind", "layer"]
 class Rule:
     """A kind of head: the metric that decides it, the threshold, and whether the interval must lie above or below.
 
-    several  words for heads of this kind, after their number: `12 of 72 heads …`
+    one, several  words for heads of this kind, after their number: `1 of 72 heads …`, `12 of 72 heads …`
     """
 
     name: str
     metric: str
     line: float
     above: bool
+    one: str
     several: str
+
+    def describe(self, count: int) -> str:
+        """Return the words that follow the number of heads of this kind (`count`)."""
+        return self.one if count == 1 else self.several
 
 
 RULES = (
-    Rule("sink", "attention.first_mass", 0.5, True, "give more than half of their weight to the first token (sinks)"),
-    Rule(UNIFORM, "attention.entropy_normalised", 0.95, True, "attend nearly uniformly (normalised entropy above .95)"),
-    Rule("one-hot", "attention.row_max", 0.9, True, "attend to a single token (largest weight above .9)"),
-    Rule("aligned", "query_key.cosine", 0.8, True, "have aligned mean queries and keys (cosine above .8)"),
-    Rule("opposite", "query_key.cosine", -0.8, False, "have opposite mean queries and keys (cosine below −.8)"),
+    Rule(
+        "sink",
+        "attention.first_mass",
+        0.5,
+        True,
+        one="gives more than half of its weight to the first token (sinks)",
+        several="give more than half of their weight to the first token (sinks)",
+    ),
+    Rule(
+        UNIFORM,
+        "attention.entropy_normalised",
+        0.95,
+        True,
+        one="attends nearly uniformly (normalised entropy above .95)",
+        several="attend nearly uniformly (normalised entropy above .95)",
+    ),
+    Rule(
+        "one-hot",
+        "attention.row_max",
+        0.9,
+        True,
+        one="attends to a single token (largest weight above .9)",
+        several="attend to a single token (largest weight above .9)",
+    ),
+    Rule(
+        "aligned",
+        "query_key.cosine",
+        0.8,
+        True,
+        one="has aligned mean queries and keys (cosine above .8)",
+        several="have aligned mean queries and keys (cosine above .8)",
+    ),
+    Rule(
+        "opposite",
+        "query_key.cosine",
+        -0.8,
+        False,
+        one="has opposite mean queries and keys (cosine below −.8)",
+        several="have opposite mean queries and keys (cosine below −.8)",
+    ),
 )
 
 
@@ -176,7 +216,7 @@ def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, befo
             continue
         are_ordinary = False
         where = describe_layer_numbers([int(row.layer) for row in found])
-        text = f"{before}{len(found)} of {count_noun(count, 'head')} {rule.several}, {where}."
+        text = f"{before}{len(found)} of {count_noun(count, 'head')} {rule.describe(len(found))}, {where}."
         # A large model has hundreds of such heads; the finding keeps the records of the first ones.
         numbers = tuple(entry(row) for row in found[:10])
         yield Finding(f"attention_{rule.name.replace('-', '_')}", text, numbers)
