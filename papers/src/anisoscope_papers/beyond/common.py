@@ -19,40 +19,14 @@ from anisoscope_papers.beyond.positions import (
     OF_FIRST,
     SINUSOIDS,
     TESTED,
+    Quantities,
     name_recipes,
     select_last_layer,
 )
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
-from anisoscope_papers.fosse2023.grid import COMMON, CONTROL, SCALED, TITLES, Grid
+from anisoscope_papers.fosse2023.entry import Evidence, average_seeds
+from anisoscope_papers.fosse2023.grid import COMMON, CONTROL, LEARNED, SCALED, TITLES, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES
 from anisoscope_papers.judge import Test
-
-
-class Quantities:
-    """The quantities of one corpus that claims use, each by `[word vectors, recipe]` → [seed].
-
-    accuracy       of every model, including those that learnt nothing
-    used           accuracy after attention was made uniform, minus that of the model as it is
-    entropy        H of the [CLS] row, as the paper reports it
-    keys, values   mean cosine in an utterance (`…_at_start`: at step 0)
-    """
-
-    def __init__(self, here: Evidence) -> None:
-        """Read the quantities from the evidence on one corpus (`here`)."""
-        by = ("start", "recipe")
-        every = name_recipes(here.records)
-        sound = name_recipes(here.sound)
-        trained = sound[sound["family"] != CONTROL]
-        start = sound[sound["family"] == CONTROL]
-        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), *by)
-        afterwards = here.by(select(trained, **MADE_UNIFORM), *by)
-        as_it_is = here.by(select(trained, **TESTED), *by)
-        self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
-        self.entropy = here.by(select(trained, **OF_FIRST), *by)
-        self.keys = here.by(select_last_layer(trained, KEYS), *by)
-        self.values = here.by(select_last_layer(trained, VALUES), *by)
-        self.keys_at_start = here.by(select_last_layer(start, KEYS), *by)
-        self.values_at_start = here.by(select_last_layer(start, VALUES), *by)
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -61,13 +35,14 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        found = Quantities(here)
+        found = Quantities(here, "start")
         for recipe in (SINUSOIDS, NONE):
             common = (COMMON, recipe)
             plain = (SCALED, recipe)
             yield here.test("attention stays as sharp", found.entropy[common] - found.entropy[plain], recipe)
             yield here.test("attention is used as much", found.used[common] - found.used[plain], recipe)
-            yield here.test("accuracy stays", found.accuracy[common] - found.accuracy[plain], recipe)
+            accuracy = found.accuracy[COMMON, recipe, LEARNED] - found.accuracy[SCALED, recipe, LEARNED]
+            yield here.test("accuracy stays", accuracy, recipe)
             yield here.test("keys are more alike", found.keys[common] - found.keys[plain], recipe)
             yield here.test("values are more alike", found.values[common] - found.values[plain], recipe)
             yield here.test("nearly uniform", found.entropy[common], recipe)

@@ -33,6 +33,8 @@ ALIKE: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all"}
 class Quantities:
     """The quantities of one corpus that claims use, each by `[layers, recipe]` or `[layers, recipe, arm]` → [seed].
 
+    In place of the number of layers, another option may tell the models apart, such as their word vectors.
+
     accuracy         of every model, including those that learnt nothing, since that is the outcome of their recipe
     used             accuracy after attention was made uniform, minus that of the model as it is
     entropy          H of the [CLS] row in the first layer, as the paper reports it
@@ -40,23 +42,27 @@ class Quantities:
     keys, values     similarity in the last layer (`…_at_start`: at step 0)
     """
 
-    def __init__(self, here: Evidence) -> None:
-        """Read the quantities from the evidence on one corpus (`here`)."""
+    def __init__(self, here: Evidence, option: str = "layers") -> None:
+        """Read the quantities from the evidence on one corpus.
+
+        here     the evidence
+        option   the column of the records that tells the models apart
+        """
         every = name_recipes(here.records)
         sound = name_recipes(here.sound)
         learned = select(sound, arm=LEARNED)
         trained = learned[learned["family"] != CONTROL]
         start = learned[learned["family"] == CONTROL]
-        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), "layers", "recipe", "arm")
-        afterwards = here.by(select(trained, **MADE_UNIFORM), "layers", "recipe")
-        as_it_is = here.by(select(trained, **TESTED), "layers", "recipe")
+        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), option, "recipe", "arm")
+        afterwards = here.by(select(trained, **MADE_UNIFORM), option, "recipe")
+        as_it_is = here.by(select(trained, **TESTED), option, "recipe")
         self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
-        self.entropy = here.by(select(trained, **OF_FIRST), "layers", "recipe")
-        self.lowest_entropy = here.by(select_sharpest_layer(trained), "layers", "recipe")
-        self.keys = here.by(select_last_layer(trained, KEYS), "layers", "recipe")
-        self.values = here.by(select_last_layer(trained, VALUES), "layers", "recipe")
-        self.keys_at_start = here.by(select_last_layer(start, KEYS), "layers", "recipe")
-        self.values_at_start = here.by(select_last_layer(start, VALUES), "layers", "recipe")
+        self.entropy = here.by(select(trained, **OF_FIRST), option, "recipe")
+        self.lowest_entropy = here.by(select_sharpest_layer(trained), option, "recipe")
+        self.keys = here.by(select_last_layer(trained, KEYS), option, "recipe")
+        self.values = here.by(select_last_layer(trained, VALUES), option, "recipe")
+        self.keys_at_start = here.by(select_last_layer(start, KEYS), option, "recipe")
+        self.values_at_start = here.by(select_last_layer(start, VALUES), option, "recipe")
 
     @property
     def depths(self) -> list[float]:
