@@ -178,3 +178,10 @@ def test_a_share_that_is_none_is_told_in_one_sentence(part, capsys):
         main([f"--part={part}"])
     assert ended.value.code == 2
     assert f"expected I/N with 1 ≤ I ≤ N, such as 1/4; got {part!r}" in capsys.readouterr().err
+
+
+def test_a_reason_names_no_path_of_the_machine():
+    import sweep
+
+    told = sweep._said(ValueError("no Model in <module 'a.b' from '/home/me/a/b.py'>"))
+    assert told == "ValueError: no Model in <module 'a.b'>"

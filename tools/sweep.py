@@ -640,7 +640,9 @@ def _compare(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bo
 
 
 def _said(error: BaseException, *, where: bool = False) -> str:
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    # A module is shown with the path of its file, which is that of this machine.
+    words = re.sub(r" from '[^']*'", "", " ".join(str(error).split()))
+    text = f"{type(error).__name__}: {words[:200]}"
     if where:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         ours = [f for f in traceback.extract_tb(error.__traceback__) if "/anisoscope/" in f.filename][-1:]
