@@ -16,7 +16,9 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-gc.set_threshold(100_000, 50, 100)  # as the program does: looking through what is imported is a third of importing
+gc.set_threshold(
+    100_000, 50, 100
+)  # as the program does: looking through what is imported is a third of importing
 
 
 def pytest_collection_finish():
@@ -29,7 +31,11 @@ def no_page(monkeypatch):
     """Nobody looks at the page of a run."""
     from importlib import import_module
 
-    monkeypatch.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
+    monkeypatch.setattr(
+        import_module("anisoscope.report"),
+        "build_page",
+        lambda folder, *_: folder / "report.html",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,14 @@ class Case:
     counted: int | None = None
 
 
-def vectors(rng: np.random.Generator, units: int, corpora: int, clustering: float, drift: float, d: int = D) -> Array:
+def vectors(
+    rng: np.random.Generator,
+    units: int,
+    corpora: int,
+    clustering: float,
+    drift: float,
+    d: int = D,
+) -> Array:
     """[unit, corpus, vector, dim], NaN after the end of a unit."""
     sizes = rng.integers(4, 21, units)
     centre = drift * np.linspace(0.5, 1.5, d)
@@ -79,16 +86,32 @@ def sums(x: Array) -> dict[str, Array]:
 def of_vectors(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
     """Values of means and of covariances."""
     found = metrics.find_all()
-    wanted = {"mean_cosine": ("", "between", "top_share"), "drift": ("", "share"), "norms": ("mean", "variation")}
+    wanted = {
+        "mean_cosine": ("", "between", "top_share"),
+        "drift": ("", "share"),
+        "norms": ("mean", "variation"),
+    }
     for clustering, scale in CLUSTERING.items():
         for drift, length in DRIFTS.items():
             case = f"clusters {clustering}, drift {drift}"
             x = vectors(rng, units, corpora, scale, length)
-            terms, others = sums(x), sums(vectors(rng, units, corpora, scale, length) * np.linspace(1, -0.2, D))
+            terms, others = (
+                sums(x),
+                sums(
+                    vectors(rng, units, corpora, scale, length)
+                    * np.linspace(1, -0.2, D)
+                ),
+            )
             for name, values in wanted.items():
                 yield from _cases(found[name], Totals(terms), values, case, units)
             sides = {"query": terms, "key": others}
-            pair = Totals({f"{side}.{t}": of[t] for side, of in sides.items() for t in ("n", "vector")})
+            pair = Totals(
+                {
+                    f"{side}.{t}": of[t]
+                    for side, of in sides.items()
+                    for t in ("n", "vector")
+                }
+            )
             yield from _cases(found["query_key"], pair, ("cosine",), case, units)
             yield from spectra(x, case, units)
 
@@ -98,7 +121,11 @@ def spectra(x: Array, case: str, units: int) -> Iterator[Case]:
     groups = min(GROUPS, 8, units)
     y = np.nan_to_num(x)
     outer = np.einsum("ucti,uctj->ucij", y, y)
-    terms = {"moment": outer, "moment_n": np.isfinite(x[..., 0]).sum(2).astype(float), "moment_vector": y.sum(2)}
+    terms = {
+        "moment": outer,
+        "moment_n": np.isfinite(x[..., 0]).sum(2).astype(float),
+        "moment_vector": y.sum(2),
+    }
     out = {}
     for name, value in terms.items():
         out[name] = np.zeros((groups, *value.shape[1:]))
@@ -107,36 +134,66 @@ def spectra(x: Array, case: str, units: int) -> Iterator[Case]:
     yield from _cases(metrics.find_all()["spectrum"], Totals(out), names, case, units)
 
 
-def _cases(metric: Metric, totals: Totals, values: tuple[str, ...], case: str, units: int) -> Iterator[Case]:
+def _cases(
+    metric: Metric, totals: Totals, values: tuple[str, ...], case: str, units: int
+) -> Iterator[Case]:
     """Of a value with components (shares of the largest dimensions) the second."""
     for name, replicates in metric.compute(totals).items():
         if name in values:
-            theta = replicates.reshape(len(replicates), -1, *replicates.shape[1 + len(metric.axes) :])
+            theta = replicates.reshape(
+                len(replicates), -1, *replicates.shape[1 + len(metric.axes) :]
+            )
             bounds = metric.range_of(name, totals)
-            ends = [np.broadcast_to(end, replicates[0].shape).reshape(theta.shape[1:]) for end in bounds]
+            ends = [
+                np.broadcast_to(end, replicates[0].shape).reshape(theta.shape[1:])
+                for end in bounds
+            ]
             if theta.ndim == 3:
                 theta, ends = theta[..., 1], [end[..., 1] for end in ends]
-            yield Case(f"{metric.name}.{name}".rstrip("."), case, units, theta, (ends[0], ends[1]))
+            yield Case(
+                f"{metric.name}.{name}".rstrip("."),
+                case,
+                units,
+                theta,
+                (ends[0], ends[1]),
+            )
 
 
 def shares(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
     """Normalised entropy: rows of a unit share its level, which is a Beta variable near 0, in the middle, near 1."""
     groups = min(GROUPS, units)
     metric = metrics.find_all()["attention"]
-    for level, (a, b) in {"low": (0.3, 10.0), "middle": (2.0, 2.0), "high": (40.0, 0.4)}.items():
+    for level, (a, b) in {
+        "low": (0.3, 10.0),
+        "middle": (2.0, 2.0),
+        "high": (40.0, 0.4),
+    }.items():
         for clustering, rows in (("weak", 20), ("strong", 1)):
             n = rng.integers(4, 21, units)
             mean = rng.beta(a, b, (units, corpora, rows)).mean(2)
             value, count = np.zeros((groups, corpora)), np.zeros((groups, corpora))
             np.add.at(value, np.arange(units) % groups, mean * n[:, None])
-            np.add.at(count, np.arange(units) % groups, np.broadcast_to(n[:, None], mean.shape).astype(float))
+            np.add.at(
+                count,
+                np.arange(units) % groups,
+                np.broadcast_to(n[:, None], mean.shape).astype(float),
+            )
             totals = Totals({"x": value, "n": count})
             case = f"clusters {clustering}, entropy {level}"
             bounds = metric.range_of("entropy_normalised", totals)
-            yield Case("attention.entropy_normalised", case, units, totals["x"] / totals["n"], bounds)
+            yield Case(
+                "attention.entropy_normalised",
+                case,
+                units,
+                totals["x"] / totals["n"],
+                bounds,
+            )
 
 
-OF_SAMPLES = {"calibrated": ("pairs_above_q95", "centred"), "floor": ("q90", "q95", "q99", "q999")}
+OF_SAMPLES = {
+    "calibrated": ("pairs_above_q95", "centred"),
+    "floor": ("q90", "q95", "q99", "q999"),
+}
 """Values of samples, by metric."""
 
 
@@ -146,11 +203,18 @@ def of_samples(rng: np.random.Generator, units: int, corpora: int) -> Iterator[C
     for clustering, scale in CLUSTERING.items():
         for drift, length in DRIFTS.items():
             samples = []
-            for x in vectors(rng, units, corpora, scale, length)[:, :, :6].swapaxes(0, 1):
+            for x in vectors(rng, units, corpora, scale, length)[:, :, :6].swapaxes(
+                0, 1
+            ):
                 real = np.isfinite(x[..., 0]).ravel()
                 rows = x.reshape(-1, D)[real]
                 samples.append(
-                    SampledVectors(rows, np.repeat(np.arange(units), 6)[real] % groups, groups, rows.mean(0))
+                    SampledVectors(
+                        rows,
+                        np.repeat(np.arange(units), 6)[real] % groups,
+                        groups,
+                        rows.mean(0),
+                    )
                 )
             for name, values in OF_SAMPLES.items():
                 metric = metrics.find_all()[name]
@@ -159,7 +223,14 @@ def of_samples(rng: np.random.Generator, units: int, corpora: int) -> Iterator[C
                     theta = np.stack([found[value] for found in computed], 1)
                     counted = len(samples[-1]) if value in metric.counted else None
                     case = f"clusters {clustering}, drift {drift}"
-                    yield Case(f"{name}.{value}", case, units, theta, metric.range_of(value, samples[-1]), counted)
+                    yield Case(
+                        f"{name}.{value}",
+                        case,
+                        units,
+                        theta,
+                        metric.range_of(value, samples[-1]),
+                        counted,
+                    )
 
 
 def of_classes(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
@@ -168,9 +239,18 @@ def of_classes(rng: np.random.Generator, units: int, corpora: int) -> Iterator[C
     for apart, length in {"mixed": 0.0, "near": 0.5, "apart": 1.2, "far": 3.0}.items():
         side = np.where(labels == 1, length, -length)[:, None] * np.eye(D)[0]
         drawn = (rng.standard_normal((units, D)) + side for _ in range(corpora))
-        theta = np.stack([class_direction.separability_replicates(x, labels, 2) for x in drawn], 1)
+        theta = np.stack(
+            [class_direction.separability_replicates(x, labels, 2) for x in drawn], 1
+        )
         for i, name in enumerate(("auc", "nearest")):
-            yield Case(f"class_direction.{name}", f"classes {apart}", units, theta[..., i], SHARE, units)
+            yield Case(
+                f"class_direction.{name}",
+                f"classes {apart}",
+                units,
+                theta[..., i],
+                SHARE,
+                units,
+            )
 
 
 def judge(case: Case) -> dict[str, Any]:
@@ -191,15 +271,26 @@ def judge(case: Case) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--units", type=int, nargs="+", default=[3, 5, 8, 20, 60, 200])
     parser.add_argument("--corpora", type=int, default=400)
-    parser.add_argument("--all", action="store_true", help="every case, not only the mean and worst of each value")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every case, not only the mean and worst of each value",
+    )
     options = parser.parse_args(argv)
     rng, rows = np.random.default_rng(0), []
     for units in options.units:
         few = max(20, min(options.corpora, 4000 // units))  # of what is slow
-        for of, corpora in ((of_vectors, options.corpora), (shares, 1000), (of_samples, few), (of_classes, few)):
+        for of, corpora in (
+            (of_vectors, options.corpora),
+            (shares, 1000),
+            (of_samples, few),
+            (of_classes, few),
+        ):
             if (of is of_classes and units < 8) or (of is of_samples and units > 60):
                 continue
             rows += [judge(case) for case in of(rng, units, corpora)]
@@ -207,10 +298,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.all:
         print(frame.round(3).to_string(index=False))
         return
-    print("| value | units | plain: mean (worst) | leaves its range | ours: mean (worst) |\n|---|---|---|---|---|")
+    print(
+        "| value | units | plain: mean (worst) | leaves its range | ours: mean (worst) |\n|---|---|---|---|---|"
+    )
     for (value, units), part in frame.groupby(["value", "units"], sort=False):
-        cells = [f"{part[name].mean():.3f} ({part[name].min():.3f})" for name in ("plain", "ours")]
-        print(f"| `{value}` | {units} | {cells[0]} | {part['leaves'].mean():.1%} | {cells[1]} |")
+        cells = [
+            f"{part[name].mean():.3f} ({part[name].min():.3f})"
+            for name in ("plain", "ours")
+        ]
+        print(
+            f"| `{value}` | {units} | {cells[0]} | {part['leaves'].mean():.1%} | {cells[1]} |"
+        )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,16 @@ METRICS = (
     "query_key.cosine",
 )
 RELATIVE = {"spectrum.effective_rank"}
-PLACE = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+PLACE = [
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "site",
+    "token_policy",
+    "metric",
+    "component",
+]
 """Columns that say which record one is."""
 Given = Any
 
@@ -61,7 +70,11 @@ def records_of(model: torch.nn.Module, batches: Sequence[Batch]) -> pd.DataFrame
     running = Running(model, Settings(), whole=True)
     running(batches)
     table = running.measurement.records()
-    return table[table["metric"].isin(METRICS)].set_index(PLACE)[["value", "low", "high"]].sort_index()
+    return (
+        table[table["metric"].isin(METRICS)]
+        .set_index(PLACE)[["value", "low", "high"]]
+        .sort_index()
+    )
 
 
 def differences(table: pd.DataFrame, exact: pd.DataFrame) -> dict[str, float]:
@@ -95,14 +108,31 @@ def compared(given: Given) -> Iterator[dict[str, Any]]:
         for attention in ATTENTION:
             model = model_in(dtype, attention)
             apart = differences(records_of(model, batches), exact)
-            found = against(bare(model), {"all": Running(model, Settings())}, [batches[:1]], given.pairs)
-            own = against(bare(usual), {"own": bare(model)}, [batches[:1]], given.pairs)["own"]
+            found = against(
+                bare(model),
+                {"all": Running(model, Settings())},
+                [batches[:1]],
+                given.pairs,
+            )
+            own = against(
+                bare(usual), {"own": bare(model)}, [batches[:1]], given.pairs
+            )["own"]
             costs = f"{told(found['all'])} × bare, bare {told(own)} × float32"
             print(f"{dtype} {attention}: {costs}, apart {apart}", flush=True)
             both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
-            place = {"model": MODEL, "device": "cpu", "dtype": dtype, "attention": attention}
+            place = {
+                "model": MODEL,
+                "device": "cpu",
+                "dtype": dtype,
+                "attention": attention,
+            }
             of_float32 = {"bare of float32": own["processor"], "bare": both}
-            yield place | {"apart": apart, "half width": half_widths(exact)} | of_float32 | found["all"]
+            yield (
+                place
+                | {"apart": apart, "half width": half_widths(exact)}
+                | of_float32
+                | found["all"]
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -114,7 +144,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     for threads in given.threads:
         with with_threads(threads):
             rows = [{"threads": threads} | row for row in compared(given)]
-        keep(given.results, "dtypes", rows, ("model", "device", "dtype", "attention", "threads"))
+        keep(
+            given.results,
+            "dtypes",
+            rows,
+            ("model", "device", "dtype", "attention", "threads"),
+        )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ def brute_force(x: torch.Tensor) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", default="builtin:python-docs")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--layers", default="", help="layers with commas; default: all")
@@ -41,14 +43,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     subject = load("builtin:minilm")
     plan, _ = open_plan_of(Job(corpus=options.corpus, limit=options.limit), subject)
     settings = Settings(metrics=("mean_cosine",), tokens=("all",), sample=0)
-    records = select(run_pass(subject.model, plan, settings).records(), metric="mean_cosine", site="hidden")
-    wanted = [int(x) for x in options.layers.split(",") if x] or records["layer"].tolist()
+    records = select(
+        run_pass(subject.model, plan, settings).records(),
+        metric="mean_cosine",
+        site="hidden",
+    )
+    wanted = [int(x) for x in options.layers.split(",") if x] or records[
+        "layer"
+    ].tolist()
     kept: dict[int, list[torch.Tensor]] = {layer: [] for layer in wanted}
     with capture(subject.model) as tap, torch.no_grad():
         for batch in plan:
             subject.model(**batch.inputs)
             for layer in wanted:
-                kept[layer].append(tap[f"encoder.{layer}.hidden"][batch.streams["encoder"].mask])
+                kept[layer].append(
+                    tap[f"encoder.{layer}.hidden"][batch.streams["encoder"].mask]
+                )
     for layer in wanted:
         start = time.perf_counter()
         x = torch.cat(kept.pop(layer))

@@ -28,24 +28,46 @@ def timed(folder: Path) -> tuple[float, float]:
     started = time.monotonic()
     pid, fd = pty.fork()
     if pid == 0:
-        os.environ |= {"OMP_NUM_THREADS": "2", "TERM": "xterm-256color", "COLUMNS": "80"}
-        os.execv(sys.executable, [sys.executable, "-m", "anisoscope", *COMMAND.split(), "--output", str(folder)])
+        os.environ |= {
+            "OMP_NUM_THREADS": "2",
+            "TERM": "xterm-256color",
+            "COLUMNS": "80",
+        }
+        os.execv(
+            sys.executable,
+            [
+                sys.executable,
+                "-m",
+                "anisoscope",
+                *COMMAND.split(),
+                "--output",
+                str(folder),
+            ],
+        )
     found: list[float] = []
-    code, shown = watched(pid, fd, 300, stop_at=FOUND, at=lambda: found.append(time.monotonic() - started))
+    code, shown = watched(
+        pid, fd, 300, stop_at=FOUND, at=lambda: found.append(time.monotonic() - started)
+    )
     assert code == 0, shown.decode(errors="replace")
     assert found and DRAWN in shown, "no finding"
     return found[0], time.monotonic() - started
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("times", nargs="?", type=int, default=3)
     times: int = parser.parse_args().times
     with tempfile.TemporaryDirectory() as place:
         runs = [timed(Path(place, "run")) for _ in range(times + 1)][1:]
     load, rows = os.getloadavg()[0], []
-    for name, values in zip(("finding", "report"), zip(*runs, strict=True), strict=True):
-        middle, low, high = (round(x, 1) for x in (statistics.median(values), min(values), max(values)))
+    for name, values in zip(
+        ("finding", "report"), zip(*runs, strict=True), strict=True
+    ):
+        middle, low, high = (
+            round(x, 1) for x in (statistics.median(values), min(values), max(values))
+        )
         print(f"{name}: {middle} s (of {times}: {low} to {high}; load {load:.1f})")
         rows.append({"until": name, "times": times, "seconds": [middle, low, high]})
     keep(RESULTS, "first_answer", rows, ("until",))

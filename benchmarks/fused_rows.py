@@ -24,7 +24,11 @@ from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 
 TOKENS = 2048
-MODELS = {"minilm": (12, 12, 32, False), "gpt2": (12, 12, 64, True), "llama-like": (16, 8, 64, True)}
+MODELS = {
+    "minilm": (12, 12, 32, False),
+    "gpt2": (12, 12, 64, True),
+    "llama-like": (16, 8, 64, True),
+}
 """Heads, heads of keys, dimensions of a head, and whether it is causal."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PRODUCTS = ("three", "one", "output")
@@ -40,7 +44,9 @@ def multiply_fused(query: Tensor, key: Tensor, scale: float, *, causal: bool) ->
     return output, total
 
 
-def fused_rows(query: Tensor, key: Tensor, scale: float, *, causal: bool) -> dict[str, Tensor]:
+def fused_rows(
+    query: Tensor, key: Tensor, scale: float, *, causal: bool
+) -> dict[str, Tensor]:
     """Return the entropy and ln ‖p‖ of each row [sequence, head, query], and what keys receive of rows of length 1
     [sequence, head, key].
     """
@@ -65,11 +71,16 @@ def heads_of(name: str, length: int, dtype: torch.dtype) -> Heads:
     """Draw queries and keys [sequence, head, token, dim], and keep them as models do."""
     heads, key_heads, dim, _ = MODELS[name]
     generator, count = torch.Generator().manual_seed(0), max(1, TOKENS // length)
-    query, key = (torch.randn(count, length, n, dim, generator=generator).to(dtype) for n in (heads, key_heads))
+    query, key = (
+        torch.randn(count, length, n, dim, generator=generator).to(dtype)
+        for n in (heads, key_heads)
+    )
     return query.transpose(1, 2), key.transpose(1, 2)
 
 
-def compared(name: str, length: int, dtype: str, pairs: int) -> Iterator[dict[str, Any]]:
+def compared(
+    name: str, length: int, dtype: str, pairs: int
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each of `PRODUCTS`."""
     query, key = heads_of(name, length, DTYPES[dtype])
     causal, scale = MODELS[name][3], query.shape[-1] ** -0.5
@@ -88,26 +99,58 @@ def compared(name: str, length: int, dtype: str, pairs: int) -> Iterator[dict[st
     def output(_: object) -> dict[str, Tensor]:
         return attention_rows(query, key, masking, scale=scale, value=key)
 
-    found = against(blocks, dict(zip(PRODUCTS, (three, one, output), strict=True)), [None], pairs)
-    exact = attention_rows(query[:1].double(), key[:1].double(), masking, scale=scale)["entropy"]
-    apart = [float((rows["entropy"][:1] - exact).abs().max()) for rows in (three(None), blocks(None))]
+    found = against(
+        blocks, dict(zip(PRODUCTS, (three, one, output), strict=True)), [None], pairs
+    )
+    exact = attention_rows(query[:1].double(), key[:1].double(), masking, scale=scale)[
+        "entropy"
+    ]
+    apart = [
+        float((rows["entropy"][:1] - exact).abs().max())
+        for rows in (three(None), blocks(None))
+    ]
     assert not any(map(math.isnan, apart))
     for products in PRODUCTS:
-        print(f"{name} {length} {dtype}: {products} {told(found[products])} × our blocks; apart {apart}", flush=True)
-        row = {"model": name, "length": length, "dtype": dtype, "products": products, "apart": apart}
+        print(
+            f"{name} {length} {dtype}: {products} {told(found[products])} × our blocks; apart {apart}",
+            flush=True,
+        )
+        row = {
+            "model": name,
+            "length": length,
+            "dtype": dtype,
+            "products": products,
+            "apart": apart,
+        }
         both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
         yield row | {"bare": both} | found[products]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--lengths", nargs="+", type=int, default=[128, 256, 512, 1024, 2048])
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, default=[128, 256, 512, 1024, 2048]
+    )
     given = parser.parse_args(argv)
-    cases = [(name, length, dtype) for name in MODELS for length in given.lengths for dtype in DTYPES]
+    cases = [
+        (name, length, dtype)
+        for name in MODELS
+        for length in given.lengths
+        for dtype in DTYPES
+    ]
     for threads in given.threads:
         with with_threads(threads):
-            rows = [{"threads": threads} | row for case in cases for row in compared(*case, given.pairs)]
-        keep(given.results, "fused_rows", rows, ("model", "length", "dtype", "products", "threads"))
+            rows = [
+                {"threads": threads} | row
+                for case in cases
+                for row in compared(*case, given.pairs)
+            ]
+        keep(
+            given.results,
+            "fused_rows",
+            rows,
+            ("model", "length", "dtype", "products", "threads"),
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from transformers import AutoModel, BertConfig, LlamaConfig
 
 import anisoscope
@@ -34,8 +38,18 @@ from anisoscope.models.devices import device_of
 from anisoscope.store import KEYS, RunFolder, write_json
 
 PANELS = ("hidden", "spectrum", "attention")
-PLACE = [name for name in KEYS if name not in ("run", "model", "revision", "step", "seed", "corpus")]
-TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
+PLACE = [
+    name
+    for name in KEYS
+    if name not in ("run", "model", "revision", "step", "seed", "corpus")
+]
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+}
 BILLION = {
     "hidden_size": 2048,
     "num_hidden_layers": 16,
@@ -50,9 +64,14 @@ BILLION = {
 def model_of(name: str, tiny: bool, **options: Any) -> Any:
     """A BERT-base or a decoder of a billion parameters, with weights drawn anew."""
     torch.manual_seed(0)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {"bert-base": (BertConfig, {}), "decoder-1b": (LlamaConfig, BILLION)}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "bert-base": (BertConfig, {}),
+        "decoder-1b": (LlamaConfig, BILLION),
+    }
     kind, sizes = kinds[name]
-    config = kind(**(sizes | (TINY | {"num_key_value_heads": 2} if tiny else {})), use_cache=False)
+    config = kind(
+        **(sizes | (TINY | {"num_key_value_heads": 2} if tiny else {})), use_cache=False
+    )
     auto: Any = AutoModel
     return auto.from_config(config, **options).eval()
 
@@ -64,11 +83,24 @@ def batches(model: Any, tokens: int, rows: int, count: int) -> list[Batch]:
     lengths = torch.linspace(tokens, max(1, tokens // 4), rows).round().unsqueeze(1)
     made = []
     for i in range(count):
-        ids = torch.randint(3, model.config.vocab_size, (rows, tokens), generator=torch.Generator().manual_seed(i))
+        ids = torch.randint(
+            3,
+            model.config.vocab_size,
+            (rows, tokens),
+            generator=torch.Generator().manual_seed(i),
+        )
         real = torch.arange(tokens) < lengths
-        stream = Stream(real, torch.zeros_like(real), torch.zeros(rows, dtype=torch.int64))
+        stream = Stream(
+            real, torch.zeros_like(real), torch.zeros(rows, dtype=torch.int64)
+        )
         inputs = {"input_ids": ids, "attention_mask": real.long()}
-        made.append(Batch(inputs, torch.arange(i * rows, (i + 1) * rows), {"encoder": stream, "decoder": stream}))
+        made.append(
+            Batch(
+                inputs,
+                torch.arange(i * rows, (i + 1) * rows),
+                {"encoder": stream, "decoder": stream},
+            )
+        )
     return made
 
 
@@ -77,10 +109,14 @@ def correctness(device: torch.device, tiny: bool) -> dict[str, Any]:
     found = {}
     for name in ("bert-base", "decoder-1b"):
         model = model_of(name, tiny=tiny or name != "bert-base").double()
-        data = batches(model, 150 if tiny else 300, 4, 4)  # of more rows than a block has
+        data = batches(
+            model, 150 if tiny else 300, 4, 4
+        )  # of more rows than a block has
         tables = []
         for place in ("cpu", device):
-            measured = run_pass(model.to(place), data, Settings(panel=PANELS, sample=64, groups=8))
+            measured = run_pass(
+                model.to(place), data, Settings(panel=PANELS, sample=64, groups=8)
+            )
             tables.append(measured.records().set_index(PLACE)["value"].astype(float))
         found[name] = largest_difference(*tables)
     return found
@@ -101,28 +137,55 @@ def timed(model: Any, data: list[Batch], settings: Settings | None) -> float:
     return time.perf_counter() - started
 
 
-def overhead(device: torch.device, tiny: bool, backend: str = "sdpa", tokens: int = 512) -> dict[str, Any]:
+def overhead(
+    device: torch.device, tiny: bool, backend: str = "sdpa", tokens: int = 512
+) -> dict[str, Any]:
     """Seconds of each panel in parts of the bare forward pass, in float32 and bfloat16; the largest memory."""
     found: dict[str, Any] = {}
     for name in ("bert-base", "decoder-1b"):
         model = model_of(name, tiny, attn_implementation=backend).to(device)
         data = batches(
-            model, min(tokens, 32) if tiny else tokens, 2 if tiny else max(1, 16_384 // tokens), 2 if tiny else 8
+            model,
+            min(tokens, 32) if tiny else tokens,
+            2 if tiny else max(1, 16_384 // tokens),
+            2 if tiny else 8,
         )
-        if not tiny and tokens > getattr(model.config, "max_position_embeddings", tokens):
+        if not tiny and tokens > getattr(
+            model.config, "max_position_embeddings", tokens
+        ):
             continue
-        for dtype in (torch.float32, torch.bfloat16) if backend != "flash_attention_2" else (torch.bfloat16,):
+        for dtype in (
+            (torch.float32, torch.bfloat16)
+            if backend != "flash_attention_2"
+            else (torch.bfloat16,)
+        ):
             model = model.to(dtype)
             timed(model, data, None)
             bare = min(timed(model, data, None) for _ in range(3))
             parts = {}
             for panels in (("hidden",), ("spectrum",), ("attention",), PANELS):
-                chosen = [m.name for m in Settings(panel=panels).chosen if m.reads.summary() is None]
-                settings = Settings(metrics=tuple(chosen), sample=0)  # matrices of weights are looked at once a run
+                chosen = [
+                    m.name
+                    for m in Settings(panel=panels).chosen
+                    if m.reads.summary() is None
+                ]
+                settings = Settings(
+                    metrics=tuple(chosen), sample=0
+                )  # matrices of weights are looked at once a run
                 timed(model, data[:1], settings)
-                parts["+".join(panels)] = round(min(timed(model, data, settings) for _ in range(2)) / bare, 3)
-            memory = torch.accelerator.max_memory_allocated() if device.type != "cpu" else None
-            found[f"{name} {str(dtype).removeprefix('torch.')}"] = {"bare": bare, "parts": parts, "memory": memory}
+                parts["+".join(panels)] = round(
+                    min(timed(model, data, settings) for _ in range(2)) / bare, 3
+                )
+            memory = (
+                torch.accelerator.max_memory_allocated()
+                if device.type != "cpu"
+                else None
+            )
+            found[f"{name} {str(dtype).removeprefix('torch.')}"] = {
+                "bare": bare,
+                "parts": parts,
+                "memory": memory,
+            }
     return found
 
 
@@ -136,7 +199,10 @@ def backends(device: torch.device, tiny: bool) -> dict[str, Any]:
 
 def long_context(device: torch.device, tiny: bool) -> dict[str, Any]:
     """The same in long windows."""
-    return {str(tokens): overhead(device, tiny, tokens=tokens) for tokens in ((48,) if tiny else (8_192, 32_768))}
+    return {
+        str(tokens): overhead(device, tiny, tokens=tokens)
+        for tokens in ((48,) if tiny else (8_192, 32_768))
+    }
 
 
 def processes(device: torch.device, tiny: bool) -> dict[str, Any]:
@@ -156,8 +222,16 @@ def processes(device: torch.device, tiny: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for words, name in ((command, "one"), ([*launcher, *command], "two")):
             given = [sys.executable, *words, "--output", f"{folder}/{name}"]
-            subprocess.run(given, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        one, two = (RunFolder(Path(folder, n)).records.set_index(PLACE)["value"].astype(float) for n in ("one", "two"))
+            subprocess.run(
+                given,
+                check=True,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        one, two = (
+            RunFolder(Path(folder, n)).records.set_index(PLACE)["value"].astype(float)
+            for n in ("one", "two")
+        )
     return largest_difference(one, two)
 
 
@@ -173,7 +247,11 @@ def largest_difference(ours: pd.Series, theirs: pd.Series) -> dict[str, Any]:
     theirs = theirs.reindex(ours.index)
     difference = (ours - theirs).abs() / ours.abs().clip(lower=1)
     missing = int(theirs.isna().sum()) - int(ours.isna().sum())
-    return {"records": len(ours), "largest": float(difference.max()), "missing": missing}
+    return {
+        "records": len(ours),
+        "largest": float(difference.max()),
+        "missing": missing,
+    }
 
 
 def agreement(device: torch.device, tiny: bool) -> dict[str, Any]:
@@ -186,25 +264,50 @@ def agreement(device: torch.device, tiny: bool) -> dict[str, Any]:
         data = batches(model, 32 if tiny else 512, 4, 4)
         measured = run_pass(model, data, Settings(panel=PANELS, sample=0, groups=8))
         tables.append(measured.records().set_index(PLACE)["value"].astype(float))
-    return {"backend": backend, "dtype": str(dtype).removeprefix("torch."), **largest_difference(*tables)}
+    return {
+        "backend": backend,
+        "dtype": str(dtype).removeprefix("torch."),
+        **largest_difference(*tables),
+    }
 
 
 def sharded(device: torch.device, tiny: bool) -> dict[str, Any]:
     """A decoder over all GPUs (on a CPU two processes), by FSDP2 and by tensor parallelism, against one process."""
     parts = torch.accelerator.device_count() if device.type != "cpu" else 2
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(parts), __file__]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(parts),
+        __file__,
+    ]
     found: dict[str, Any] = {"processes": parts}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         for way in ("alone", "fsdp2", "tensor-parallel"):
-            words = ["--way", way, "--into", f"{folder}/{way}.parquet", "--device", device.type]
+            words = [
+                "--way",
+                way,
+                "--into",
+                f"{folder}/{way}.parquet",
+                "--device",
+                device.type,
+            ]
             started = [__file__] if way == "alone" else launcher
             given = [sys.executable, *started, *words, *(["--tiny"] if tiny else [])]
-            subprocess.run(given, check=True, stdout=subprocess.DEVNULL, env=environment)
-        tables = {way: pd.read_parquet(f"{folder}/{way}.parquet") for way in ("alone", "fsdp2", "tensor-parallel")}
+            subprocess.run(
+                given, check=True, stdout=subprocess.DEVNULL, env=environment
+            )
+        tables = {
+            way: pd.read_parquet(f"{folder}/{way}.parquet")
+            for way in ("alone", "fsdp2", "tensor-parallel")
+        }
     expected = tables["alone"].set_index(PLACE)["value"].astype(float)
     for way in ("fsdp2", "tensor-parallel"):
-        found[way] = largest_difference(expected, tables[way].set_index(PLACE)["value"].astype(float))
+        found[way] = largest_difference(
+            expected, tables[way].set_index(PLACE)["value"].astype(float)
+        )
         found[way] |= {"seconds": float(tables[way]["seconds"].iloc[0])}
     found["alone"] = {"seconds": float(tables["alone"]["seconds"].iloc[0])}
     return found
@@ -216,7 +319,12 @@ def measure_in_job(way: str, device: torch.device, tiny: bool, path: Path) -> No
         if device.type != "cpu":
             torch.accelerator.set_device_index(device.index or 0)
         dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
-    model = spread(model_of("decoder-1b", tiny, attn_implementation=best_backend()), way, device, tiny)
+    model = spread(
+        model_of("decoder-1b", tiny, attn_implementation=best_backend()),
+        way,
+        device,
+        tiny,
+    )
     data = batches(model, 32 if tiny else 512, 4, 8)
     inputs = [batch.inputs | {"unit": batch.unit} for batch in data]
     started = time.perf_counter()
@@ -229,14 +337,21 @@ def measure_in_job(way: str, device: torch.device, tiny: bool, path: Path) -> No
 
 def spread(model: Any, way: str, device: torch.device, tiny: bool) -> Any:
     """The decoder on the device: whole, or spread over the processes of the job."""
-    model = model.to(device) if tiny and device.type == "cpu" else model.to(device, torch.bfloat16)
+    model = (
+        model.to(device)
+        if tiny and device.type == "cpu"
+        else model.to(device, torch.bfloat16)
+    )
     if way == "fsdp2":
         for layer in model.layers:
             fully_shard(layer)
         return fully_shard(model)
     if way == "tensor-parallel":
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        columns = dict.fromkeys(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ColwiseParallel())
+        columns = dict.fromkeys(
+            ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+            ColwiseParallel(),
+        )
         columns |= dict.fromkeys(["mlp.gate_proj", "mlp.up_proj"], ColwiseParallel())
         rows = dict.fromkeys(["self_attn.o_proj", "mlp.down_proj"], RowwiseParallel())
         for layer in model.layers:
@@ -265,7 +380,11 @@ def flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """Pairs (path, number or word) of what a step found."""
     if not isinstance(value, dict):
         return [(path, value)]
-    return [pair for name, part in value.items() for pair in flatten(part, f"{path} {name}".strip())]
+    return [
+        pair
+        for name, part in value.items()
+        for pair in flatten(part, f"{path} {name}".strip())
+    ]
 
 
 def table_of(done: dict[str, Any]) -> str:
@@ -283,16 +402,27 @@ def table_of(done: dict[str, Any]) -> str:
 
 
 def main(given: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="where records are kept; none: they are shown only")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--results", type=Path, help="where records are kept; none: they are shown only"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, default=40)
     parser.add_argument("--only", default="", help="steps, with commas")
-    parser.add_argument("--tiny", action="store_true", help="small models, on any machine")
-    parser.add_argument("--way", choices=["alone", "fsdp2", "tensor-parallel"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--tiny", action="store_true", help="small models, on any machine"
+    )
+    parser.add_argument(
+        "--way", choices=["alone", "fsdp2", "tensor-parallel"], help=argparse.SUPPRESS
+    )
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(given)
-    device, started = device_of(asked.device if not asked.way else local_device(asked.device)), time.monotonic()
+    device, started = (
+        device_of(asked.device if not asked.way else local_device(asked.device)),
+        time.monotonic(),
+    )
     if asked.way:
         measure_in_job(asked.way, device, asked.tiny, asked.into)
         return
@@ -304,17 +434,25 @@ def main(given: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> Non
         )
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name += " in miniature" * asked.tiny  # which is no record of the device
-    kept = json.loads(asked.results.read_text()) if asked.results is not None and asked.results.exists() else {}
+    kept = (
+        json.loads(asked.results.read_text())
+        if asked.results is not None and asked.results.exists()
+        else {}
+    )
     done = kept.setdefault(name, {"torch": torch.__version__, "tiny": asked.tiny})
     for step in steps:
-        if step.__name__ in done or (asked.only and step.__name__ not in asked.only.split(",")):
+        if step.__name__ in done or (
+            asked.only and step.__name__ not in asked.only.split(",")
+        ):
             continue
         if time.monotonic() - started > 60 * asked.minutes:
             print(f"{step.__name__}: not begun, the time is over; start again to go on")
             continue
         begun = time.monotonic()
         try:
-            done[step.__name__] = step(device, asked.tiny) | {"seconds": round(time.monotonic() - begun, 1)}
+            done[step.__name__] = step(device, asked.tiny) | {
+                "seconds": round(time.monotonic() - begun, 1)
+            }
         except Exception as error:  # the steps after it are worth their time
             print(f"{step.__name__}: {type(error).__name__}: {error}", file=sys.stderr)
             continue

@@ -43,9 +43,13 @@ def drawn(name: str) -> Subject:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=list(SUBJECTS))
+    parser.add_argument(
+        "--models", nargs="+", choices=sorted(SUBJECTS), default=list(SUBJECTS)
+    )
     parser.add_argument("--limit", type=int, default=40, help="images or clips")
-    parser.add_argument("--batches", type=int, default=9, help="batches that pairs are made of, in turn")
+    parser.add_argument(
+        "--batches", type=int, default=9, help="batches that pairs are made of, in turn"
+    )
     given = parser.parse_args(argv)
     for name in given.models:
         corpus = corpus_of(name)
@@ -54,14 +58,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             continue
         subject = drawn(name)
         plan, _ = open_plan_of(Job(corpus=corpus, limit=given.limit), subject)
-        batches = [[plan[i]] for i in range(min(len(plan), given.batches))]  # read and prepared once
+        batches = [
+            [plan[i]] for i in range(min(len(plan), given.batches))
+        ]  # read and prepared once
         for threads in given.threads:
             with with_threads(threads):
                 case = {"hidden": Running(subject.model, CASES["hidden"])}
                 found = against(bare(subject.model), case, batches, given.pairs)
-            print(f"{name:15s} {threads} threads: {told(found['hidden'])} × bare; bare {told(found[BARE])}", flush=True)
+            print(
+                f"{name:15s} {threads} threads: {told(found['hidden'])} × bare; bare {told(found[BARE])}",
+                flush=True,
+            )
             both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
-            row = {"model": name, "threads": threads, "aim": AIM, "bare": both} | found["hidden"]
+            row = {"model": name, "threads": threads, "aim": AIM, "bare": both} | found[
+                "hidden"
+            ]
             keep(given.results, "modalities", [row], ("model", "threads"))
 
 

@@ -90,7 +90,10 @@ class Case:
         self.size = size
         self.model = build_model(size).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        batches = [draw_inputs(size, min(size.batch, probe)) for _ in range(-(-probe // size.batch))]
+        batches = [
+            draw_inputs(size, min(size.batch, probe))
+            for _ in range(-(-probe // size.batch))
+        ]
         self.monitor, self.plain = Monitor(batches), Monitor(batches)
         self.plain.settings = replace(self.plain.settings, metrics=PLAIN)
 
@@ -121,30 +124,52 @@ def time_looks(case: Case, pairs: int) -> dict[str, Any]:
     interval that looks are, and under `extremes` that the panel is.
     """
     found = against(case.step, {"look": case.look}, [None], pairs)
-    to_plain = against(case.look_without_extremes, {"look": case.look}, [None], pairs)["look"]
+    to_plain = against(case.look_without_extremes, {"look": case.look}, [None], pairs)[
+        "look"
+    ]
     clocks = ("processor", "wall")
     share = {clock: round(found["look"][clock][0] / EVERY, 5) for clock in clocks}
-    of_extremes = {clock: round(share[clock] * (1 - 1 / to_plain[clock][0]), 5) for clock in clocks}
+    of_extremes = {
+        clock: round(share[clock] * (1 - 1 / to_plain[clock][0]), 5) for clock in clocks
+    }
     ratios = {clock: to_plain[clock] for clock in clocks}
-    row = {"aim": AIM, "share": share, "bare": {clock: found[BARE][clock] for clock in clocks}} | found["look"]
-    return row | {"extremes": {"aim": AIM_OF_EXTREMES, "share": of_extremes, "ratio": ratios}}
+    row = {
+        "aim": AIM,
+        "share": share,
+        "bare": {clock: found[BARE][clock] for clock in clocks},
+    } | found["look"]
+    return row | {
+        "extremes": {"aim": AIM_OF_EXTREMES, "share": of_extremes, "ratio": ratios}
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--presets", nargs="+", choices=sorted(SIZES), default=list(SIZES))
-    parser.add_argument("--windows", type=int, default=PROBE, help="windows that a look reads")
+    parser.add_argument(
+        "--presets", nargs="+", choices=sorted(SIZES), default=list(SIZES)
+    )
+    parser.add_argument(
+        "--windows", type=int, default=PROBE, help="windows that a look reads"
+    )
     given = parser.parse_args(argv)
     for name in given.presets:
         case = Case(SIZES[name], given.windows)
         for threads in given.threads:
             with with_threads(threads):
-                row = {"preset": name, "threads": threads} | time_looks(case, given.pairs)
+                row = {"preset": name, "threads": threads} | time_looks(
+                    case, given.pairs
+                )
             said = f"a look is {told(row)} steps, one in {EVERY}: {row['share']['processor']:.2%} of the time"
-            print(f"{name:8s} {threads} threads: {said}; step again {told(row['bare'])}; aim {AIM:.0%}", flush=True)
+            print(
+                f"{name:8s} {threads} threads: {said}; step again {told(row['bare'])}; aim {AIM:.0%}",
+                flush=True,
+            )
             part = row["extremes"]
             said = f"{told(part['ratio'])} of a look without it, {part['share']['processor']:.2%} of the time"
-            print(f"{'':8s} with the panel extremes {said}; aim {AIM_OF_EXTREMES:.0%}", flush=True)
+            print(
+                f"{'':8s} with the panel extremes {said}; aim {AIM_OF_EXTREMES:.0%}",
+                flush=True,
+            )
             keep(given.results, "monitor", [row], ("preset", "threads"))
 
 

@@ -48,10 +48,14 @@ class Running:
         self.measurement = Measurement(settings)
 
     def __call__(self, batches: Sequence[Batch]) -> None:
-        measurement = self.measurement = Measurement(self.settings) if self.whole else self.measurement
+        measurement = self.measurement = (
+            Measurement(self.settings) if self.whole else self.measurement
+        )
         what, spare = self.settings.what_of(self.model)
         fused = self.settings.attention == "fused"
-        of_pass = capture(self.model, what, optional=spare, receive=measurement.receive, fused=fused)
+        of_pass = capture(
+            self.model, what, optional=spare, receive=measurement.receive, fused=fused
+        )
         with of_pass as tap, torch.no_grad():
             for batch in batches:
                 tap.real = measurement.begin(batch, torch.device("cpu"))
@@ -74,17 +78,30 @@ def causal_model(encoder: Any, longest: int) -> GPT2Model:
     """A GPT-2 with as many layers, heads and dimensions as an encoder, and weights drawn anew."""
     torch.manual_seed(0)
     of = encoder.config
-    sizes = {"n_layer": of.num_hidden_layers, "n_head": of.num_attention_heads, "n_embd": of.hidden_size}
-    return GPT2Model(GPT2Config(**sizes, n_positions=longest, vocab_size=1000, use_cache=False)).eval()
+    sizes = {
+        "n_layer": of.num_hidden_layers,
+        "n_head": of.num_attention_heads,
+        "n_embd": of.hidden_size,
+    }
+    return GPT2Model(
+        GPT2Config(**sizes, n_positions=longest, vocab_size=1000, use_cache=False)
+    ).eval()
 
 
 def causal_batch(lengths: Sequence[int], seed: int) -> Batch:
     """Random ids in sequences of these lengths, padded on the right; a unit a sequence."""
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    ids = torch.randint(1, 1000, mask.shape, generator=torch.Generator().manual_seed(seed)) * mask
+    ids = (
+        torch.randint(
+            1, 1000, mask.shape, generator=torch.Generator().manual_seed(seed)
+        )
+        * mask
+    )
     unit = torch.arange(len(lengths))
     stream = Stream(mask, torch.zeros_like(mask), torch.zeros_like(unit))
-    return Batch({"input_ids": ids, "attention_mask": mask.long()}, unit, {"decoder": stream})
+    return Batch(
+        {"input_ids": ids, "attention_mask": mask.long()}, unit, {"decoder": stream}
+    )
 
 
 def items(subject: Subject, windows: str, pairs: int, job: Job) -> list[list[Batch]]:
@@ -97,22 +114,34 @@ def items(subject: Subject, windows: str, pairs: int, job: Job) -> list[list[Bat
     return [[plan[i]] for i in range(min(len(plan), pairs))]
 
 
-def compared(model: Any, windows: str, batches: list[list[Batch]], pairs: int) -> Iterator[dict[str, object]]:
+def compared(
+    model: Any, windows: str, batches: list[list[Batch]], pairs: int
+) -> Iterator[dict[str, object]]:
     """A row for each choice of panels."""
     whole = windows == DEMO
-    cases = {name: Running(model, settings, whole=whole) for name, settings in CASES.items()}
+    cases = {
+        name: Running(model, settings, whole=whole) for name, settings in CASES.items()
+    }
     found = against(bare(model), cases, batches, pairs)
     for name in cases:
         aim = AIM_OF_PLAN if whole and name == "all" else AIMS[name]
-        print(f"{windows:>6}  {name:18s} {told(found[name])} × bare; bare {told(found[BARE])}; aim {aim}", flush=True)
+        print(
+            f"{windows:>6}  {name:18s} {told(found[name])} × bare; bare {told(found[BARE])}; aim {aim}",
+            flush=True,
+        )
         both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
-        yield {"windows": windows, "panels": name, "aim": aim, "bare": both} | found[name]
+        yield {"windows": windows, "panels": name, "aim": aim, "bare": both} | found[
+            name
+        ]
 
 
 def once(model: Any, measurement: Measurement) -> Iterator[dict[str, object]]:
     """Seconds of what a run does once."""
     for what, do in (
-        ("partition of the embeddings", lambda: summarise_embeddings(model, Settings(metrics=("partition",)))),
+        (
+            "partition of the embeddings",
+            lambda: summarise_embeddings(model, Settings(metrics=("partition",))),
+        ),
         ("table of records", measurement.records),
     ):
         spent = {clock: round(s, 2) for clock, s in seconds(do).items()}
@@ -122,27 +151,41 @@ def once(model: Any, measurement: Measurement) -> Iterator[dict[str, object]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--windows", nargs="+", default=["128", "256", "512", CAUSAL, DEMO])
-    parser.add_argument("--plan-pairs", type=int, default=3, help="pairs of the whole plan")
+    parser.add_argument(
+        "--windows", nargs="+", default=["128", "256", "512", CAUSAL, DEMO]
+    )
+    parser.add_argument(
+        "--plan-pairs", type=int, default=3, help="pairs of the whole plan"
+    )
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--limit", type=int, default=60, help="documents")
     parser.add_argument("--sequences", type=int, help="that many windows only")
     given = parser.parse_args(argv)
     subject = load("builtin:minilm")
-    job = Job(limit=given.limit, batch_tokens=given.batch_tokens, sequences=given.sequences)
+    job = Job(
+        limit=given.limit, batch_tokens=given.batch_tokens, sequences=given.sequences
+    )
     for threads in given.threads:
-        print(f"builtin:minilm, {threads} thread{'s' * (threads > 1)}, {given.batch_tokens} tokens a batch")
+        print(
+            f"builtin:minilm, {threads} thread{'s' * (threads > 1)}, {given.batch_tokens} tokens a batch"
+        )
         rows = []
         with with_threads(threads):
             for windows in given.windows:
                 pairs = given.plan_pairs if windows == DEMO else given.pairs
                 batches = items(subject, windows, pairs, job)
-                model = causal_model(subject.model, max(LENGTHS)) if windows == CAUSAL else subject.model
+                model = (
+                    causal_model(subject.model, max(LENGTHS))
+                    if windows == CAUSAL
+                    else subject.model
+                )
                 rows += compared(model, windows, batches, pairs)
             measured = Running(model, Settings(), whole=True)
             measured(batches[0])
             rows += once(model, measured.measurement)
-        keep(given.results, "overhead", [{"threads": threads} | row for row in rows], KEY)
+        keep(
+            given.results, "overhead", [{"threads": threads} | row for row in rows], KEY
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the program has it, before torch is there
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # as the program has it, before torch is there
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -35,7 +37,9 @@ def seconds(case: Callable[[], object]) -> dict[str, float]:
     return {name: clock() - begun[name] for name, clock in CLOCKS.items()}
 
 
-def against(base: Case[T], cases: Mapping[str, Case[T]], items: Sequence[T], pairs: int) -> dict[str, dict[str, Any]]:
+def against(
+    base: Case[T], cases: Mapping[str, Case[T]], items: Sequence[T], pairs: int
+) -> dict[str, dict[str, Any]]:
     """{case: ratios} of each case to `base`, which runs before and after it on the same item: their mean is the other
     side of the pair. `BARE` is the base against itself. One pair of each warms up and is not counted.
     """
@@ -43,26 +47,36 @@ def against(base: Case[T], cases: Mapping[str, Case[T]], items: Sequence[T], pai
     spent = []
     for pair in range(-1, pairs):
         item = items[pair % len(items)]
-        before = seconds(lambda: base(item))  # noqa: B023  # called at once
+        before = seconds(lambda: base(item))  # called at once  # noqa: B023
         for name, case in {**cases, BARE: base}.items():
             between = seconds(lambda: case(item))  # noqa: B023
             after = seconds(lambda: base(item))  # noqa: B023
             if pair >= 0:
-                found[name].append({c: 2 * between[c] / (before[c] + after[c]) for c in CLOCKS})
+                found[name].append(
+                    {c: 2 * between[c] / (before[c] + after[c]) for c in CLOCKS}
+                )
                 spent.append(after)
             before = after
-    base_seconds = {f"bare {c} s": round(statistics.median(s[c] for s in spent), 3) for c in CLOCKS}
+    base_seconds = {
+        f"bare {c} s": round(statistics.median(s[c] for s in spent), 3) for c in CLOCKS
+    }
     return {name: summary(each) | base_seconds for name, each in found.items()}
 
 
 def summary(each: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Median and quartiles of every clock, and how many pairs there were."""
-    return {"pairs": len(each)} | {clock: middle([one[clock] for one in each]) for clock in CLOCKS}
+    return {"pairs": len(each)} | {
+        clock: middle([one[clock] for one in each]) for clock in CLOCKS
+    }
 
 
 def middle(values: Sequence[float]) -> list[float]:
     """Median, lower and upper quartile."""
-    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    quartiles = (
+        statistics.quantiles(values, n=4, method="inclusive")
+        if len(values) > 1
+        else [values[0]] * 3
+    )
     return [round(x, 4) for x in (quartiles[1], quartiles[0], quartiles[2])]
 
 
@@ -74,10 +88,24 @@ def told(entry: Mapping[str, Any], clock: str = "processor") -> str:
 
 def options(text: str | None, threads: str = "1") -> argparse.ArgumentParser:
     """Options that all benchmarks have."""
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=9, help="pairs of each case and its base")
-    parser.add_argument("--threads", type=_numbers, default=_numbers(threads), help="with commas: one, then the other")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file that what was found is merged into")
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=9, help="pairs of each case and its base"
+    )
+    parser.add_argument(
+        "--threads",
+        type=_numbers,
+        default=_numbers(threads),
+        help="with commas: one, then the other",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        help="file that what was found is merged into",
+    )
     return parser
 
 
@@ -91,7 +119,9 @@ def with_threads(threads: int) -> threadpool_limits:
     return threadpool_limits(threads)
 
 
-def keep(path: Path, name: str, rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> None:
+def keep(
+    path: Path, name: str, rows: Sequence[Mapping[str, Any]], key: Sequence[str]
+) -> None:
     """Merge rows into a benchmark's own, a line each; one with the same values of `key` is replaced."""
     held = json.loads(path.read_text("utf-8")) if path.exists() else {}
     made = machine()
@@ -110,10 +140,15 @@ def machine() -> dict[str, Any]:
     known = describe_environment()
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text("utf-8").splitlines() if cpu.exists() else []
-    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    model = next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
     versions = known["versions"] | {"anisoscope": known["code"]["version"]}
     return {
         "machine": f"{model}, {os.cpu_count()} cores",
         "load": round(os.getloadavg()[0], 1),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in versions.items()
+        ),
     }

@@ -60,7 +60,14 @@ def states_of(model: Any, ids: Any) -> list[Any]:
     kept = []
     with torch.no_grad():
         for batch in ids:
-            kept.append([x.flatten(0, 1) for x in model(input_ids=batch, output_hidden_states=True).hidden_states])
+            kept.append(
+                [
+                    x.flatten(0, 1)
+                    for x in model(
+                        input_ids=batch, output_hidden_states=True
+                    ).hidden_states
+                ]
+            )
     return [torch.cat(layer) for layer in zip(*kept, strict=True)]
 
 
@@ -80,7 +87,11 @@ def sklearn(model: Any, ids: Any) -> Values:
     found = []
     for x in states_of(model, ids):
         n = len(x)
-        found.append(float((cosine_similarity(x.numpy()).sum(dtype=np.float64) - n) / (n * (n - 1))))
+        found.append(
+            float(
+                (cosine_similarity(x.numpy()).sum(dtype=np.float64) - n) / (n * (n - 1))
+            )
+        )
     return found
 
 
@@ -97,8 +108,12 @@ def torchmetrics(model: Any, ids: Any) -> Values:
     class Anisotropy(Metric):
         def __init__(self, dim: int) -> None:
             super().__init__()
-            self.add_state("total", torch.zeros(dim, dtype=torch.float64), dist_reduce_fx="sum")
-            self.add_state("n", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+            self.add_state(
+                "total", torch.zeros(dim, dtype=torch.float64), dist_reduce_fx="sum"
+            )
+            self.add_state(
+                "n", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum"
+            )
 
         def update(self, x: Any) -> None:
             self.total += (x / x.norm(dim=1, keepdim=True)).sum(0).double()
@@ -107,7 +122,10 @@ def torchmetrics(model: Any, ids: Any) -> Values:
         def compute(self) -> Any:
             return (self.total.square().sum() - self.n) / (self.n * (self.n - 1))
 
-    metrics = [Anisotropy(model.config.hidden_size) for _ in range(model.config.num_hidden_layers + 1)]
+    metrics = [
+        Anisotropy(model.config.hidden_size)
+        for _ in range(model.config.num_hidden_layers + 1)
+    ]
     with torch.no_grad():
         for batch in ids:
             states = model(input_ids=batch, output_hidden_states=True).hidden_states
@@ -142,7 +160,10 @@ def eager(model: Any, ids: Any) -> Values:
     with torch.no_grad():
         for batch in ids:
             totals = totals + torch.stack(
-                [_entropy(w) for w in model(input_ids=batch, output_attentions=True).attentions]
+                [
+                    _entropy(w)
+                    for w in model(input_ids=batch, output_attentions=True).attentions
+                ]
             )
     return (totals / sum(batch.numel() for batch in ids)).flatten().tolist()  # type: ignore[no-any-return]
 
@@ -155,8 +176,12 @@ def eager_causal(model: Any, ids: Any) -> Values:
     with torch.no_grad():
         for batch in ids:
             real = mask_of(batch)
-            weights = model(input_ids=batch, attention_mask=real.long(), output_attentions=True).attentions
-            totals = totals + torch.stack([_entropy(w * real[:, None, :, None]) for w in weights])
+            weights = model(
+                input_ids=batch, attention_mask=real.long(), output_attentions=True
+            ).attentions
+            totals = totals + torch.stack(
+                [_entropy(w * real[:, None, :, None]) for w in weights]
+            )
     return (totals / sum(int(mask_of(batch).sum()) for batch in ids)).flatten().tolist()  # type: ignore[no-any-return]
 
 
@@ -166,8 +191,12 @@ def lens(model: Any, ids: Any) -> Values:
     totals: Any = 0
     with torch.no_grad():
         for batch in ids:
-            _, cache = model.run_with_cache(batch, names_filter=lambda name: name.endswith("hook_pattern"))
-            totals = totals + torch.stack([_entropy(cache[name]) for name in sorted(cache, key=_number)])
+            _, cache = model.run_with_cache(
+                batch, names_filter=lambda name: name.endswith("hook_pattern")
+            )
+            totals = totals + torch.stack(
+                [_entropy(cache[name]) for name in sorted(cache, key=_number)]
+            )
     return (totals / sum(batch.numel() for batch in ids)).flatten().tolist()  # type: ignore[no-any-return]
 
 
@@ -183,22 +212,36 @@ def ours(model: Any, ids: Any, statistic: str) -> Values:
     from anisoscope.measure.loop import run_pass
     from anisoscope.measure.settings import Settings
 
-    metric = {"A": "mean_cosine", "entropy": "attention", "isoscore": "spectrum"}[statistic]
+    metric = {"A": "mean_cosine", "entropy": "attention", "isoscore": "spectrum"}[
+        statistic
+    ]
     batches = []
     for i, batch in enumerate(ids):
         real = mask_of(batch)
         unit = torch.arange(len(batch)) + i * len(batch)
-        stream = Stream(real, torch.zeros_like(real), torch.zeros(len(batch), dtype=torch.long))
+        stream = Stream(
+            real, torch.zeros_like(real), torch.zeros(len(batch), dtype=torch.long)
+        )
         batches.append(Batch(inputs_of(batch), unit, {stack_of(model): stream}))
-    records = run_pass(model, batches, Settings(metrics=(metric,), tokens=("all",), sample=0)).records()
-    name = {"A": "mean_cosine", "entropy": "attention.entropy", "isoscore": "spectrum.isoscore"}[statistic]
-    return records[(records["metric"] == name) & records["site"].isin(["hidden", "attention"])]["value"].tolist()
+    records = run_pass(
+        model, batches, Settings(metrics=(metric,), tokens=("all",), sample=0)
+    ).records()
+    name = {
+        "A": "mean_cosine",
+        "entropy": "attention.entropy",
+        "isoscore": "spectrum.isoscore",
+    }[statistic]
+    return records[
+        (records["metric"] == name) & records["site"].isin(["hidden", "attention"])
+    ]["value"].tolist()
 
 
 def inputs_of(batch: Any) -> dict[str, Any]:
     """What a model is called with; a mask only where something is padding, as the peers do."""
     real = mask_of(batch)
-    return {"input_ids": batch} | ({} if bool(real.all()) else {"attention_mask": real.long()})
+    return {"input_ids": batch} | (
+        {} if bool(real.all()) else {"attention_mask": real.long()}
+    )
 
 
 def stack_of(model: Any) -> str:
@@ -227,7 +270,9 @@ def loaded(folder: Path, peer: str) -> Any:
     whole = BertForMaskedLM(model.config).eval()
     whole.bert.load_state_dict(model.state_dict())
     whole.save_pretrained(folder / "whole")
-    return TransformerBridge.boot_transformers(str(folder / "whole"), hf_model=whole, tokenizer=None)
+    return TransformerBridge.boot_transformers(
+        str(folder / "whole"), hf_model=whole, tokenizer=None
+    )
 
 
 def serve(name: str, folder: Path, statistic: str) -> None:
@@ -239,13 +284,24 @@ def serve(name: str, folder: Path, statistic: str) -> None:
     sys.stdout = sys.stderr
     ids = list(torch.from_numpy(np.load(folder / "ids.npy")))
     model = loaded(folder, name)
-    case: Callable[[Any, Any], Values] = globals()[name] if name != "ours" else lambda m, i: ours(m, i, statistic)
+    case: Callable[[Any, Any], Values] = (
+        globals()[name] if name != "ours" else lambda m, i: ours(m, i, statistic)
+    )
     for line in sys.stdin:
-        do, given = (bare, ids) if line.strip() == "bare" else (case, ids[:1] if line.strip() == "warm" else ids)
+        do, given = (
+            (bare, ids)
+            if line.strip() == "bare"
+            else (case, ids[:1] if line.strip() == "warm" else ids)
+        )
         wall, processor = time.perf_counter(), time.process_time()
         values = do(model, given)
-        spent = {"processor": time.process_time() - processor, "wall": time.perf_counter() - wall}
-        print(json.dumps({"seconds": spent, "values": values}), file=answers, flush=True)
+        spent = {
+            "processor": time.process_time() - processor,
+            "wall": time.perf_counter() - wall,
+        }
+        print(
+            json.dumps({"seconds": spent, "values": values}), file=answers, flush=True
+        )
 
 
 class Side:
@@ -253,9 +309,11 @@ class Side:
 
     def __init__(self, python: str, name: str, folder: Path, statistic: str) -> None:
         command = [python, __file__, "--serve", name, str(folder), statistic]
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+        self.errors = tempfile.TemporaryFile("w+")  # as long as the process  # noqa: SIM115
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True
+        )
 
     def turn(self, what: str) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
@@ -280,7 +338,10 @@ def compared(peer: str, python: str, folder: Path, pairs: int) -> dict[str, Any]
     from pairs import CLOCKS, middle
 
     statistic = PEERS[peer][1]
-    mine, theirs = Side(sys.executable, "ours", folder, statistic), Side(python, peer, folder, statistic)
+    mine, theirs = (
+        Side(sys.executable, "ours", folder, statistic),
+        Side(python, peer, folder, statistic),
+    )
     turns = []
     try:
         for side in (mine, theirs):
@@ -290,33 +351,69 @@ def compared(peer: str, python: str, folder: Path, pairs: int) -> dict[str, Any]
     finally:
         mine.end()
         theirs.end()
-    apart = float(np.abs(np.subtract(turns[-1][1]["values"], turns[-1][2]["values"])).max())
+    apart = float(
+        np.abs(np.subtract(turns[-1][1]["values"], turns[-1][2]["values"])).max()
+    )
     seconds = [[part["seconds"] for part in turn] for turn in turns]
-    row = {c: middle([theirs[c] / mine[c] for _, mine, theirs in seconds]) for c in CLOCKS}
-    of_bare, of_ours, of_theirs = (statistics.median(turn[i]["processor"] for turn in seconds) for i in range(3))
+    row = {
+        c: middle([theirs[c] / mine[c] for _, mine, theirs in seconds]) for c in CLOCKS
+    }
+    of_bare, of_ours, of_theirs = (
+        statistics.median(turn[i]["processor"] for turn in seconds) for i in range(3)
+    )
     row |= {"seconds": [round(x, 3) for x in (of_bare, of_ours, of_theirs)]}  # type: ignore[dict-item]
-    beyond = (of_theirs - of_bare) / (of_ours - of_bare) if of_ours > 1.01 * of_bare else None
-    return row | {"beyond": beyond and round(beyond, 1), "apart": apart, "agree": apart <= CLOSE, "pairs": pairs}
+    beyond = (
+        (of_theirs - of_bare) / (of_ours - of_bare)
+        if of_ours > 1.01 * of_bare
+        else None
+    )
+    return row | {
+        "beyond": beyond and round(beyond, 1),
+        "apart": apart,
+        "agree": apart <= CLOSE,
+        "pairs": pairs,
+    }
 
 
-def prepare(folder: Path, tokens: int, window: int, layers: int, width: int, *, causal: bool = False) -> None:
+def prepare(
+    folder: Path,
+    tokens: int,
+    window: int,
+    layers: int,
+    width: int,
+    *,
+    causal: bool = False,
+) -> None:
     """Write a model with random weights and the ids that both sides read; causal: GPT-2, and unequal lengths."""
     import torch
     from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
     torch.manual_seed(0)
-    sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // 32}
+    sizes = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": width // 32,
+    }
     if causal:
-        GPT2Model(GPT2Config(vocab_size=2000, n_positions=window, use_cache=False, **sizes)).save_pretrained(folder)
+        GPT2Model(
+            GPT2Config(vocab_size=2000, n_positions=window, use_cache=False, **sizes)
+        ).save_pretrained(folder)
         (folder / "causal").touch()
     else:
-        config = BertConfig(vocab_size=2000, intermediate_size=4 * width, max_position_embeddings=window, **sizes)
+        config = BertConfig(
+            vocab_size=2000,
+            intermediate_size=4 * width,
+            max_position_embeddings=window,
+            **sizes,
+        )
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     batch = max(1, min(2048, tokens) // window)
     count = max(1, tokens // (batch * window))
     ids = torch.randint(5, 2000, (count, batch, window))
     if causal:
-        lengths = torch.linspace(window, max(1, window // 4), batch).round().unsqueeze(1)
+        lengths = (
+            torch.linspace(window, max(1, window // 4), batch).round().unsqueeze(1)
+        )
         ids = ids * (torch.arange(window) < lengths)
     np.save(folder / "ids.npy", ids.numpy())
 
@@ -325,7 +422,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from pairs import keep, options, told
 
     parser = options(__doc__)
-    parser.add_argument("--peers", nargs="+", choices=sorted(PEERS), default=list(PEERS))
+    parser.add_argument(
+        "--peers", nargs="+", choices=sorted(PEERS), default=list(PEERS)
+    )
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--window", type=int, default=256)
@@ -334,20 +433,42 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     places = dict(place.split("=", 1) for place in given.environment)
     with tempfile.TemporaryDirectory() as name:
-        folders = {causal: Path(name, "causal" if causal else "full") for causal in (False, True)}
+        folders = {
+            causal: Path(name, "causal" if causal else "full")
+            for causal in (False, True)
+        }
         for causal, folder in folders.items():
             folder.mkdir()
-            prepare(folder, given.tokens, given.window, given.layers, given.width, causal=causal)
+            prepare(
+                folder,
+                given.tokens,
+                given.window,
+                given.layers,
+                given.width,
+                causal=causal,
+            )
         for peer in given.peers:
             folder = folders[peer in CAUSAL]
             python = places.get(HOME.get(peer, "metrics"), sys.executable)
-            row: dict[str, Any] = {"peer": peer, "of": PEERS[peer][1], "packages": PEERS[peer][0], "threads": 1}
+            row: dict[str, Any] = {
+                "peer": peer,
+                "of": PEERS[peer][1],
+                "packages": PEERS[peer][0],
+                "threads": 1,
+            }
             row |= {"tokens": given.tokens, "window": given.window}
             try:
                 row |= compared(peer, python, folder, given.pairs)
-                beyond = row["beyond"] and f"{row['beyond']:.1f} × beyond the forward passes"
-                agreed = f"apart by {row['apart']:.1e}" + ("" if row["agree"] else ": NOT THE SAME STATISTIC")
-                print(f"{peer:12s} {row['of']:8s} {told(row)} × ours; {beyond}; {agreed}", flush=True)
+                beyond = (
+                    row["beyond"] and f"{row['beyond']:.1f} × beyond the forward passes"
+                )
+                agreed = f"apart by {row['apart']:.1e}" + (
+                    "" if row["agree"] else ": NOT THE SAME STATISTIC"
+                )
+                print(
+                    f"{peer:12s} {row['of']:8s} {told(row)} × ours; {beyond}; {agreed}",
+                    flush=True,
+                )
             except ChildProcessError as error:
                 row |= {"error": str(error)}
                 print(f"{peer:12s} {error}", flush=True)

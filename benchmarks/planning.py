@@ -33,7 +33,10 @@ def write_folder(folder: Path, files: int, size: int) -> None:
     folder.mkdir()
     texts, _ = python_docs(None)
     rows = [
-        json.dumps({"text": text}) + "\n" for page in texts.documents for text in page.split("\n\n") if text.strip()
+        json.dumps({"text": text}) + "\n"
+        for page in texts.documents
+        for text in page.split("\n\n")
+        if text.strip()
     ]
     first = folder / "00000.jsonl"
     with first.open("w") as file:
@@ -50,12 +53,29 @@ def write_folder(folder: Path, files: int, size: int) -> None:
 def one(folder: str, shards: int) -> None:
     """Plan the last shard: prints batches, tokens, seconds and peak memory."""
     subject = load("builtin:minilm")
-    open_plan("builtin:python-docs", subject.model, subject.processor, modality="text", limit=1)
+    open_plan(
+        "builtin:python-docs",
+        subject.model,
+        subject.processor,
+        modality="text",
+        limit=1,
+    )
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before, begun = memory("VmRSS"), time.perf_counter()
-    plan, _ = open_plan(folder, subject.model, subject.processor, modality="text", files=(shards - 1, shards))
+    plan, _ = open_plan(
+        folder,
+        subject.model,
+        subject.processor,
+        modality="text",
+        files=(shards - 1, shards),
+    )
     plan[len(plan) - 1]
-    print(len(plan), sum(plan.tokens), time.perf_counter() - begun, memory("VmHWM") - before)
+    print(
+        len(plan),
+        sum(plan.tokens),
+        time.perf_counter() - begun,
+        memory("VmHWM") - before,
+    )
 
 
 def planned(place: Path, files: int, size: int, share: int) -> dict[str, object]:
@@ -65,22 +85,53 @@ def planned(place: Path, files: int, size: int, share: int) -> dict[str, object]
     command = [sys.executable, __file__, "--one", str(folder), str(files // share)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     batches, tokens, seconds, peak = map(float, done.stdout.split()[-4:])
-    row = {"files": files, "share": share, "MB a file": size, "corpus GB": files * size / 1000, "batches": int(batches)}
-    row |= {"tokens": int(tokens), "wall s": round(seconds, 1), "peak MiB": round(peak, 1)}
+    row = {
+        "files": files,
+        "share": share,
+        "MB a file": size,
+        "corpus GB": files * size / 1000,
+        "batches": int(batches),
+    }
+    row |= {
+        "tokens": int(tokens),
+        "wall s": round(seconds, 1),
+        "peak MiB": round(peak, 1),
+    }
     print(row, flush=True)
     return row
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--files", type=int, nargs="+", default=[10, 100, 1000, 10_000], help="one in a shard")
+    parser.add_argument(
+        "--files",
+        type=int,
+        nargs="+",
+        default=[10, 100, 1000, 10_000],
+        help="one in a shard",
+    )
     parser.add_argument("--size", type=int, default=100, help="MB of each of these")
-    parser.add_argument("--shares", type=int, nargs="*", default=[1, 10, 100], help="files of 1 MB in a shard")
+    parser.add_argument(
+        "--shares",
+        type=int,
+        nargs="*",
+        default=[1, 10, 100],
+        help="files of 1 MB in a shard",
+    )
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as place, with_threads(1):
         rows = [planned(Path(place), files, given.size, 1) for files in given.files]
-        rows += [planned(Path(place), 2 * share, 1, share) for share in given.shares if (share, given.size) != (1, 1)]
-    keep(given.results, "planning", [{"threads": 1} | row for row in rows], ("files", "share", "MB a file"))
+        rows += [
+            planned(Path(place), 2 * share, 1, share)
+            for share in given.shares
+            if (share, given.size) != (1, 1)
+        ]
+    keep(
+        given.results,
+        "planning",
+        [{"threads": 1} | row for row in rows],
+        ("files", "share", "MB a file"),
+    )
 
 
 if __name__ == "__main__":

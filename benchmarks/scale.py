@@ -28,15 +28,26 @@ SETTINGS = Settings(metrics=(), sample=256)
 
 def model() -> BertModel:
     torch.manual_seed(0)
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 128}
-    return BertModel(BertConfig(vocab_size=500, max_position_embeddings=WINDOW, **sizes)).eval()
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+    }
+    return BertModel(
+        BertConfig(vocab_size=500, max_position_embeddings=WINDOW, **sizes)
+    ).eval()
 
 
 class Windows:
     """A plan of random windows, made when they are asked for."""
 
     def __init__(self, tokens: int) -> None:
-        self.fingerprint, self.frequency_bins, self.n_units = f"random {tokens}", list[str](), 0
+        self.fingerprint, self.frequency_bins, self.n_units = (
+            f"random {tokens}",
+            list[str](),
+            0,
+        )
         count = max(1, tokens * 4 // (3 * WINDOW * SEQUENCES))
         self.tokens = [SEQUENCES * WINDOW * 3 // 4] * count
 
@@ -45,17 +56,25 @@ class Windows:
 
     def __getitem__(self, index: int) -> Batch:
         g = torch.Generator().manual_seed(index)
-        mask = torch.arange(WINDOW) < torch.linspace(WINDOW // 2, WINDOW, SEQUENCES).long().unsqueeze(1)
+        mask = torch.arange(WINDOW) < torch.linspace(
+            WINDOW // 2, WINDOW, SEQUENCES
+        ).long().unsqueeze(1)
         ids = torch.randint(1, 500, mask.shape, generator=g) * mask
         unit = torch.arange(SEQUENCES) // 4 + index * SEQUENCES // 4
-        stream = Stream(mask, torch.zeros_like(mask), torch.arange(SEQUENCES) % 4 * WINDOW)
-        return Batch({"input_ids": ids, "attention_mask": mask.long()}, unit, {"encoder": stream})
+        stream = Stream(
+            mask, torch.zeros_like(mask), torch.arange(SEQUENCES) % 4 * WINDOW
+        )
+        return Batch(
+            {"input_ids": ids, "attention_mask": mask.long()}, unit, {"encoder": stream}
+        )
 
 
 def memory(name: str) -> float:
     """MiB of this process, as Linux counts them: `VmRSS` now, `VmHWM` at most so far."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+    return (
+        next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+    )
 
 
 def one(tokens: int, rank: int, processes: int, state: Path) -> None:
@@ -78,7 +97,9 @@ def grown(size: int, tokens: int, processes: int, folder: Path) -> dict[str, obj
     command = [sys.executable, __file__, "--one"]
     running = [
         subprocess.Popen(
-            [*command, str(size * tokens), str(rank), str(processes), str(path)], stdout=subprocess.PIPE, text=True
+            [*command, str(size * tokens), str(rank), str(processes), str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank, path in enumerate(states)
     ]
@@ -90,10 +111,19 @@ def grown(size: int, tokens: int, processes: int, folder: Path) -> dict[str, obj
     for state in states[1:]:
         merged = merged.merge(Measurement.restore(state, SETTINGS))
     records = merged.records()
-    row = {"size": size, "processes": processes, "tokens": int(sum(part[0] for part in parts))}
+    row = {
+        "size": size,
+        "processes": processes,
+        "tokens": int(sum(part[0] for part in parts)),
+    }
     row |= {"wall s": round(max(part[1] for part in parts), 2)}
-    row |= {"processor s": round(sum(part[2] for part in parts), 2), "peak MiB": round(max(p[3] for p in parts), 1)}
-    anisotropy = records.query("metric == 'mean_cosine' and site == 'hidden' and token_policy == 'all'")["value"]
+    row |= {
+        "processor s": round(sum(part[2] for part in parts), 2),
+        "peak MiB": round(max(p[3] for p in parts), 1),
+    }
+    anisotropy = records.query(
+        "metric == 'mean_cosine' and site == 'hidden' and token_policy == 'all'"
+    )["value"]
     row |= {"A": [round(value, 9) for value in anisotropy]}
     print(row, flush=True)
     return row
@@ -111,7 +141,11 @@ def merged_shards(count: int) -> dict[str, object]:
     seconds = time.perf_counter() - begun, time.process_time() - spent
     apart = (total.records()["value"] - whole.records()["value"]).abs().max()
     row = {"size": f"{len(shards)} shards", "processes": 1, "tokens": sum(plan.tokens)}
-    row |= {"wall s": round(seconds[0], 2), "processor s": round(seconds[1], 2), "apart": float(apart)}
+    row |= {
+        "wall s": round(seconds[0], 2),
+        "processor s": round(seconds[1], 2),
+        "apart": float(apart),
+    }
     print(row, flush=True)
     return row
 
@@ -121,16 +155,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = options(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--tokens", type=int, default=20_000, help="of the corpus of size 1")
+    parser.add_argument(
+        "--tokens", type=int, default=20_000, help="of the corpus of size 1"
+    )
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--shards", type=int, default=1000)
     given = parser.parse_args(argv)
     rows = []
     with tempfile.TemporaryDirectory() as folder, with_threads(1):
         for processes in given.processes:
-            rows += [grown(size, given.tokens, processes, Path(folder)) for size in given.sizes]
+            rows += [
+                grown(size, given.tokens, processes, Path(folder))
+                for size in given.sizes
+            ]
         rows.append(merged_shards(given.shards))
-    keep(given.results, "scale", [{"threads": 1} | row for row in rows], ("size", "processes"))
+    keep(
+        given.results,
+        "scale",
+        [{"threads": 1} | row for row in rows],
+        ("size", "processes"),
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,12 @@ from anisoscope.metrics.base import Array, ratio
 from anisoscope.sums.groups import Totals
 
 GROUPS = 8
-VALUES = ("effective_rank", "effective_rank_eigenvalues", "participation_ratio", "isoscore")
+VALUES = (
+    "effective_rank",
+    "effective_rank_eigenvalues",
+    "participation_ratio",
+    "isoscore",
+)
 
 
 def differentiate(totals: Totals) -> dict[str, Array]:
@@ -37,7 +42,9 @@ def differentiate(totals: Totals) -> dict[str, Array]:
     return {
         "effective_rank": spectrum._compute_entropy_rank(np.sqrt(eigenvalues)),
         "effective_rank_eigenvalues": spectrum._compute_entropy_rank(eigenvalues),
-        "effective_rank_uncentred": spectrum._compute_entropy_rank(np.sqrt(approximate(uncentred))),
+        "effective_rank_uncentred": spectrum._compute_entropy_rank(
+            np.sqrt(approximate(uncentred))
+        ),
         "participation_ratio": 1 / (share**2).sum(-1),
         "isoscore": spectrum.isoscore(eigenvalues),
     }
@@ -65,14 +72,18 @@ def decompose_together(totals: Totals) -> tuple[Array, Array]:
     n = totals["moment_n"]
     mean = ratio(totals["moment_vector"], n[..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
-    return spectrum._compute_eigenvalues(uncentred, mean, np.trace(uncentred, axis1=-2, axis2=-1))
+    return spectrum._compute_eigenvalues(
+        uncentred, mean, np.trace(uncentred, axis1=-2, axis2=-1)
+    )
 
 
 def half_width(values: Array) -> float:
     """Return the standard error of a value [replicate] from its replicates without a group, of the first entry."""
     left_out = values.reshape(len(values), -1)[1:, 0]
     count = len(left_out)
-    return float(np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()))
+    return float(
+        np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
+    )
 
 
 def totals_of_encoder(limit: int) -> list[Totals]:
@@ -85,7 +96,9 @@ def totals_of_encoder(limit: int) -> list[Totals]:
         return compute(totals)
 
     object.__setattr__(spectrum.METRIC, "compute", watch)
-    anisoscope.measure("builtin:minilm", corpus="builtin:python-docs", limit=limit, panel=("spectrum",))
+    anisoscope.measure(
+        "builtin:minilm", corpus="builtin:python-docs", limit=limit, panel=("spectrum",)
+    )
     object.__setattr__(spectrum.METRIC, "compute", compute)
     return found
 
@@ -94,7 +107,10 @@ def draw_totals(dim: int) -> Totals:
     """Return the sums of random vectors, four for each dimension, whose variances fall as 1/i."""
     generator = np.random.default_rng(0)
     scale = 1 / np.sqrt(np.arange(1, dim + 1))
-    groups = [generator.standard_normal((4 * dim // GROUPS, dim)) * scale for _ in range(GROUPS)]
+    groups = [
+        generator.standard_normal((4 * dim // GROUPS, dim)) * scale
+        for _ in range(GROUPS)
+    ]
     terms = {
         "moment": np.stack([(x.T @ x)[None] for x in groups]),
         "moment_vector": np.stack([x.sum(0)[None] for x in groups]),
@@ -110,10 +126,23 @@ def row(name: str, dim: int, every: Sequence[Totals], pairs: int) -> dict[str, o
         left_out, derived = spectrum.compute(totals), differentiate(totals)
         for value, ratios in widths.items():
             ratios.append(half_width(derived[value]) / half_width(left_out[value]))
-    times = against(spectrum.compute, {"derivatives": differentiate}, every, pairs)["derivatives"]
-    separate = against(decompose_together, {"separate": decompose_separately}, every, pairs)["separate"]
-    ends = {value: [round(min(ratios), 3), round(max(ratios), 3)] for value, ratios in widths.items()}
-    found = {"of": name, "dim": dim, "threads": 1, "layers": len(every), "widths": ends} | times
+    times = against(spectrum.compute, {"derivatives": differentiate}, every, pairs)[
+        "derivatives"
+    ]
+    separate = against(
+        decompose_together, {"separate": decompose_separately}, every, pairs
+    )["separate"]
+    ends = {
+        value: [round(min(ratios), 3), round(max(ratios), 3)]
+        for value, ratios in widths.items()
+    }
+    found = {
+        "of": name,
+        "dim": dim,
+        "threads": 1,
+        "layers": len(every),
+        "widths": ends,
+    } | times
     found["separate"] = separate["processor"]
     print(found, flush=True)
     return found
@@ -121,13 +150,26 @@ def row(name: str, dim: int, every: Sequence[Totals], pairs: int) -> dict[str, o
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--limit", type=int, default=60, help="documents for the encoder")
-    parser.add_argument("--dims", type=int, nargs="*", default=[768, 1536], help="dimensions of random vectors")
+    parser.add_argument(
+        "--limit", type=int, default=60, help="documents for the encoder"
+    )
+    parser.add_argument(
+        "--dims",
+        type=int,
+        nargs="*",
+        default=[768, 1536],
+        help="dimensions of random vectors",
+    )
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     with with_threads(1):
-        rows = [row("built-in encoder", 384, totals_of_encoder(given.limit), given.pairs)]
-        rows += [row("random vectors", dim, [draw_totals(dim)], given.pairs) for dim in given.dims]
+        rows = [
+            row("built-in encoder", 384, totals_of_encoder(given.limit), given.pairs)
+        ]
+        rows += [
+            row("random vectors", dim, [draw_totals(dim)], given.pairs)
+            for dim in given.dims
+        ]
     keep(given.results, "spectrum_intervals", rows, ("of", "dim"))
 
 

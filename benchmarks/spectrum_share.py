@@ -18,17 +18,28 @@ from pairs import keep, options
 import anisoscope
 
 SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
-VALUES = ("effective_rank", "effective_rank_uncentred", "effective_rank_eigenvalues", "participation_ratio")
+VALUES = (
+    "effective_rank",
+    "effective_rank_uncentred",
+    "effective_rank_eigenvalues",
+    "participation_ratio",
+)
 
 
-def compare(of: str, dim: int, whole: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
+def compare(
+    of: str, dim: int, whole: pd.DataFrame, part: pd.DataFrame
+) -> dict[str, object]:
     """Return the row for one share: the spectra of `part` of the tokens, compared with those of the `whole`."""
     errors = {}
     for value in VALUES:
         ours, theirs = (_read_values(records, value) for records in (part, whole))
         errors[value] = round(float(np.abs(ours / theirs - 1).max()) * 100, 2)
-    count = int(part.loc[part["metric"] == "spectrum.effective_rank", "n_vectors"].max())
-    of_all = int(whole.loc[whole["metric"] == "spectrum.effective_rank", "n_vectors"].max())
+    count = int(
+        part.loc[part["metric"] == "spectrum.effective_rank", "n_vectors"].max()
+    )
+    of_all = int(
+        whole.loc[whole["metric"] == "spectrum.effective_rank", "n_vectors"].max()
+    )
     found = {
         "of": of,
         "dim": dim,
@@ -48,8 +59,16 @@ def _read_values(records: pd.DataFrame, name: str) -> np.ndarray:
 
 def measure_encoder(share: float, limit: int) -> pd.DataFrame:
     """Return the spectra of the built-in encoder from a share of the tokens."""
-    how = {"panel": ("spectrum",), "sample": 0, "spectrum_groups": 1, "spectrum_share": share, "limit": limit}
-    return anisoscope.measure("builtin:minilm", corpus="builtin:python-docs", **how).records
+    how = {
+        "panel": ("spectrum",),
+        "sample": 0,
+        "spectrum_groups": 1,
+        "spectrum_share": share,
+        "limit": limit,
+    }
+    return anisoscope.measure(
+        "builtin:minilm", corpus="builtin:python-docs", **how
+    ).records
 
 
 def draw_vectors(dim: int, per_dimension: int) -> np.ndarray:
@@ -63,23 +82,47 @@ def draw_vectors(dim: int, per_dimension: int) -> np.ndarray:
 
 def measure_vectors(vectors: np.ndarray, share: float) -> pd.DataFrame:
     """Return the spectrum of vectors [vector, dim] from a share of them."""
-    how = {"panel": ("spectrum",), "sample": 0, "spectrum_groups": 1, "spectrum_share": share}
+    how = {
+        "panel": ("spectrum",),
+        "sample": 0,
+        "spectrum_groups": 1,
+        "spectrum_share": share,
+    }
     return anisoscope.measure(vectors, **how).records
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--limit", type=int, default=600, help="documents for the encoder")
-    parser.add_argument("--dims", type=int, nargs="*", default=[4096], help="dimensions of random vectors")
-    parser.add_argument("--per-dimension", type=int, default=32, help="random vectors for each dimension")
+    parser.add_argument(
+        "--limit", type=int, default=600, help="documents for the encoder"
+    )
+    parser.add_argument(
+        "--dims",
+        type=int,
+        nargs="*",
+        default=[4096],
+        help="dimensions of random vectors",
+    )
+    parser.add_argument(
+        "--per-dimension",
+        type=int,
+        default=32,
+        help="random vectors for each dimension",
+    )
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     whole = measure_encoder(1.0, given.limit)
-    rows = [compare("built-in encoder", 384, whole, measure_encoder(share, given.limit)) for share in SHARES]
+    rows = [
+        compare("built-in encoder", 384, whole, measure_encoder(share, given.limit))
+        for share in SHARES
+    ]
     for dim in given.dims:
         vectors = draw_vectors(dim, given.per_dimension)
         whole = measure_vectors(vectors, 1.0)
-        rows += [compare("random vectors", dim, whole, measure_vectors(vectors, share)) for share in SHARES[3:]]
+        rows += [
+            compare("random vectors", dim, whole, measure_vectors(vectors, share))
+            for share in SHARES[3:]
+        ]
     keep(given.results, "spectrum_share", rows, ("of", "dim", "tokens"))
 
 

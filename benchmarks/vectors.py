@@ -25,10 +25,15 @@ BLOCK, GROUPS, OF_MOMENTS = 4096, 32, 8
 
 def write(path: Path, count: int, dim: int) -> Path:
     """A file of `count` vectors drawn anew, with a mean of their own."""
-    rng, x = np.random.default_rng(0), np.lib.format.open_memmap(path, "w+", np.float32, (count, dim))
+    rng, x = (
+        np.random.default_rng(0),
+        np.lib.format.open_memmap(path, "w+", np.float32, (count, dim)),
+    )
     for start in range(0, count, BLOCK):
         rows = min(BLOCK, count - start)
-        x[start : start + rows] = rng.standard_normal((rows, dim), dtype=np.float32) + 0.3
+        x[start : start + rows] = (
+            rng.standard_normal((rows, dim), dtype=np.float32) + 0.3
+        )
     x.flush()
     return path
 
@@ -39,13 +44,19 @@ def sum_plainly(path: Path) -> dict[str, np.ndarray]:
     dim = x.shape[1]
     sums = {name: np.zeros((GROUPS, dim)) for name in ("vector", "unit", "unit_square")}
     sums |= {name: np.zeros(GROUPS) for name in ("n", "norm", "norm_square")}
-    sums |= {name: np.zeros((OF_MOMENTS, dim, dim)) for name in ("moment", "unit_moment")}
+    sums |= {
+        name: np.zeros((OF_MOMENTS, dim, dim)) for name in ("moment", "unit_moment")
+    }
     for start in range(0, len(x), BLOCK):
         block = np.array(x[start : start + BLOCK])
         norm = np.linalg.norm(block, axis=1)
         unit = block / norm[:, None]
         for group in range(min(GROUPS, len(block))):
-            rows, units, lengths = block[group::GROUPS], unit[group::GROUPS], norm[group::GROUPS].astype(np.float64)
+            rows, units, lengths = (
+                block[group::GROUPS],
+                unit[group::GROUPS],
+                norm[group::GROUPS].astype(np.float64),
+            )
             sums["n"][group] += len(rows)
             sums["norm"][group] += lengths.sum()
             sums["norm_square"][group] += np.square(lengths).sum()
@@ -53,7 +64,9 @@ def sum_plainly(path: Path) -> dict[str, np.ndarray]:
             sums["unit"][group] += units.sum(0)
             sums["unit_square"][group] += np.square(units).sum(0)
         for group in range(OF_MOMENTS):
-            rows, units = (np.ascontiguousarray(y[group::OF_MOMENTS]) for y in (block, unit))
+            rows, units = (
+                np.ascontiguousarray(y[group::OF_MOMENTS]) for y in (block, unit)
+            )
             sums["moment"][group] += rows.T @ rows
             sums["unit_moment"][group] += units.T @ units
     return sums
@@ -71,7 +84,12 @@ def compare(path: Path, pairs: int) -> dict[str, Any]:
     for _ in range(pairs):
         between = seconds(lambda: measure(path))
         after = seconds(lambda: sum_plainly(path))
-        ours.append({clock: 2 * between[clock] / (before[clock] + after[clock]) for clock in CLOCKS})
+        ours.append(
+            {
+                clock: 2 * between[clock] / (before[clock] + after[clock])
+                for clock in CLOCKS
+            }
+        )
         control.append({clock: after[clock] / before[clock] for clock in CLOCKS})
         spent.append(round(between["processor"], 1))
         before = after
@@ -87,12 +105,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as place:
         path = write(Path(place, "vectors.npy"), given.count, given.dim)
-        measure(write(Path(place, "few.npy"), 64, given.dim))  # imports, and the caches of charts
+        measure(
+            write(Path(place, "few.npy"), 64, given.dim)
+        )  # imports, and the caches of charts
         for threads in given.threads:
             with with_threads(threads):
                 found = compare(path, given.pairs)
-            print(f"{given.count:,} × {given.dim}: {told(found)} × NumPy; NumPy again {told(found['bare'])}")
-            rows.append({"vectors": given.count, "dim": given.dim, "threads": threads} | found)
+            print(
+                f"{given.count:,} × {given.dim}: {told(found)} × NumPy; NumPy again {told(found['bare'])}"
+            )
+            rows.append(
+                {"vectors": given.count, "dim": given.dim, "threads": threads} | found
+            )
     keep(given.results, "vectors", rows, ("vectors", "dim", "threads"))
 
 

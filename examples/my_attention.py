@@ -9,7 +9,13 @@ import anisoscope
 
 # A causal language model of the hub, or a folder written by `save_pretrained`.
 MODEL = os.environ.get("MODEL", "openai-community/gpt2")
-run = anisoscope.measure(MODEL, corpus="builtin:python-docs", limit=8, max_length=128, panel="hidden,attention")
+run = anisoscope.measure(
+    MODEL,
+    corpus="builtin:python-docs",
+    limit=8,
+    max_length=128,
+    panel="hidden,attention",
+)
 run.attention().round(3)
 
 # %%

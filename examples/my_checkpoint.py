@@ -7,7 +7,9 @@ import anisoscope
 
 # A folder written by `save_pretrained`, or a hub id; here the encoder that comes with the package.
 CHECKPOINT = "builtin:minilm"
-run = anisoscope.measure(CHECKPOINT, corpus="builtin:python-docs", limit=8, panel="hidden,spectrum")
+run = anisoscope.measure(
+    CHECKPOINT, corpus="builtin:python-docs", limit=8, panel="hidden,spectrum"
+)
 run.table().round(3)
 
 # %%

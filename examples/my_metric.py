@@ -29,7 +29,9 @@ energy = Metric(
     reads=Vectors(),
     compute=mean_energy,
     needs=frozenset({"n", "vector", "norm_square"}),
-    reference=lambda units: {"": float(np.square(np.concatenate(units).mean(0)).sum() / mean_square(units))},
+    reference=lambda units: {
+        "": float(np.square(np.concatenate(units).mean(0)).sum() / mean_square(units))
+    },
     bounds={"": (0.0, 1.0)},
     invariant=frozenset({"rotation", "order"}),
 )
@@ -49,7 +51,9 @@ radius = Metric("radius", Sample(), lambda sample: {"": sample.replicates(farthe
 
 # %%
 texts = ["The cat sat.", "A dog barked.", "A narrow cone.", "Rain fell all night."]
-run = anisoscope.measure("builtin:minilm", texts, metrics=(energy, radius), tokens="all")
+run = anisoscope.measure(
+    "builtin:minilm", texts, metrics=(energy, radius), tokens="all"
+)
 run.table().round(3)
 
 # %%

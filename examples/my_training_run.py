@@ -6,9 +6,17 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 torch.manual_seed(0)
-config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+config = BertConfig(
+    vocab_size=60,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+)
 model = BertForMaskedLM(config)
-texts = torch.randint(5, 60, (64, 24)).sort(dim=1).values  # sorted numbers: easy to predict
+texts = (
+    torch.randint(5, 60, (64, 24)).sort(dim=1).values
+)  # sorted numbers: easy to predict
 probe = [{"input_ids": texts[:16]}]
 
 # %%

@@ -32,7 +32,9 @@ floor.table().round(3)
 # The cure, tried on documents that it was not fitted on. With labels it is said, too, if a class is harder to find.
 from anisoscope.cures.trial import try_cures
 
-trial = try_cures(vectors, ("centre", "whiten", "remove-top:1"), units=documents, labels=classes)
+trial = try_cures(
+    vectors, ("centre", "whiten", "remove-top:1"), units=documents, labels=classes
+)
 print(trial.text)
 trial.table().round(3)
 

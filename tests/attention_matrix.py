@@ -64,13 +64,18 @@ class Shape:
 
 def all_shapes():
     """Every cell of the matrix: 1,344."""
-    return [Shape(*cell) for cell in product(PATTERNS, SIDES, LENGTHS, HEADS, DTYPES, FORMS)]
+    return [
+        Shape(*cell) for cell in product(PATTERNS, SIDES, LENGTHS, HEADS, DTYPES, FORMS)
+    ]
 
 
 def real_tokens(lengths, side):
     """Which positions are tokens [sequence, position]."""
     position = np.arange(max(lengths))
-    kept = [position >= max(lengths) - n if side == "left" else position < n for n in lengths]
+    kept = [
+        position >= max(lengths) - n if side == "left" else position < n
+        for n in lengths
+    ]
     return np.stack(kept)
 
 
@@ -109,7 +114,9 @@ def entropy_of(outcomes):
     return -(outcomes * np.log(positive)).sum(-1)
 
 
-def plain_statistics(query, key, value, seen, real, *, scale, softcap=None, sinks=None, bias=None):
+def plain_statistics(
+    query, key, value, seen, real, *, scale, softcap=None, sinks=None, bias=None
+):
     """What is measured of one head of one sequence, of its real queries, in float64.
 
     `query`, `key`, `value` [position, dim]; `seen` [query, key]; `real` [query]; `bias` [query, key] is added last.
@@ -122,7 +129,11 @@ def plain_statistics(query, key, value, seen, real, *, scale, softcap=None, sink
     rows = np.flatnonzero(real)
     weights, seen, raw = weights[rows], seen[rows], raw[rows]
     first = int(seen.any(0).argmax())
-    sink = np.clip(1 - weights.sum(-1, keepdims=True), 0, None) if sinks is not None else np.zeros((len(rows), 1))
+    sink = (
+        np.clip(1 - weights.sum(-1, keepdims=True), 0, None)
+        if sinks is not None
+        else np.zeros((len(rows), 1))
+    )
     lengths = np.linalg.norm(weights, axis=1)
     cosines = (weights @ weights.T) / np.outer(lengths, lengths)
     others = ~np.eye(len(rows), dtype=bool)
@@ -130,7 +141,9 @@ def plain_statistics(query, key, value, seen, real, *, scale, softcap=None, sink
         "entropy": entropy_of(np.concatenate((weights, sink), 1)),
         "row_max": weights.max(-1),
         "row_min": np.where(seen, weights, np.inf).min(-1),
-        "row_median": np.array([np.median(w[s]) for w, s in zip(weights, seen, strict=True)]),
+        "row_median": np.array(
+            [np.median(w[s]) for w, s in zip(weights, seen, strict=True)]
+        ),
         "first_mass": weights[:, first],
         "keys": seen.sum(-1),
         "score": np.where(seen, raw, 0.0).sum(-1),
@@ -147,8 +160,14 @@ def tensors_of(shape, seed):
     dtype = getattr(torch, shape.dtype)
     made = []
     for heads in (COUNT, key_heads, key_heads):
-        made.append(torch.randn(len(lengths), heads, max(lengths), DIM, generator=generator).to(dtype))
-    sinks = torch.randn(COUNT, generator=generator) * 2 if shape.heads == "sinks" else None
+        made.append(
+            torch.randn(len(lengths), heads, max(lengths), DIM, generator=generator).to(
+                dtype
+            )
+        )
+    sinks = (
+        torch.randn(COUNT, generator=generator) * 2 if shape.heads == "sinks" else None
+    )
     return (*made, sinks)
 
 
@@ -187,7 +206,13 @@ def check_shape(shape, seed=0):
         median=True,
         value=call.value,
     )
-    sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=torch.from_numpy(real))
+    sums = sum_scores(
+        call.query,
+        call.key,
+        call.masking,
+        scale=call.scale,
+        real=torch.from_numpy(real),
+    )
     shared = call.query.shape[1] // call.key.shape[1]
     for sequence in range(len(real)):
         for head in range(call.query.shape[1]):
@@ -208,7 +233,15 @@ def check_shape(shape, seed=0):
                 sinks=None if sinks is None else float(sinks[head]),
             )
             compare_head(got, wanted, sequence, head, real[sequence])
-            compare_scores(sums, query * call.scale, key, seen[sequence], real[sequence], sequence, head)
+            compare_scores(
+                sums,
+                query * call.scale,
+                key,
+                seen[sequence],
+                real[sequence],
+                sequence,
+                head,
+            )
 
 
 def compare_head(got, wanted, sequence, head, real):
@@ -217,13 +250,17 @@ def compare_head(got, wanted, sequence, head, real):
         if name == "output":
             if name in got:  # given if every row sees a key
                 ours = got[name][sequence, :, head][torch.from_numpy(real)]
-                np.testing.assert_allclose(ours.double().numpy(), value, **NEAR, err_msg=place)
+                np.testing.assert_allclose(
+                    ours.double().numpy(), value, **NEAR, err_msg=place
+                )
             continue
         if name == "row_similarity":
             ours = got[name][sequence, head]
         else:
             ours = got[name][sequence, head][torch.from_numpy(real)]
-        near = NEAR if name != "score" else {"rtol": 2e-5, "atol": 2e-4}  # a sum of 700 products of either sign
+        near = (
+            NEAR if name != "score" else {"rtol": 2e-5, "atol": 2e-4}
+        )  # a sum of 700 products of either sign
         np.testing.assert_allclose(ours.double().numpy(), value, **near, err_msg=place)
 
 
@@ -250,7 +287,9 @@ def compare_scores(sums, query, key, seen, real, sequence, head):
     }
     for name, value in wanted.items():
         got = sums[name][sequence, head].numpy()
-        np.testing.assert_allclose(got, value, rtol=1e-8, atol=1e-8, err_msg=f"{name} of scores")
+        np.testing.assert_allclose(
+            got, value, rtol=1e-8, atol=1e-8, err_msg=f"{name} of scores"
+        )
 
 
 def trouble_of(shape, seed):
@@ -267,13 +306,23 @@ def trouble_of(shape, seed):
 
 def main(argv=None):
     """Check every cell, in as many processes as there are cores; 1 if one fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cells with this in their name, as causal-right-129 or bfloat16")
-    parser.add_argument("--seed", type=int, default=0, help="of the numbers in the tensors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        help="cells with this in their name, as causal-right-129 or bfloat16",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the numbers in the tensors"
+    )
     given = parser.parse_args(argv)
     shapes = [shape for shape in all_shapes() if given.only in shape.name]
     if not shapes:
-        parser.error(f"no cell has {given.only!r} in its name; names are like {all_shapes()[0].name}")
+        parser.error(
+            f"no cell has {given.only!r} in its name; names are like {all_shapes()[0].name}"
+        )
     failed = 0
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(shapes))) as pool:
         found = pool.map(partial(trouble_of, seed=given.seed), shapes, chunksize=4)
@@ -282,7 +331,9 @@ def main(argv=None):
                 failed += 1
                 sys.stdout.write(f"FAILED {shape.name}: {trouble}\n")
             if number % 100 == 0 or number == len(shapes):
-                sys.stdout.write(f"{number:,} of {len(shapes):,} cells, {failed} failed\n")
+                sys.stdout.write(
+                    f"{number:,} of {len(shapes):,} cells, {failed} failed\n"
+                )
                 sys.stdout.flush()
     return int(failed > 0)
 

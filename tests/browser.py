@@ -22,7 +22,13 @@ from typing import Any, Self
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60.0
 """How long an answer may take on a machine with other work."""
-FLAGS = ("--headless=new", "--disable-gpu", "--no-sandbox", "--no-first-run", "--hide-scrollbars")
+FLAGS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--no-sandbox",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
 LAUNCH = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -39,7 +45,9 @@ def find_chromium() -> str | None:
 class Browser:
     """One browser with one page."""
 
-    def __init__(self, width: int = 1400, height: int = 900, *, dark: bool = False) -> None:
+    def __init__(
+        self, width: int = 1400, height: int = 900, *, dark: bool = False
+    ) -> None:
         self.size, self.dark = (width, height), dark
         self.errors: list[str] = []
         self.blocked: list[str] = []
@@ -61,20 +69,35 @@ class Browser:
         # Chromium reads commands from descriptor 3 and writes answers to 4. A shell need not know numbers above 9, so
         # that Python puts the pipes there, from numbers above both.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, to_write)]
-        flags = [*FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"]
+        flags = [
+            *FLAGS,
+            f"--user-data-dir={self._profile.name}",
+            "--remote-debugging-pipe",
+            "about:blank",
+        ]
         launcher = [sys.executable, "-c", LAUNCH, *map(str, ends), program, *flags]
-        self._process = subprocess.Popen(launcher, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            launcher,
+            pass_fds=ends,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for end in (to_read, to_write, *ends):
             os.close(end)
         self._session = ""
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(one["targetId"] for one in targets if one["type"] == "page")
-        self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
         self.resize(*self.size)
         if self.dark:
-            self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+            self.send(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": "dark"}],
+            )
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -87,7 +110,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         """Give the page another size, in pixels."""
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
         )
 
     def open(self, page: Path) -> None:
@@ -105,13 +132,26 @@ class Browser:
     def press(self, key: str, code: int) -> None:
         """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+            )
 
     def click(self, x: float, y: float) -> None:
         """Click at a place of the visible part of the page."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.send(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=x,
+                y=y,
+                button="left",
+                clickCount=1,
+            )
 
     def point(self, x: float, y: float) -> None:
         """Move the mouse to a place of the visible part of the page."""
@@ -156,6 +196,8 @@ class Browser:
             self.errors.append(given["entry"]["text"])
         elif found.get("method") == "Network.requestWillBeSent":
             self._asked[given["requestId"]] = given["request"]["url"]
-        elif found.get("method") == "Network.loadingFailed" and given.get("blockedReason"):
+        elif found.get("method") == "Network.loadingFailed" and given.get(
+            "blockedReason"
+        ):
             self.blocked.append(self._asked.pop(given["requestId"]))
         return dict(found)

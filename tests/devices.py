@@ -12,9 +12,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 KIND = "npu"
 CPU = torch.device("cpu")
 aten = torch.ops.aten
-WAITS = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.is_nonzero.default}
+WAITS = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.nonzero.default,
+    aten.is_nonzero.default,
+}
 """Operations whose result, or its shape, the host must know before it goes on."""
-ACROSS = (aten._to_copy.default, aten.copy_.default, aten.index.Tensor, aten.index_put_.default)
+ACROSS = (
+    aten._to_copy.default,
+    aten.copy_.default,
+    aten.index.Tensor,
+    aten.index_put_.default,
+)
 """Operations that may read one device and write another, or index by what lies on the CPU."""
 
 
@@ -33,7 +43,11 @@ def changed(x, change):
         return change(x)
     if isinstance(x, tuple | list):
         return type(x)([changed(part, change) for part in x])
-    return {name: changed(part, change) for name, part in x.items()} if isinstance(x, dict) else x
+    return (
+        {name: changed(part, change) for name, part in x.items()}
+        if isinstance(x, dict)
+        else x
+    )
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -56,8 +70,14 @@ class Away(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner, device):
-        layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **layout, device=device)
+        layout = {
+            "strides": inner.stride(),
+            "storage_offset": inner.storage_offset(),
+            "dtype": inner.dtype,
+        }
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, **layout, device=device
+        )
         made.inner = inner
         return made
 
@@ -77,7 +97,9 @@ class Machine(TorchDispatchMode):
     def __init__(self, devices=2, largest=None, doubles=True):
         super().__init__()
         if not hasattr(torch, KIND):
-            backend_registration._setup_privateuseone_for_python_backend(KIND, _Module(), _Hook())
+            backend_registration._setup_privateuseone_for_python_backend(
+                KIND, _Module(), _Hook()
+            )
         self.devices, self.largest, self.doubles = devices, largest, doubles
         self.waits, self.launched, self.full = Counter(), Counter(), 0
 
@@ -99,15 +121,21 @@ class Machine(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         given = [*tensors((args, kwargs))]
         away = [x for x in given if isinstance(x, Away)]
-        asked = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
+        asked = (
+            torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
+        )
         if asked is not None:
             kwargs["device"] = CPU
         at = asked or next((x.device for x in away), CPU)
-        mixed = {str(x.device) for x in away} | {"cpu" for x in given if away and not isinstance(x, Away) and x.dim()}
+        mixed = {str(x.device) for x in away} | {
+            "cpu" for x in given if away and not isinstance(x, Away) and x.dim()
+        }
         if len(mixed) > 1 and function not in ACROSS:
             raise RuntimeError(f"{function} of tensors on {', '.join(sorted(mixed))}")
         self._count(function, args, away, at)
-        inner_args, inner_kwargs = changed((args, kwargs), lambda x: x.inner if isinstance(x, Away) else x)
+        inner_args, inner_kwargs = changed(
+            (args, kwargs), lambda x: x.inner if isinstance(x, Away) else x
+        )
         out = function(*inner_args, **inner_kwargs)
         if at.type == "cpu":
             return out
@@ -117,7 +145,9 @@ class Machine(TorchDispatchMode):
     def _count(self, function, args, away, at):
         """Count what is launched, and what the host waits for."""
         self.launched[str(function)] += 1 if away else 0
-        by_mask = function in ACROSS[2:] and any(x.dtype == torch.bool for x in tensors(args[1:]))
+        by_mask = function in ACROSS[2:] and any(
+            x.dtype == torch.bool for x in tensors(args[1:])
+        )
         home = function is aten._to_copy.default and at.type == "cpu"
         home |= function is aten.copy_.default and not isinstance(args[0], Away)
         if away and (function in WAITS or by_mask or home):

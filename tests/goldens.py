@@ -27,7 +27,9 @@ def described(chart: Any) -> dict[str, Any]:
     def plain(part: Any) -> Any:
         if isinstance(part, dict):
             left_out = ("$schema", "config", "datasets")
-            found = {key: plain(value) for key, value in part.items() if key not in left_out}
+            found = {
+                key: plain(value) for key, value in part.items() if key not in left_out
+            }
             if set(part) == {"name"} and part["name"] in tables:
                 found = {"rows": table(tables[part["name"]])}
             return found
@@ -46,8 +48,14 @@ def table(rows: list[dict[str, Any]]) -> Any:
 
 def column(values: list[Any]) -> list[Any]:
     """How many there are, and of numbers the sum and one that knows their order; of others a digest."""
-    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    if numbers and all(each is None or isinstance(each, int | float) for each in values):
+    numbers = [
+        each
+        for each in values
+        if isinstance(each, int | float) and not isinstance(each, bool)
+    ]
+    if numbers and all(
+        each is None or isinstance(each, int | float) for each in values
+    ):
         weights = 1 + np.arange(len(numbers)) % 7
         return [len(numbers), float(np.sum(numbers)), float(np.abs(numbers) @ weights)]
     return [len(values), sha256("\n".join(map(str, values)).encode()).hexdigest()[:12]]
@@ -96,11 +104,19 @@ def differing(ours: Any, theirs: Any, place: str = "") -> Iterator[tuple[str, An
     """Places where two descriptions differ, with what stands there in the first; numbers are equal to 1e-7."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in {**ours, **theirs}:
-            yield from differing(ours.get(key, "absent"), theirs.get(key, "absent"), f"{place}/{key}")
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+            yield from differing(
+                ours.get(key, "absent"), theirs.get(key, "absent"), f"{place}/{key}"
+            )
+    elif (
+        isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs)
+    ):
         for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             yield from differing(one, other, f"{place}/{i}")
-    elif isinstance(ours, float) and isinstance(theirs, int | float) and not isinstance(theirs, bool):
+    elif (
+        isinstance(ours, float)
+        and isinstance(theirs, int | float)
+        and not isinstance(theirs, bool)
+    ):
         if not np.isclose(ours, theirs, rtol=1e-7, atol=1e-12, equal_nan=True):
             yield place, ours
     elif ours != theirs or isinstance(ours, bool) != isinstance(theirs, bool):
@@ -112,8 +128,16 @@ def text(found: Any, indent: int = 0) -> str:
     line = json.dumps(found, ensure_ascii=False)
     if len(line) + indent <= 116 or not isinstance(found, dict | list) or not found:
         return line
-    ends, inner = ("{}", found.items()) if isinstance(found, dict) else ("[]", ((None, each) for each in found))
-    parts = [(f"{json.dumps(k, ensure_ascii=False)}: " * (k is not None)) + text(v, indent + 1) for k, v in inner]
+    ends, inner = (
+        ("{}", found.items())
+        if isinstance(found, dict)
+        else ("[]", ((None, each) for each in found))
+    )
+    parts = [
+        (f"{json.dumps(k, ensure_ascii=False)}: " * (k is not None))
+        + text(v, indent + 1)
+        for k, v in inner
+    ]
     space = "\n" + " " * (indent + 1)
     return ends[0] + space + f",{space}".join(parts) + "\n" + " " * indent + ends[1]
 
@@ -123,11 +147,17 @@ def golden(name: str, folder: Path = FOLDER) -> Any:
     return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-def check(name: str, found: Any, folder: Path = FOLDER, by: str = "tests/goldens.py") -> None:
+def check(
+    name: str, found: Any, folder: Path = FOLDER, by: str = "tests/goldens.py"
+) -> None:
     """AssertionError that names what differs from the committed one."""
     found = json.loads(json.dumps(found))
-    told = [f"{place}: {value!r}" for place, value in differing(found, golden(name, folder))]
-    assert not told, "\n".join([f"not as in goldens/{name}.json (python {by} writes it anew):", *told[:20]])
+    told = [
+        f"{place}: {value!r}" for place, value in differing(found, golden(name, folder))
+    ]
+    assert not told, "\n".join(
+        [f"not as in goldens/{name}.json (python {by} writes it anew):", *told[:20]]
+    )
 
 
 def write(made: Mapping[str, Callable[[], Any]], folder: Path = FOLDER) -> None:
@@ -136,7 +166,10 @@ def write(made: Mapping[str, Callable[[], Any]], folder: Path = FOLDER) -> None:
     for old in {path.stem for path in folder.glob("*.json")} - set(made):
         (folder / f"{old}.json").unlink()
     for name in sys.argv[1:] or made:
-        found = json.loads(json.dumps(made[name]()), parse_float=lambda number: float(f"{float(number):.9g}"))
+        found = json.loads(
+            json.dumps(made[name]()),
+            parse_float=lambda number: float(f"{float(number):.9g}"),
+        )
         (folder / f"{name}.json").write_text(text(found) + "\n", "utf-8")
 
 

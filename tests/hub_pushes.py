@@ -20,15 +20,34 @@ class _PushHandler(_Handler):
             return self.answer(200)
         if not known:
             return self.answer(401, X_Error_Message="Invalid username or password.")
-        given = json.loads(self.body) if path.endswith(("create", "batch", "main")) and "/commit/" not in path else None
+        given = (
+            json.loads(self.body)
+            if path.endswith(("create", "batch", "main")) and "/commit/" not in path
+            else None
+        )
         if path == "api/repos/create":
-            return self.create(f"datasets/{given['organization']}/{given['name']}", given)
-        name = path.removeprefix("api/").split("/preupload/")[0].split("/commit/")[0].split(".git/")[0]
+            return self.create(
+                f"datasets/{given['organization']}/{given['name']}", given
+            )
+        name = (
+            path.removeprefix("api/")
+            .split("/preupload/")[0]
+            .split("/commit/")[0]
+            .split(".git/")[0]
+        )
         if name not in self.server.repositories:
-            return self.answer(404, X_Error_Code="RepoNotFound", X_Error_Message="Repo not found")
+            return self.answer(
+                404, X_Error_Code="RepoNotFound", X_Error_Message="Repo not found"
+            )
         if "/preupload/" in path:
-            modes = [(file["path"], "lfs" if file["path"].endswith(LARGE) else "regular") for file in given["files"]]
-            files = [{"path": p, "uploadMode": mode, "shouldIgnore": False, "oid": None} for p, mode in modes]
+            modes = [
+                (file["path"], "lfs" if file["path"].endswith(LARGE) else "regular")
+                for file in given["files"]
+            ]
+            files = [
+                {"path": p, "uploadMode": mode, "shouldIgnore": False, "oid": None}
+                for p, mode in modes
+            ]
             return self.answer(200, {"files": files})
         if path.endswith("objects/batch"):
             where = f"{self.server.address}/upload/{name}"
@@ -42,10 +61,14 @@ class _PushHandler(_Handler):
     def create(self, name, given):
         if name in self.server.repositories:
             url = f"{self.server.address}/{name}"
-            return self.answer(409, {"error": "You already created this dataset repo", "url": url})
+            return self.answer(
+                409, {"error": "You already created this dataset repo", "url": url}
+            )
         folder = self.server.root / name.replace("/", "--")
         folder.mkdir()
-        self.server.add(name, {"0" * 40: folder}, private=given.get("visibility") == "private")
+        self.server.add(
+            name, {"0" * 40: folder}, private=given.get("visibility") == "private"
+        )
         return self.answer(200, {"url": f"{self.server.address}/{name}"})
 
     def commit(self, name):
@@ -60,8 +83,15 @@ class _PushHandler(_Handler):
             large = entry["key"] == "lfsFile"
             target = folder / value["path"]
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.server.uploaded[value["oid"]] if large else base64.b64decode(value["content"]))
-        found = {"commitUrl": f"{self.server.address}/{name}/commit/{'0' * 40}", "commitOid": "0" * 40}
+            target.write_bytes(
+                self.server.uploaded[value["oid"]]
+                if large
+                else base64.b64decode(value["content"])
+            )
+        found = {
+            "commitUrl": f"{self.server.address}/{name}/commit/{'0' * 40}",
+            "commitOid": "0" * 40,
+        }
         return self.answer(200, {"success": True, **found})
 
 

@@ -68,9 +68,21 @@ class Hub(ThreadingHTTPServer):
 
     def environment(self, home, **more):
         """Variables of a process for which this is the hub, and `home` its cache."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
-        own = {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_XET": "1"}
-        own |= {"HF_HUB_ETAG_TIMEOUT": "60", "HF_HUB_DOWNLOAD_TIMEOUT": "60"}  # of a machine that is busy
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("HF_", "TRANSFORMERS_"))
+        }
+        own = {
+            "HF_ENDPOINT": self.address,
+            "HF_HOME": str(home),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_DISABLE_XET": "1",
+        }
+        own |= {
+            "HF_HUB_ETAG_TIMEOUT": "60",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "60",
+        }  # of a machine that is busy
         return {**kept, **own, **more}
 
     def close(self):
@@ -94,7 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, status, body=b"", **headers):
         if isinstance(body, dict | list):
-            body, headers = json.dumps(body).encode(), {"Content_Type": "application/json", **headers}
+            body, headers = (
+                json.dumps(body).encode(),
+                {"Content_Type": "application/json", **headers},
+            )
         self.send_response(status)
         for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key.replace("_", "-"), value)
@@ -107,7 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         path, self.query = unquote(url.path).strip("/"), parse_qs(url.query)
         self.server.requests.append(f"{self.command} /{path}")
-        if self.server.fault is not None and self.server.fault_at in path and path != "login":
+        if (
+            self.server.fault is not None
+            and self.server.fault_at in path
+            and path != "login"
+        ):
             return self.fail(self.server.fault)
         if path == "login":
             return self.fail("html")
@@ -115,7 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.large(*path.split("/", 3)[1:])
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token and token != TOKEN:
-            return self.answer(401, X_Error_Message="Invalid credentials in Authorization header")
+            return self.answer(
+                401, X_Error_Message="Invalid credentials in Authorization header"
+            )
         return self.route(path, bool(token))
 
     do_HEAD = do_POST = do_PUT = do_GET
@@ -128,7 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(302, Location=f"{self.server.address}/login")
         if fault in ("cut", "hang up"):
             self.close_connection = True
-            return self.answer(200, b"x", **{"Content-Length": "4096"}) if fault == "cut" else None
+            return (
+                self.answer(200, b"x", **{"Content-Length": "4096"})
+                if fault == "cut"
+                else None
+            )
         if fault == "json":
             return self.answer(200, {"status": "ok"})
         more = {"Retry_After": "7"} if fault == 429 else {}
@@ -141,26 +166,53 @@ class _Handler(BaseHTTPRequestHandler):
         for old, new in self.server.renamed.items():
             if rest == old or rest.startswith(f"{old}/"):
                 moved = path.replace(old, new, 1)
-                return self.answer(307, Location=f"/{moved}" + (f"?{urlsplit(self.path).query}" * ("?" in self.path)))
-        name = next((n for n in self.server.repositories if rest == n or rest.startswith(f"{n}/")), None)
+                return self.answer(
+                    307,
+                    Location=f"/{moved}"
+                    + (f"?{urlsplit(self.path).query}" * ("?" in self.path)),
+                )
+        name = next(
+            (
+                n
+                for n in self.server.repositories
+                if rest == n or rest.startswith(f"{n}/")
+            ),
+            None,
+        )
         repository = self.server.repositories.get(name)
         if repository is None or (repository.private and not known):
-            return self.answer(404 if known else 401, X_Error_Code="RepoNotFound", X_Error_Message="Repo not found")
+            return self.answer(
+                404 if known else 401,
+                X_Error_Code="RepoNotFound",
+                X_Error_Message="Repo not found",
+            )
         what, *parts = [*rest.removeprefix(name).strip("/").split("/")]
         if api:
             return self.api(name, repository, what, parts)
         commit = repository.commit(parts[0]) if what == "resolve" and parts else None
         if repository.gated and not known:
-            return self.answer(401, X_Error_Code="GatedRepo", X_Error_Message="Access to this repository is restricted")
+            return self.answer(
+                401,
+                X_Error_Code="GatedRepo",
+                X_Error_Message="Access to this repository is restricted",
+            )
         if commit is None:
             return self.answer(404, X_Error_Code="RevisionNotFound")
         return self.file(name, repository, commit, "/".join(parts[1:]))
 
     def api(self, name, repository, what, parts):
         if what == "refs":
-            refs = [(n, f"refs/tags/{n}", c) for n, c in repository.refs.items() if n != "main"]
+            refs = [
+                (n, f"refs/tags/{n}", c)
+                for n, c in repository.refs.items()
+                if n != "main"
+            ]
             tags = [{"name": n, "ref": r, "targetCommit": c} for n, r, c in refs]
-            main = {"name": "main", "ref": "refs/heads/main", "targetCommit": repository.refs["main"]}
+            main = {
+                "name": "main",
+                "ref": "refs/heads/main",
+                "targetCommit": repository.refs["main"],
+            }
             return self.answer(200, {"branches": [main], "tags": tags, "converts": []})
         if what not in ("", "revision", "tree", "paths-info"):
             return self.answer(404, X_Error_Code="EntryNotFound")
@@ -172,16 +224,37 @@ class _Handler(BaseHTTPRequestHandler):
         listed = {f.relative_to(folder).as_posix(): f for f in files}
         if what == "tree":
             inside = "/".join(parts[1:])
-            return self.answer(200, self.tree(folder, inside, bool(self.query.get("recursive"))))
+            return self.answer(
+                200, self.tree(folder, inside, bool(self.query.get("recursive")))
+            )
         if what == "paths-info":
             return self.answer(200, self.paths(folder, listed))
-        siblings = [{"rfilename": n, **(_blob(f) if "blobs" in self.query else {})} for n, f in listed.items()]
-        told = {"id": name.removeprefix("datasets/"), "sha": commit, "siblings": siblings, "tags": []}
-        return self.answer(200, {**told, "gated": "auto" if repository.gated else False, "private": repository.private})
+        siblings = [
+            {"rfilename": n, **(_blob(f) if "blobs" in self.query else {})}
+            for n, f in listed.items()
+        ]
+        told = {
+            "id": name.removeprefix("datasets/"),
+            "sha": commit,
+            "siblings": siblings,
+            "tags": [],
+        }
+        return self.answer(
+            200,
+            {
+                **told,
+                "gated": "auto" if repository.gated else False,
+                "private": repository.private,
+            },
+        )
 
     def tree(self, folder, inside, recursive):
         root = folder / inside
-        found = sorted(root.rglob("*") if recursive else root.iterdir()) if root.is_dir() else []
+        found = (
+            sorted(root.rglob("*") if recursive else root.iterdir())
+            if root.is_dir()
+            else []
+        )
         return [_entry(folder, path) for path in found]
 
     def paths(self, folder, listed):
@@ -190,7 +263,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             wanted = parse_qs(self.body.decode()).get("paths", [])
         wanted = [wanted] if isinstance(wanted, str) else wanted
-        return [_entry(folder, folder / name) for name in wanted if name in listed or (folder / name).is_dir()]
+        return [
+            _entry(folder, folder / name)
+            for name in wanted
+            if name in listed or (folder / name).is_dir()
+        ]
 
     def file(self, name, repository, commit, file):
         path = repository.commits[commit] / file
@@ -199,9 +276,15 @@ class _Handler(BaseHTTPRequestHandler):
         body = path.read_bytes()
         if file.endswith(LARGE):
             sha = hashlib.sha256(body).hexdigest()
-            linked = {"X_Linked_ETag": f'"{sha}"', "X_Linked_Size": str(len(body)), "X_Repo_Commit": commit}
+            linked = {
+                "X_Linked_ETag": f'"{sha}"',
+                "X_Linked_Size": str(len(body)),
+                "X_Repo_Commit": commit,
+            }
             where = f"{self.server.address}/cdn/{commit}/{sha}/{name}/resolve/{commit}/{file}"
-            return self.answer(302, Location=where, ETag=f'"{git_hash(body)}"', **linked)
+            return self.answer(
+                302, Location=where, ETag=f'"{git_hash(body)}"', **linked
+            )
         return self.send_file(commit, file, body, f'"{git_hash(body)}"')
 
     def large(self, commit, sha, rest):
@@ -220,13 +303,28 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(200, body, **told)
         first, _, last = wanted.partition("-")
         stop = min(int(last) + 1 if last else len(body), len(body))
-        return self.answer(206, body[int(first) : stop], Content_Range=f"bytes {first}-{stop - 1}/{len(body)}", **told)
+        return self.answer(
+            206,
+            body[int(first) : stop],
+            Content_Range=f"bytes {first}-{stop - 1}/{len(body)}",
+            **told,
+        )
 
 
 def _blob(path):
     body = path.read_bytes()
-    large = {"lfs": {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}}
-    return {"size": len(body), "blobId": git_hash(body), **(large if path.name.endswith(LARGE) else {})}
+    large = {
+        "lfs": {
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "size": len(body),
+            "pointerSize": 130,
+        }
+    }
+    return {
+        "size": len(body),
+        "blobId": git_hash(body),
+        **(large if path.name.endswith(LARGE) else {}),
+    }
 
 
 def _entry(folder, path):
@@ -234,5 +332,21 @@ def _entry(folder, path):
     if path.is_dir():
         return {"type": "directory", "path": name, "oid": "0" * 40, "size": 0}
     blob = _blob(path)
-    lfs = {"lfs": {"oid": blob["lfs"]["sha256"], "size": blob["size"], "pointerSize": 130}} if "lfs" in blob else {}
-    return {"type": "file", "path": name, "size": blob["size"], "oid": blob["blobId"], **lfs}
+    lfs = (
+        {
+            "lfs": {
+                "oid": blob["lfs"]["sha256"],
+                "size": blob["size"],
+                "pointerSize": 130,
+            }
+        }
+        if "lfs" in blob
+        else {}
+    )
+    return {
+        "type": "file",
+        "path": name,
+        "size": blob["size"],
+        "oid": blob["blobId"],
+        **lfs,
+    }

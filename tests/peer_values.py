@@ -22,8 +22,12 @@ def draw_pair(seed):
     """Two clouds of the same tokens [token, dim], of different widths, the second in part a function of the first."""
     rng = np.random.default_rng(seed)
     tokens, width, other = (int(n) for n in rng.integers((20, 3, 3), (90, 16, 16)))
-    x = rng.normal(size=(tokens, width)) * rng.uniform(0.2, 3, width) + rng.normal(size=width)
-    y = x @ rng.normal(size=(width, other)) + rng.uniform(0.1, 3) * rng.normal(size=(tokens, other))
+    x = rng.normal(size=(tokens, width)) * rng.uniform(0.2, 3, width) + rng.normal(
+        size=width
+    )
+    y = x @ rng.normal(size=(width, other)) + rng.uniform(0.1, 3) * rng.normal(
+        size=(tokens, other)
+    )
     return x, y
 
 
@@ -56,14 +60,19 @@ def procrustes_of_rsatoolbox(x, y):
     from rsatoolbox.data import Dataset
     from rsatoolbox.rdm import calc_rdm, compare
 
-    similarity = compare(*(calc_rdm(Dataset(part), method="euclidean") for part in (x, y)), method="bures")
+    similarity = compare(
+        *(calc_rdm(Dataset(part), method="euclidean") for part in (x, y)),
+        method="bures",
+    )
     return 2 - 2 * float(similarity.item())
 
 
 def main():
     """Write the values of each package that is here, its version, and a sum of each pair, which tells other draws."""
     pairs = [draw_pair(seed) for seed in CASES]
-    found = json.loads(VALUES.read_text("utf-8")) if VALUES.exists() else {"made by": {}}
+    found = (
+        json.loads(VALUES.read_text("utf-8")) if VALUES.exists() else {"made by": {}}
+    )
     found["sum"] = [float(x.sum() + y.sum()) for x, y in pairs]
     if find_spec("IsoScore"):
         found["isoscore"] = [isoscore_of_its_authors(x) for x, _ in pairs]

@@ -93,7 +93,11 @@ class Ended:
     @property
     def lines(self):
         """What stood on the terminal, line by line, what was overwritten too; nothing empty."""
-        parts = [part for line in ESCAPES.sub("", self.shown).split("\n") for part in line.rstrip("\r").split("\r")]
+        parts = [
+            part
+            for line in ESCAPES.sub("", self.shown).split("\n")
+            for part in line.rstrip("\r").split("\r")
+        ]
         return [part.rstrip() for part in parts if part.strip()]
 
 
@@ -101,21 +105,48 @@ class Program:
     """A server process; `environment` replaces its variables, which libraries read as they are imported."""
 
     def __init__(self, environment=None):
-        environment = dict(environment or os.environ) | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = dict(environment or os.environ) | {
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         command = [*quick(), __file__]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
-    def __call__(self, words, *, terminal=False, columns=80, seconds=240, stop_at="", setup="", ranks=1, **variables):
+    def __call__(
+        self,
+        words,
+        *,
+        terminal=False,
+        columns=80,
+        seconds=240,
+        stop_at="",
+        setup="",
+        ranks=1,
+        **variables,
+    ):
         """How the command ended, or of several `ranks` how each did; Ctrl-C comes where `stop_at` stands."""
-        request = {"words": [os.fsencode(w).hex() for w in map(str, words)], "terminal": terminal, "columns": columns}
-        request |= {"seconds": seconds, "stop_at": stop_at, "setup": setup, "variables": [variables]}
+        request = {
+            "words": [os.fsencode(w).hex() for w in map(str, words)],
+            "terminal": terminal,
+            "columns": columns,
+        }
+        request |= {
+            "seconds": seconds,
+            "stop_at": stop_at,
+            "setup": setup,
+            "variables": [variables],
+        }
         with contextlib.ExitStack() as stack:
             if ranks > 1:
-                request["variables"] = [variables | more for more in stack.enter_context(job(ranks))]
+                request["variables"] = [
+                    variables | more for more in stack.enter_context(job(ranks))
+                ]
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-            ended = [Ended(**each) for each in json.loads(self.process.stdout.readline())]
+            ended = [
+                Ended(**each) for each in json.loads(self.process.stdout.readline())
+            ]
         return ended if ranks > 1 else ended[0]
 
     def __enter__(self):
@@ -133,9 +164,15 @@ def job(ranks):
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(ranks),
+    }
     shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    yield [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    yield [
+        shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)
+    ]
 
 
 def _child(words, terminal, setup, variables):
@@ -146,8 +183,12 @@ def _child(words, terminal, setup, variables):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     encoding = {"encoding": "utf-8", "errors": "surrogateescape"}
     sys.stdin = open(0, closefd=False, **encoding)  # noqa: SIM115
-    sys.stdout = open(1, "w", buffering=1 if terminal else -1, closefd=False, **encoding)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    sys.stdout = open(  # noqa: SIM115
+        1, "w", buffering=1 if terminal else -1, closefd=False, **encoding
+    )
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace"
+    )
     sys.argv = ["anisoscope", *words]
     from anisoscope.__main__ import main
 
@@ -156,7 +197,9 @@ def _child(words, terminal, setup, variables):
         exec(setup, {})
         main()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = (
+            ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        )
     except BaseException:
         import traceback
 
@@ -181,7 +224,9 @@ def _begun(request, variables):
         if request["terminal"]:
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
         nothing = theirs if request["terminal"] else os.open(os.devnull, os.O_RDONLY)
-        for number, stream in enumerate((nothing, theirs, theirs if request["terminal"] else told.fileno())):
+        for number, stream in enumerate(
+            (nothing, theirs, theirs if request["terminal"] else told.fileno())
+        ):
             os.dup2(stream, number)
         _child(words, request["terminal"], request["setup"], variables)
     os.close(theirs)
@@ -190,12 +235,20 @@ def _begun(request, variables):
 
 def _run(request):
     ended = []
-    for pid, ours, file in [_begun(request, variables) for variables in request["variables"]]:
+    for pid, ours, file in [
+        _begun(request, variables) for variables in request["variables"]
+    ]:
         code, shown = watched(pid, ours, request["seconds"], stop_at=request["stop_at"])
         with file:
             file.seek(0)
             told = file.read().decode(errors="backslashreplace")
-        ended.append({"code": code, "shown": shown.decode(errors="backslashreplace") + told, "told": told})
+        ended.append(
+            {
+                "code": code,
+                "shown": shown.decode(errors="backslashreplace") + told,
+                "told": told,
+            }
+        )
     return ended
 
 
@@ -213,7 +266,9 @@ def _drawn_once(folder):
     draw = vl_convert.vegalite_to_svg
 
     def drawn(described, **how):
-        kept = Path(folder, hashlib.sha256(json.dumps([described, how]).encode()).hexdigest())
+        kept = Path(
+            folder, hashlib.sha256(json.dumps([described, how]).encode()).hexdigest()
+        )
         if not kept.exists():
             part = kept.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
             part.write_text(draw(described, **how), "utf-8")
@@ -232,13 +287,19 @@ def _serve(folder):
 
     gc.disable()
     for module in pkgutil.walk_packages(anisoscope.__path__, "anisoscope."):
-        if module.name.partition(".")[2].split(".")[0] not in ("__main__", "integrations", "studies"):
+        if module.name.partition(".")[2].split(".")[0] not in (
+            "__main__",
+            "integrations",
+            "studies",
+        ):
             importlib.import_module(module.name)
     for name in LATE.split():
         importlib.import_module(name)
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    get_checkpoint_conversion_mapping("bert")  # makes a table of all architectures, at the first model that is loaded
+    get_checkpoint_conversion_mapping(
+        "bert"
+    )  # makes a table of all architectures, at the first model that is loaded
     _drawn_once(folder)
     gc.freeze()  # a collection in a child would go through all that, and copy it
     gc.enable()

@@ -37,8 +37,16 @@ def quick(imported=IMPORTED):
         folder = tempfile.TemporaryDirectory(prefix="quick-")
         place = f"{folder.name}/socket"
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [*(quick() if imported == WARM else [sys.executable]), __file__, "--serve", place, imported]
-        server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [
+            *(quick() if imported == WARM else [sys.executable]),
+            __file__,
+            "--serve",
+            place,
+            imported,
+        ]
+        server = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         atexit.register(functools.partial(_end, server, folder))
         assert server.stdout.readline() == b"ready\n"
         _begun[imported] = [sys.executable, "-I", "-S", __file__, place]
@@ -81,7 +89,9 @@ def _serve(place, imported):
         gc.freeze()  # a collection in a fork would go through all that, and copy it
         gc.enable()
         os.write(1, b"ready\n")
-        while listener in select.select([listener, 0], [], [])[0]:  # 0 ends with who began this
+        while (
+            listener in select.select([listener, 0], [], [])[0]
+        ):  # 0 ends with who began this
             asked, _ = listener.accept()
             with asked:
                 if os.fork() == 0:
@@ -108,10 +118,24 @@ def _run(asked, path):
     os.chdir(told["folder"])
     os.environ.clear()
     os.environ.update(told["variables"])
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        setattr(sys, name, open(number, mode, closefd=False, buffering=1 if number == 2 else -1))  # noqa: SIM115
-    first, *sys.argv = told["words"] if told["words"][0] in ("-c", "-m") else ("", *told["words"])
-    sys.path[:] = ["", *filter(None, told["variables"].get("PYTHONPATH", "").split(os.pathsep)), *path]
+    for number, name, mode in (
+        (0, "stdin", "r"),
+        (1, "stdout", "w"),
+        (2, "stderr", "w"),
+    ):
+        setattr(
+            sys,
+            name,
+            open(number, mode, closefd=False, buffering=1 if number == 2 else -1),  # noqa: SIM115
+        )
+    first, *sys.argv = (
+        told["words"] if told["words"][0] in ("-c", "-m") else ("", *told["words"])
+    )
+    sys.path[:] = [
+        "",
+        *filter(None, told["variables"].get("PYTHONPATH", "").split(os.pathsep)),
+        *path,
+    ]
     _answer_before_exit(asked)
     code = 0
     gc.set_threshold(100_000, 50, 100)  # as the program does
@@ -125,7 +149,9 @@ def _run(asked, path):
             sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = (
+            ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        )
         if isinstance(ended.code, str):
             sys.stderr.write(f"{ended.code}\n")
     except BaseException:

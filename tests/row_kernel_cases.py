@@ -68,18 +68,44 @@ def check_shape(shape):
     call, real, seen = matrix.call_of(shape, 0)
     sinks = call.settings.get("s_aux")
     how = {"scale": call.scale, "softcap": call.settings.get("softcap"), "sinks": sinks}
-    got = compute(call.query, call.key, call.masking, real=torch.from_numpy(real), columns=True, **how)
+    got = compute(
+        call.query,
+        call.key,
+        call.masking,
+        real=torch.from_numpy(real),
+        columns=True,
+        **how,
+    )
     shared = call.query.shape[1] // call.key.shape[1]
     for sequence in range(len(real)):
         for head in range(call.query.shape[1]):
-            parts = call.query[sequence, head], call.key[sequence, head // shared], call.value[sequence, head // shared]
+            parts = (
+                call.query[sequence, head],
+                call.key[sequence, head // shared],
+                call.value[sequence, head // shared],
+            )
             query, key, value = (part.double().numpy() for part in parts)
             sink = None if sinks is None else float(sinks[head])
             place = seen[sequence], real[sequence]
-            wanted = matrix.plain_statistics(query, key, value, *place, **(how | {"sinks": sink}))
-            wanted = {name: x for name, x in wanted.items() if name not in ("row_median", "output")}
+            wanted = matrix.plain_statistics(
+                query, key, value, *place, **(how | {"sinks": sink})
+            )
+            wanted = {
+                name: x
+                for name, x in wanted.items()
+                if name not in ("row_median", "output")
+            }
             matrix.compare_head(got, wanted, sequence, head, real[sequence])
-            check_columns(got, query, key, *place, sequence, head, how | {"sinks": sink}, shape.name)
+            check_columns(
+                got,
+                query,
+                key,
+                *place,
+                sequence,
+                head,
+                how | {"sinks": sink},
+                shape.name,
+            )
 
 
 def check_columns(got, query, key, seen, real, sequence, head, how, name):
@@ -87,9 +113,13 @@ def check_columns(got, query, key, seen, real, sequence, head, how, name):
     scores = query @ key.T * how["scale"]
     if how["softcap"] is not None:
         scores = how["softcap"] * np.tanh(scores / how["softcap"])
-    weights = matrix.softmax_rows(scores, seen, -np.inf if how["sinks"] is None else how["sinks"])
+    weights = matrix.softmax_rows(
+        scores, seen, -np.inf if how["sinks"] is None else how["sinks"]
+    )
     mass = got["mass"][sequence, head].double().numpy()
-    np.testing.assert_allclose(mass, weights[real].sum(0), rtol=2e-5, atol=2e-6, err_msg=f"mass of {name}")
+    np.testing.assert_allclose(
+        mass, weights[real].sum(0), rtol=2e-5, atol=2e-6, err_msg=f"mass of {name}"
+    )
     assert np.array_equal(got["seen"][sequence, head].numpy(), seen[real].sum(0)), name
 
 
@@ -104,11 +134,31 @@ def check_blocks():
     by_head = draw(2, 4, 40, 40) > 0
     by_head[..., 0] = True
     calls = {
-        "bias of every pair": (draw(2, 4, 40, 16), draw(2, 4, 40, 16), Masking(None, False, draw(2, 4, 40, 40) * 3)),
-        "bias of heads": (draw(2, 4, 40, 16), draw(2, 4, 40, 16), Masking(None, True, draw(1, 4, 40, 40))),
-        "bias of keys": (draw(2, 4, 40, 16), draw(2, 4, 40, 16), Masking(some, False, draw(2, 1, 1, 40))),
-        "mask of heads": (draw(2, 4, 40, 16), draw(2, 4, 40, 16), Masking(by_head, False, None)),
-        "a row that sees nothing": (draw(2, 4, 40, 16), draw(2, 2, 40, 16), Masking(some, False, None)),
+        "bias of every pair": (
+            draw(2, 4, 40, 16),
+            draw(2, 4, 40, 16),
+            Masking(None, False, draw(2, 4, 40, 40) * 3),
+        ),
+        "bias of heads": (
+            draw(2, 4, 40, 16),
+            draw(2, 4, 40, 16),
+            Masking(None, True, draw(1, 4, 40, 40)),
+        ),
+        "bias of keys": (
+            draw(2, 4, 40, 16),
+            draw(2, 4, 40, 16),
+            Masking(some, False, draw(2, 1, 1, 40)),
+        ),
+        "mask of heads": (
+            draw(2, 4, 40, 16),
+            draw(2, 4, 40, 16),
+            Masking(by_head, False, None),
+        ),
+        "a row that sees nothing": (
+            draw(2, 4, 40, 16),
+            draw(2, 2, 40, 16),
+            Masking(some, False, None),
+        ),
         "fewer queries than keys": (draw(2, 4, 7, 16), draw(2, 2, 40, 16), every),
         "more queries than keys": (draw(2, 4, 40, 16), draw(2, 2, 7, 16), every),
         "large scores": (60 * draw(2, 4, 40, 16), 60 * draw(2, 4, 40, 16), causal),
@@ -134,7 +184,10 @@ def compare(query, key, masking, **how):
     kernels = compute(query, key, masking, **how)
     blocks = compute(query, key, masking, by_kernels=False, **how)
     assert kernels.keys() == blocks.keys()
-    return max(on_chip.compute_difference(kernels[name], blocks[name], blocks["keys"]) for name in blocks)
+    return max(
+        on_chip.compute_difference(kernels[name], blocks[name], blocks["keys"])
+        for name in blocks
+    )
 
 
 def check_undefined():
@@ -160,7 +213,10 @@ def check_first_use():
     query, key = (torch.randn(1, 2, 40, 8, generator=generator) for _ in "qk")
     masking, how = Masking(None, True, None), {"scale": 0.3}
     kernels = on_chip.load_kernels(rows.KERNELS)
-    wanted, right = compute(query, key, masking, by_kernels=False, **how), kernels.ScoreKernels.sum_rows
+    wanted, right = (
+        compute(query, key, masking, by_kernels=False, **how),
+        kernels.ScoreKernels.sum_rows,
+    )
     found = {}
     lies = {
         "right": right,
@@ -175,8 +231,16 @@ def check_first_use():
             warnings.simplefilter("always")
             for _ in range(2):
                 got = attention_rows(query, key, masking, **how)
-        same = all(torch.equal(got[x], wanted[x]) or name == "right" for x in wanted if x != "row_similarity")
-        found[name] = {"used": [*on_chip.CHECKED.values()], "same": same, "warned": [str(w.message) for w in warned]}
+        same = all(
+            torch.equal(got[x], wanted[x]) or name == "right"
+            for x in wanted
+            if x != "row_similarity"
+        )
+        found[name] = {
+            "used": [*on_chip.CHECKED.values()],
+            "same": same,
+            "warned": [str(w.message) for w in warned],
+        }
     kernels.ScoreKernels.sum_rows = right
     return found
 
@@ -189,25 +253,49 @@ def compile_all():
 
     from anisoscope.capture import row_kernel
 
-    forms = {"causal": {"CAUSAL": True}, "masked": {"HIDDEN": True, "BIAS": True, "SOFTCAP": True}}
+    forms = {
+        "causal": {"CAUSAL": True},
+        "masked": {"HIDDEN": True, "BIAS": True, "SOFTCAP": True},
+    }
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     found = {}
-    for (dtype, of_torch), (form, options) in itertools.product(types.items(), forms.items()):
+    for (dtype, of_torch), (form, options) in itertools.product(
+        types.items(), forms.items()
+    ):
         x = torch.empty(1, 1, 1, 128, dtype=of_torch)
-        pairs = torch.zeros(1, 1, 1, 1, dtype=torch.bool) if "HIDDEN" in options else None
-        scores = row_kernel.ScoreKernels(x, x, 1.0, None, None, pairs, None, None, pairs is None, torch.zeros(1))
+        pairs = (
+            torch.zeros(1, 1, 1, 1, dtype=torch.bool) if "HIDDEN" in options else None
+        )
+        scores = row_kernel.ScoreKernels(
+            x, x, 1.0, None, None, pairs, None, None, pairs is None, torch.zeros(1)
+        )
         sizes = scores._block_sizes()
         warps = sizes.pop("num_warps")
         for kernel in (row_kernel._sum_rows, row_kernel._sum_columns):
             names = inspect.signature(kernel.fn).parameters
-            constants = dict.fromkeys(("SOFTCAP", "BIAS", "HIDDEN", "CAUSAL"), False) | options | sizes
+            constants = (
+                dict.fromkeys(("SOFTCAP", "BIAS", "HIDDEN", "CAUSAL"), False)
+                | options
+                | sizes
+            )
             constants |= {"EXACT": dtype == "fp32", "TWO_WEIGHTS": True}
-            constants = {name: value for name, value in constants.items() if name in names}
-            signature = {name: "constexpr" if name in constants else type_of(name, dtype) for name in names}
+            constants = {
+                name: value for name, value in constants.items() if name in names
+            }
+            signature = {
+                name: "constexpr" if name in constants else type_of(name, dtype)
+                for name in names
+            }
             # the last stride of a tensor is 1
-            near = {(place, 4): 1 for place, kind in enumerate(signature.values()) if "constexpr" in kind[-1:]}
+            near = {
+                (place, 4): 1
+                for place, kind in enumerate(signature.values())
+                if "constexpr" in kind[-1:]
+            }
             source = ASTSource(kernel, signature, constants | near)
-            built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+            built = triton.compile(
+                source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}
+            )
             found[f"{kernel.fn.__name__} {dtype} {form}"] = needs_of(built, triton)
     return found
 
@@ -215,8 +303,17 @@ def compile_all():
 def type_of(name, dtype):
     """The type of a kernel's argument: tensors go with their strides."""
     strides = ("i32", "i32", "i32", "constexpr")
-    types = {"query": (f"*{dtype}", *strides), "key": (f"*{dtype}", *strides), "bounds": ("*i64",) * 3}
-    types |= {"hidden": ("*u8", *strides), "bias": ("*fp32", *strides), "sizes": ("i32",) * 4, "numbers": ("fp32",) * 2}
+    types = {
+        "query": (f"*{dtype}", *strides),
+        "key": (f"*{dtype}", *strides),
+        "bounds": ("*i64",) * 3,
+    }
+    types |= {
+        "hidden": ("*u8", *strides),
+        "bias": ("*fp32", *strides),
+        "sizes": ("i32",) * 4,
+        "numbers": ("fp32",) * 2,
+    }
     types |= dict.fromkeys(("sums", "shift", "weights"), "*fp32")
     return types.get(name, "i32")
 
@@ -227,8 +324,12 @@ def needs_of(built, triton):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", text.stdout + text.stderr).groups()
+        text = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        )
+    registers, stack = re.search(
+        r"REG:(\d+) STACK:(\d+)", text.stdout + text.stderr
+    ).groups()
     cores = "mma" in built.asm["ptx"]
     return {"registers": int(registers), "stack": int(stack), "tensor_cores": cores}
 

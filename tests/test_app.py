@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-gradio = pytest.importorskip("gradio", reason="the demo app needs gradio, which no extra brings")
+gradio = pytest.importorskip(
+    "gradio", reason="the demo app needs gradio, which no extra brings"
+)
 
 FILE = Path(__file__).parents[1] / "examples" / "app" / "app.py"
 
@@ -25,16 +27,22 @@ def client(app):
     from gradio_client import Client
 
     page = app.build()
-    _, address, _ = page.launch(prevent_thread_lock=True, server_name="127.0.0.1", quiet=True, ssr_mode=False)
+    _, address, _ = page.launch(
+        prevent_thread_lock=True, server_name="127.0.0.1", quiet=True, ssr_mode=False
+    )
     yield Client(address, verbose=False)
     page.close()
 
 
 def test_a_model_on_texts(client, app):
-    findings, table, report, file = client.predict(next(iter(app.MODELS)), app.SAMPLE, api_name="/texts")
+    findings, table, report, file = client.predict(
+        next(iter(app.MODELS)), app.SAMPLE, api_name="/texts"
+    )
     assert "Anisotropic" in findings
     assert "layer" in table["headers"] and len(table["data"]) == 7
-    assert report.startswith("<iframe") and Path(file).read_text("utf-8").startswith("<!doctype html>")
+    assert report.startswith("<iframe") and Path(file).read_text("utf-8").startswith(
+        "<!doctype html>"
+    )
 
 
 def test_vectors_pasted_and_in_a_file(client, tmp_path):
@@ -44,14 +52,20 @@ def test_vectors_pasted_and_in_a_file(client, tmp_path):
     np.save(tmp_path / "vectors.npy", vectors)
     pasted = "\n".join(", ".join(map(repr, row)) for row in vectors.tolist())
     of_text = client.predict(pasted, None, api_name="/vectors")
-    of_file = client.predict("", handle_file(tmp_path / "vectors.npy"), api_name="/vectors")
+    of_file = client.predict(
+        "", handle_file(tmp_path / "vectors.npy"), api_name="/vectors"
+    )
     assert of_text[1]["data"] == of_file[1]["data"]
     assert of_text[0] == of_file[0] and "Anisotropic" in of_text[0]
 
 
 @pytest.mark.parametrize(
     ("pasted", "said"),
-    [("", "Paste rows"), ("1, 2\n3, x", "as many numbers"), ("1, 2\n3, 4, 5", "as many numbers")],
+    [
+        ("", "Paste rows"),
+        ("1, 2\n3, x", "as many numbers"),
+        ("1, 2\n3, 4, 5", "as many numbers"),
+    ],
 )
 def test_what_is_refused(app, pasted, said):
     with pytest.raises(gradio.Error) as caught:

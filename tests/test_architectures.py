@@ -29,8 +29,12 @@ from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")
-STAGED = {name for name in tiny.ARCHITECTURES if FAMILIES.get(name, Family()).stages} | {"efficientnet"}
-CONVOLUTIONAL = {name for name in STAGED if not has_attention(tiny.build(name, torch.float32))}
+STAGED = {
+    name for name in tiny.ARCHITECTURES if FAMILIES.get(name, Family()).stages
+} | {"efficientnet"}
+CONVOLUTIONAL = {
+    name for name in STAGED if not has_attention(tiny.build(name, torch.float32))
+}
 FINAL = {"gpt2", "t5", "byt5", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
 FINAL |= {"gpt_neox", "llama", "qwen3", "gemma3"}
 
@@ -39,7 +43,11 @@ LAYERS = {
     "roberta": {"encoder": [(12, 32)] * 4},
     "gpt2": {"decoder": [(12, 32)] * 4},
     "t5": {"encoder": [(12, 32)] * 3, "decoder": [(8, 32)] * 3},
-    "canine": {"characters": [(12, 32)] * 2, "molecules": [(3, 32)] * 4, "characters-out": [(12, 32)] * 2},
+    "canine": {
+        "characters": [(12, 32)] * 2,
+        "molecules": [(3, 32)] * 4,
+        "characters-out": [(12, 32)] * 2,
+    },
     "byt5": {"encoder": [(12, 32)] * 4, "decoder": [(8, 32)] * 2},
     "wav2vec2": {"encoder": [(10, 32)] * 4},
     "wav2vec2-stable": {"encoder": [(10, 32)] * 4},
@@ -65,7 +73,9 @@ LAYERS = {
             (1, 80),
         ]
     },
-    "cvt": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (5, 32), (5, 32), (5, 32)]},
+    "cvt": {
+        "encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (5, 32), (5, 32), (5, 32)]
+    },
     "convnext": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24)]},
     "gpt_neox": {"decoder": [(12, 32)] * 4},
     "llama": {"decoder": [(12, 32)] * 4},
@@ -109,9 +119,16 @@ def own_states(name, expected):
     """{stack: the model's own hidden states}; None where only stages are returned."""
     if name == "canine":
         states = expected.hidden_states
-        return {"characters": states[:2], "molecules": states[2:-2], "characters-out": states[-2:]}
+        return {
+            "characters": states[:2],
+            "molecules": states[2:-2],
+            "characters-out": states[-2:],
+        }
     if tiny.row(name).reads in ("two", "mel"):
-        return {"encoder": expected.encoder_hidden_states, "decoder": expected.decoder_hidden_states}
+        return {
+            "encoder": expected.encoder_hidden_states,
+            "decoder": expected.decoder_hidden_states,
+        }
     return {next(iter(seen(name).tap)).split(".")[0]: expected.hidden_states}
 
 
@@ -127,10 +144,20 @@ def test_every_architecture_has_its_line():
 def check_layers(name, layers, *, final):
     """Layers are as many, in the order and of the shapes that are expected; whether there is a final norm."""
     tap = seen(name).tap
-    hidden = [(site.rsplit(".", 2)[0], tuple(x.shape[1:])) for site, x in tap.items() if site.endswith(".hidden")]
-    assert hidden == [(stack, shape) for stack, shapes in layers.items() for shape in shapes]
+    hidden = [
+        (site.rsplit(".", 2)[0], tuple(x.shape[1:]))
+        for site, x in tap.items()
+        if site.endswith(".hidden")
+    ]
+    assert hidden == [
+        (stack, shape) for stack, shapes in layers.items() for shape in shapes
+    ]
     numbers = [site for site in tap if site.endswith(".hidden")]
-    assert numbers == [f"{stack}.{i}.hidden" for stack, shapes in layers.items() for i in range(len(shapes))]
+    assert numbers == [
+        f"{stack}.{i}.hidden"
+        for stack, shapes in layers.items()
+        for i in range(len(shapes))
+    ]
     assert any(site.endswith(".final") for site in tap) == final
 
 
@@ -139,11 +166,16 @@ def test_count_order_and_shape(name):
     check_layers(name, LAYERS[name], final=name in FINAL)
 
 
-@pytest.mark.parametrize("name", [n for n in LAYERS if n not in STAGED - {"efficientnet"}])
+@pytest.mark.parametrize(
+    "name", [n for n in LAYERS if n not in STAGED - {"efficientnet"}]
+)
 def test_layers_are_the_model_s_own(name):
     case = seen(name)
     for stack, states in own_states(name, case.expected).items():
-        assert len(states) == sum(site.startswith(f"{stack}.") and site.endswith(".hidden") for site in case.tap)
+        assert len(states) == sum(
+            site.startswith(f"{stack}.") and site.endswith(".hidden")
+            for site in case.tap
+        )
         for i, state in enumerate(states):
             close(case.tap[f"{stack}.{i}.hidden"], row(state))
 
@@ -165,7 +197,11 @@ def test_blocks_are_what_each_block_returns(name):
     net, outputs, handles = model(name), [], []
     for module in net.modules():
         if type(module).__name__ in families()[name].blocks:
-            handles.append(module.register_forward_hook(lambda _m, _i, out: outputs.append(out) or None))
+            handles.append(
+                module.register_forward_hook(
+                    lambda _m, _i, out: outputs.append(out) or None
+                )
+            )
     with torch.no_grad():
         net(**tiny.inputs(name))
     for handle in handles:
@@ -187,7 +223,12 @@ def test_resnet_before_and_after_its_last_relu():
     for i in range(1, 6):
         before, after = tap[f"encoder.{i}.pre_relu"], tap[f"encoder.{i}.hidden"]
         assert (before < 0).any() and torch.equal(before.relu(), after)
-    assert not any("pre_relu" in site for name in LAYERS if name != "resnet" for site in seen(name).tap)
+    assert not any(
+        "pre_relu" in site
+        for name in LAYERS
+        if name != "resnet"
+        for site in seen(name).tap
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CONVOLUTIONAL))
@@ -208,19 +249,33 @@ def check_fallback(name, inputs):
     net, maps, handles = model(name), [], []
     for module in net.modules():
         if type(module).__name__ in ("CanineSelfAttention", "CvtSelfAttention"):
-            handles.append(module.dropout.register_forward_pre_hook(lambda _m, args: maps.append(args[0]) or None))
+            handles.append(
+                module.dropout.register_forward_pre_hook(
+                    lambda _m, args: maps.append(args[0]) or None
+                )
+            )
     with torch.no_grad(), capture(net, HEADS) as tap:
         net(**inputs)
     for handle in handles:
         handle.remove()
-    sites = [site.removesuffix(".attention") for site in tap.sites if site.endswith(".attention")]
+    sites = [
+        site.removesuffix(".attention")
+        for site in tap.sites
+        if site.endswith(".attention")
+    ]
     for site in sites:
-        q, k, v = (tap[f"{site}.head.{part}"] for part in ("query.raw", "key.raw", "value"))
+        q, k, v = (
+            tap[f"{site}.head.{part}"] for part in ("query.raw", "key.raw", "value")
+        )
         assert k.shape == v.shape
         done = 0
         while done < q.shape[2]:  # one map per chunk
             p = maps.pop(0)
-            rows = {n: x[:, :, done : done + p.shape[2]] for n, x in tap[f"{site}.attention"].items() if x.dim() == 3}
+            rows = {
+                n: x[:, :, done : done + p.shape[2]]
+                for n, x in tap[f"{site}.attention"].items()
+                if x.dim() == 3
+            }
             close(rows["entropy"], -torch.xlogy(p, p).sum(-1))
             close(rows["row_max"], p.amax(-1))
             done += p.shape[2]
@@ -232,13 +287,24 @@ def test_canine_in_chunks():
     """Forty characters in local chunks of 16: the first encoder sees its own chunk only, and no padding."""
     inputs = tiny.inputs("canine", (40, 36))
     tap, sites = check_fallback("canine", inputs)
-    assert sites == ["characters.1", "molecules.1", "molecules.2", "molecules.3", "characters-out.1"]
+    assert sites == [
+        "characters.1",
+        "molecules.1",
+        "molecules.2",
+        "molecules.3",
+        "characters-out.1",
+    ]
     keys = tap["characters.1.attention"]["keys"]
     assert keys[0, 0].tolist() == [16] * 32 + [8] * 8
     assert keys[1, 0].tolist() == [16] * 32 + [4] * 8
     net = model("canine")
     x = net.char_embeddings(inputs["input_ids"])
-    expected = net.initial_char_encoder.layer[0].attention.self.query(x).view(2, 40, 4, 8).transpose(1, 2)
+    expected = (
+        net.initial_char_encoder.layer[0]
+        .attention.self.query(x)
+        .view(2, 40, 4, 8)
+        .transpose(1, 2)
+    )
     close(tap["characters.1.head.query.raw"], expected)
 
 
@@ -269,10 +335,20 @@ def stream(lengths, special=False):
 def measured(name, batches, **settings):
     """Sums of hidden states over batches of (lengths, units); `samples` and `frames` for speech."""
     net = model(name)
-    positions, measurement = TokenPositions(net), Measurement(Settings(panel=("hidden",), sample=64, **settings))
-    with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive) as tap:
+    positions, measurement = (
+        TokenPositions(net),
+        Measurement(Settings(panel=("hidden",), sample=64, **settings)),
+    )
+    with (
+        torch.no_grad(),
+        capture(net, LAYER_QUANTITIES, receive=measurement.receive) as tap,
+    ):
         for inputs, units, streams in batches:
-            tap.real = measurement.begin(Batch(inputs, torch.tensor(units), streams), torch.device("cpu"), positions)
+            tap.real = measurement.begin(
+                Batch(inputs, torch.tensor(units), streams),
+                torch.device("cpu"),
+                positions,
+            )
             net(**inputs)
             measurement.end()
     return measurement
@@ -281,10 +357,23 @@ def measured(name, batches, **settings):
 def part(inputs, i, lengths, scale=1):
     """Row i alone, without its padding."""
     width = lengths[i] * scale
-    return {key: value[i : i + 1, :width] for key, value in inputs.items() if not key.startswith("decoder_")}
+    return {
+        key: value[i : i + 1, :width]
+        for key, value in inputs.items()
+        if not key.startswith("decoder_")
+    }
 
 
-PADDED = ["bert", "roberta", "gpt2", "gpt_neox", "llama", "qwen3", "gemma3", "wav2vec2-stable"]
+PADDED = [
+    "bert",
+    "roberta",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "qwen3",
+    "gemma3",
+    "wav2vec2-stable",
+]
 
 
 @pytest.mark.parametrize("name", PADDED)
@@ -295,20 +384,36 @@ def test_alone_and_padded_give_the_same_sums(name):
     stack = "samples" if speech else next(iter(seen(name).tap)).split(".")[0]
     sized = tuple(scale * n for n in lengths)
     together = measured(name, [(inputs, [0, 1, 2], {stack: stream(sized)})])
-    alone = measured(name, [(part(inputs, i, lengths, scale), [i], {stack: stream((n,))}) for i, n in enumerate(sized)])
+    alone = measured(
+        name,
+        [
+            (part(inputs, i, lengths, scale), [i], {stack: stream((n,))})
+            for i, n in enumerate(sized)
+        ],
+    )
     for site, term in together.sums.terms:
         close(together.sums.terms[site, term], alone.sums.terms[site, term])
 
 
 @pytest.mark.parametrize("name", ["t5", "byt5"])
 def test_alone_and_padded_in_two_stacks(name):
-    inputs, lengths = tiny.inputs(name, (12, 7)), {"encoder": (12, 7), "decoder": (8, 3)}
-    together = measured(name, [(inputs, [0, 1], {stack: stream(n) for stack, n in lengths.items()})])
+    inputs, lengths = (
+        tiny.inputs(name, (12, 7)),
+        {"encoder": (12, 7), "decoder": (8, 3)},
+    )
+    together = measured(
+        name, [(inputs, [0, 1], {stack: stream(n) for stack, n in lengths.items()})]
+    )
     single = []
     for i in (0, 1):
-        ends = {k: lengths["decoder" if k.startswith("decoder_") else "encoder"][i] for k in inputs}
+        ends = {
+            k: lengths["decoder" if k.startswith("decoder_") else "encoder"][i]
+            for k in inputs
+        }
         cut = {k: v[i : i + 1, : ends[k]] for k, v in inputs.items()}
-        single.append((cut, [i], {stack: stream((n[i],)) for stack, n in lengths.items()}))
+        single.append(
+            (cut, [i], {stack: stream((n[i],)) for stack, n in lengths.items()})
+        )
     alone = measured(name, single)
     for key, value in together.sums.terms.items():
         close(value, alone.sums.terms[key])
@@ -318,7 +423,11 @@ def test_frames_of_speech():
     """The model's own frame mask, and half of Whisper's mel frames, rounded up."""
     net = model("wav2vec2-stable")
     samples = stream((240, 140, 60))
-    frames = TokenPositions(net).streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"].mask
+    frames = (
+        TokenPositions(net)
+        .streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"]
+        .mask
+    )
     own = net._get_feature_vector_attention_mask(frames.shape[1], samples.mask.long())
     assert torch.equal(frames, own.bool()) and frames.sum(1).tolist() == [10, 5, 1]
     halves = (
@@ -346,7 +455,10 @@ def test_molecules_are_real_where_their_characters_are():
     assert streams["characters"].mask.sum(1).tolist() == [40, 21]
 
 
-@pytest.mark.parametrize("name, specials", [("vit", 1), ("deit", 2), ("beit", 1), ("segformer", 0), ("resnet", 0)])
+@pytest.mark.parametrize(
+    "name, specials",
+    [("vit", 1), ("deit", 2), ("beit", 1), ("segformer", 0), ("resnet", 0)],
+)
 def test_special_tokens_of_images(name, specials):
     """`content` leaves out class and distillation tokens, `no-first` the first token only."""
     sums = measured(name, [(tiny.inputs(name, (1, 1)), [0, 1], {})]).sums
@@ -357,7 +469,15 @@ def test_special_tokens_of_images(name, specials):
 
 def test_the_class_token_of_cvt_is_in_its_last_stage_only():
     positions = TokenPositions(model("cvt"))
-    assert [positions.specials(Site("encoder", i, "hidden")) for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]
+    assert [positions.specials(Site("encoder", i, "hidden")) for i in range(7)] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
     assert positions.specials(Site("encoder", 3, "stage")) == 0
 
 
@@ -365,38 +485,65 @@ def test_whole_images_have_no_policies_and_no_spectrum():
     """One vector per image: A over images, and drift; the exact A of the vectors themselves."""
     net, inputs = model("resnet"), tiny.inputs("resnet", (1,) * 30)
     measurement = Measurement(Settings(panel=("hidden", "spectrum"), flatten="image"))
-    with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive, flatten="image") as tap:
-        measurement.begin(Batch(inputs, torch.arange(30)), torch.device("cpu"), TokenPositions(net))
+    with (
+        torch.no_grad(),
+        capture(
+            net, LAYER_QUANTITIES, receive=measurement.receive, flatten="image"
+        ) as tap,
+    ):
+        measurement.begin(
+            Batch(inputs, torch.arange(30)), torch.device("cpu"), TokenPositions(net)
+        )
         net(**inputs)
         measurement.end()
         records = measurement.records()
     with torch.no_grad(), capture(net, LAYER_QUANTITIES, flatten="image") as tap:
         net(**inputs)
-    assert set(records["metric"]) >= {"mean_cosine", "mean_cosine.isotropic_q95", "drift"}
+    assert set(records["metric"]) >= {
+        "mean_cosine",
+        "mean_cosine.isotropic_q95",
+        "drift",
+    }
     assert not records["metric"].str.startswith(("spectrum", "intra", "group")).any()
     for site in ("pre_relu", "hidden", "stage"):
         x = nn.functional.normalize(tap[f"encoder.2.{site}"][:, 0], dim=1)
         expected = float(((x.sum(0) ** 2).sum() - 30) / (30 * 29))
-        rows = records[(records["site"] == site) & (records["layer"] == 2) & (records["metric"] == "mean_cosine")]
+        rows = records[
+            (records["site"] == site)
+            & (records["layer"] == 2)
+            & (records["metric"] == "mean_cosine")
+        ]
         assert rows["value"].tolist() == pytest.approx([expected])
 
 
 def test_frames_begin_where_their_samples_do():
     """Positions inside a unit, by which tokens are drawn: of a window from sample 640 on, from 128 on."""
     made = SimpleNamespace(
-        config=SimpleNamespace(conv_stride=(5, 1)), _get_feat_extract_output_lengths=lambda n: n // 5
+        config=SimpleNamespace(conv_stride=(5, 1)),
+        _get_feat_extract_output_lengths=lambda n: n // 5,
     )
-    samples = Stream(torch.arange(20) < torch.tensor([[20], [11]]), torch.zeros(2, 20).bool(), torch.tensor([0, 640]))
+    samples = Stream(
+        torch.arange(20) < torch.tensor([[20], [11]]),
+        torch.zeros(2, 20).bool(),
+        torch.tensor([0, 640]),
+    )
     frames = _convert_samples(made, samples)
     assert frames.start.tolist() == [0, 128] and not frames.special.any()
     assert frames.mask.tolist() == [[True] * 4, [True, True, False, False]]
     every = _take_every(4, samples)
-    assert every.start.tolist() == [0, 160] and every.mask.sum(1).tolist() == [5, 3] and every.mask.shape == (2, 5)
+    assert (
+        every.start.tolist() == [0, 160]
+        and every.mask.sum(1).tolist() == [5, 3]
+        and every.mask.shape == (2, 5)
+    )
 
 
 def test_stages_that_end_with_positions_in_a_row_are_maps_too():
     """[sequence, position, channel] of a stage is what [sequence, channel, height, width] is."""
-    tap = SimpleNamespace(stacks={"stage": "encoder"}, emit_vectors=lambda site, x: taken.append((site, x)))
+    tap = SimpleNamespace(
+        stacks={"stage": "encoder"},
+        emit_vectors=lambda site, x: taken.append((site, x)),
+    )
     taken, x = [], torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     for output in (x, (x, None), x.transpose(1, 2).view(2, 3, 2, 3)):
         Tap._emit_stage(tap, 4, "stage", (), output)
@@ -422,12 +569,18 @@ def test_blocks_whose_names_begin_alike_are_each_found():
 
 @pytest.mark.parametrize("depth", [0.5, 1.0, 1.2])
 def test_a_stage_of_efficientnet_ends_before_its_width_changes(depth):
-    config = EfficientNetConfig(depth_coefficient=depth, width_coefficient=1.0, image_size=32)
+    config = EfficientNetConfig(
+        depth_coefficient=depth, width_coefficient=1.0, image_size=32
+    )
     with torch.device("meta"):
         net = EfficientNetModel(config)
     blocks = list(net.encoder.blocks)
     widths = [block.projection.project_conv.out_channels for block in blocks]
-    ends = [i for i in range(len(blocks)) if i + 1 == len(blocks) or widths[i + 1] != widths[i]]
+    ends = [
+        i
+        for i in range(len(blocks))
+        if i + 1 == len(blocks) or widths[i + 1] != widths[i]
+    ]
     assert len(ends) == len(config.num_block_repeats)
     assert find_stages(net) == [blocks[end] for end in ends]
 
@@ -438,7 +591,10 @@ class TwoHeads(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(Block(4, 4) for _ in range(2))
-        self.norm, self.other_norm = nn.LayerNorm(4), nn.LayerNorm(4, elementwise_affine=False)
+        self.norm, self.other_norm = (
+            nn.LayerNorm(4),
+            nn.LayerNorm(4, elementwise_affine=False),
+        )
         nn.init.normal_(self.norm.weight)
 
     def forward(self, x):

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import anisoscope
 
-ROOTS = [Path(anisoscope.__file__).parent, Path(__file__).parents[1] / "papers" / "src" / "anisoscope_papers"]
+ROOTS = [
+    Path(anisoscope.__file__).parent,
+    Path(__file__).parents[1] / "papers" / "src" / "anisoscope_papers",
+]
 
 
 def trees():
@@ -14,27 +17,41 @@ def trees():
     for root in filter(Path.is_dir, ROOTS):
         for path in root.rglob("*.py"):
             parts = (root.name, *path.relative_to(root).with_suffix("").parts)
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+            found[".".join(parts).removesuffix(".__init__")] = ast.parse(
+                path.read_text("utf-8")
+            )
     return found
 
 
 def is_alias(node):
     """Whether an expression is `NDArray[…]`."""
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "NDArray"
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "NDArray"
+    )
 
 
 def aliases(modules):
     """{module: names in it that stand for `NDArray[…]`}, assigned there or imported from where they are."""
     found = {}
     for name, tree in modules.items():
-        assigned = [node for node in tree.body if isinstance(node, ast.Assign) and is_alias(node.value)]
+        assigned = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.Assign) and is_alias(node.value)
+        ]
         found[name] = {target.id for node in assigned for target in node.targets}
     for _ in range(3):  # imported from where it was imported
         for name, tree in modules.items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and node.module in found:
                     known = found[node.module]
-                    found[name] |= {alias.asname or alias.name for alias in node.names if alias.name in known}
+                    found[name] |= {
+                        alias.asname or alias.name
+                        for alias in node.names
+                        if alias.name in known
+                    }
     return found
 
 
@@ -47,15 +64,25 @@ def wrong(modules):
             if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping":
                 shapes |= {alias.asname or alias.name for alias in node.names}
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in shapes):
+            if not (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in shapes
+            ):
                 continue
-            first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
-            if is_alias(first) or (isinstance(first, ast.Name) and first.id in known[name]):
+            first = (
+                node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+            )
+            if is_alias(first) or (
+                isinstance(first, ast.Name) and first.id in known[name]
+            ):
                 yield f"{name}:{node.lineno}"
 
 
 def test_shapes_are_of_classes():
-    assert not list(wrong(trees())), "write np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+    assert not list(wrong(trees())), (
+        "write np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+    )
 
 
 def test_an_alias_is_seen():
@@ -65,4 +92,6 @@ def test_an_alias_is_seen():
         "b": ast.parse(f"{head}from a import Array\nx: Float[Array, 'n']"),
     }
     assert list(wrong(modules)) == ["b:4"]
-    assert list(wrong({"c": ast.parse(f"{head}x: Float[NDArray[float], 'n']")})) == ["c:3"]
+    assert list(wrong({"c": ast.parse(f"{head}x: Float[NDArray[float], 'n']")})) == [
+        "c:3"
+    ]

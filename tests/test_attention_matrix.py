@@ -22,7 +22,11 @@ def drawn_shapes():
     """
     shapes = matrix.all_shapes()
     draw = random.Random(35)
-    long = [s for s in shapes if s.pattern == "causal" and s.side != "none" and s.length in (129, 300)]
+    long = [
+        s
+        for s in shapes
+        if s.pattern == "causal" and s.side != "none" and s.length in (129, 300)
+    ]
     return draw.sample(long, 8) + draw.sample(shapes, DRAWN)
 
 
@@ -36,10 +40,15 @@ def test_a_cell_that_is_wrong_is_told(monkeypatch, capsys):
     monkeypatch.setattr(matrix, "ProcessPoolExecutor", InThisProcess)
     assert matrix.main(["--only", "causal-right-2-plain-float32"]) == 0
     assert capsys.readouterr().out == "2 of 2 cells, 0 failed\n"
-    monkeypatch.setattr(matrix, "entropy_of", lambda outcomes: 1.001 * entropy_of(outcomes))
+    monkeypatch.setattr(
+        matrix, "entropy_of", lambda outcomes: 1.001 * entropy_of(outcomes)
+    )
     assert matrix.main(["--only", "causal-right-129-plain-float32"]) == 1
     told = capsys.readouterr().out
-    assert "FAILED causal-right-129-plain-float32-boolean: AssertionError" in told and "2 failed" in told
+    assert (
+        "FAILED causal-right-129-plain-float32-boolean: AssertionError" in told
+        and "2 failed" in told
+    )
     with pytest.raises(SystemExit):
         matrix.main(["--only", "casual"])
 
@@ -77,11 +86,23 @@ def test_all_values_of_the_axes_are_drawn():
 @pytest.mark.parametrize("pattern", ["causal", "sliding"])
 def test_keys_that_no_real_query_sees_are_in_no_sum_of_scores(pattern):
     """Where the tokens that count end before the model's own: later keys are seen by rows that do not count."""
-    call, _, seen = matrix.call_of(matrix.Shape(pattern, "none", 12, "grouped", "float32", "boolean"), 0)
+    call, _, seen = matrix.call_of(
+        matrix.Shape(pattern, "none", 12, "grouped", "float32", "boolean"), 0
+    )
     real = torch.arange(12).expand(3, -1) < torch.tensor([[12], [7], [1]])
     sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
     assert sums["keys"][:, 0].tolist() == [12, 7, 1]
     for sequence in range(3):
-        query, key = (x[sequence, 1].double().numpy() for x in (call.query, call.key.repeat_interleave(2, 1)))
-        given = (query * call.scale, key, seen[sequence], real[sequence].numpy(), sequence, 1)
+        query, key = (
+            x[sequence, 1].double().numpy()
+            for x in (call.query, call.key.repeat_interleave(2, 1))
+        )
+        given = (
+            query * call.scale,
+            key,
+            seen[sequence],
+            real[sequence].numpy(),
+            sequence,
+            1,
+        )
         matrix.compare_scores(sums, *given)

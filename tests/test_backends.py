@@ -41,7 +41,13 @@ LATENT = SMALL | {
     "topk_group": 1,
 }
 INDEX = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 16}
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+}
 HYBRIDS = {
     "mamba2": (
         "Mamba2Config",
@@ -95,7 +101,10 @@ HYBRIDS = {
             "shared_intermediate_size": 16,
         },
     ),
-    "falcon_h1": ("FalconH1Config", GROUPED | MAMBA | {"mamba_d_ssm": 64, "head_dim": 8}),
+    "falcon_h1": (
+        "FalconH1Config",
+        GROUPED | MAMBA | {"mamba_d_ssm": 64, "head_dim": 8},
+    ),
 }
 """Families whose state-space layers contract several axes in one einsum, beside attention."""
 EVERYTHING = ("hidden", "query", "key", "value", "attention")
@@ -108,7 +117,9 @@ def built(config, sizes, backend=None):
 
 
 def token_ids(sequences=2, length=24):
-    return torch.randint(3, 90, (sequences, length), generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        3, 90, (sequences, length), generator=torch.Generator().manual_seed(1)
+    )
 
 
 def with_capture(model, what=EVERYTHING, optional=EVERYTHING[1:], **inputs):
@@ -153,7 +164,9 @@ def test_a_model_sees_the_name_that_it_was_loaded_with(backend):
     model = built("LlamaConfig", GROUPED, backend)
     model.layers[1].mlp.add_module("reading", Reading(model.config, names))
     down = model.layers[1].mlp.down_proj.forward
-    model.layers[1].mlp.down_proj.forward = lambda x: model.layers[1].mlp.reading(down(x))
+    model.layers[1].mlp.down_proj.forward = lambda x: model.layers[1].mlp.reading(
+        down(x)
+    )
     _, _, tap = with_capture(model, input_ids=token_ids())
     assert names == [backend, backend]
     assert "decoder.2.attention" in tap.sites
@@ -166,10 +179,17 @@ def test_the_interface_is_put_back():
     def state():
         files = [vars(sys.modules[type(m).__module__]) for m in model.modules()]
         eager = [file.get("eager_attention_forward") for file in files]
-        return dict(vars(AttentionInterface)), dict(AttentionInterface._global_mapping), eager
+        return (
+            dict(vars(AttentionInterface)),
+            dict(AttentionInterface._global_mapping),
+            eager,
+        )
 
     before = state()
-    with capture(model, ("attention",)), capture(built("GPT2Config", {}), ("attention",)):
+    with (
+        capture(model, ("attention",)),
+        capture(built("GPT2Config", {}), ("attention",)),
+    ):
         assert state() != before
     assert state() == before
     with pytest.raises(KeyError), capture(model, ("attention",)):
@@ -244,8 +264,19 @@ def test_state_space_models_run_in_a_capture(name):
 
 
 def test_the_vision_encoder_of_sam_runs_in_a_capture():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 24, "output_channels": 8}
-    sizes |= {"image_size": 64, "patch_size": 8, "window_size": 3, "global_attn_indexes": [1]}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "mlp_dim": 24,
+        "output_channels": 8,
+    }
+    sizes |= {
+        "image_size": 64,
+        "patch_size": 8,
+        "window_size": 3,
+        "global_attn_indexes": [1],
+    }
     torch.manual_seed(0)
     model = transformers.SamVisionModel(transformers.SamVisionConfig(**sizes)).eval()
     pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
@@ -266,7 +297,10 @@ def test_wav2vec2_bert_runs_in_a_capture():
     "equation, shapes",
     [
         ("bhld,lrd->bhlr", [(2, 2, 5, 4), (5, 5, 4)]),  # a table for each query
-        ("bclhn,bcshn->bclsh", [(2, 3, 4, 2, 5), (2, 3, 4, 2, 5)]),  # heads behind the map
+        (
+            "bclhn,bcshn->bclsh",
+            [(2, 3, 4, 2, 5), (2, 3, 4, 2, 5)],
+        ),  # heads behind the map
         ("bhwc,hkc->bhwk", [(2, 3, 4, 5), (3, 4, 5)]),
         ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
         ("...id,...jd->...ij", [(2, 2, 5, 4), (2, 2, 5, 4)]),
@@ -299,7 +333,11 @@ def test_an_ellipsis_stands_for_the_leading_axes():
     with entry_points.watch_entry_points({model}, calls.append):
         model(q, k, v)
     (call,) = calls
-    assert torch.equal(call.query, q) and torch.equal(call.key, k) and torch.equal(call.value, v)
+    assert (
+        torch.equal(call.query, q)
+        and torch.equal(call.key, k)
+        and torch.equal(call.value, v)
+    )
 
 
 def fail_in(module, error, after=0):
@@ -320,12 +358,24 @@ def test_a_layer_that_cannot_be_read_is_named_and_the_rest_measured(monkeypatch)
     inputs, _ = tiny.padded("llama", "right")
     model = tiny.model("llama")
     expected = anisoscope.measure(model, inputs).records
-    monkeypatch.setattr(heads.Heads, "_compute_rows", fail_in(model.layers[1].self_attn, RuntimeError("no such rows")))
+    monkeypatch.setattr(
+        heads.Heads,
+        "_compute_rows",
+        fail_in(model.layers[1].self_attn, RuntimeError("no such rows")),
+    )
     run = anisoscope.measure(model, inputs)
-    (said,) = [w for w in run.manifest["warnings"] if "left out" in w and "attention" in w]
-    assert "attention of layers 2 of decoder: in LlamaAttention: RuntimeError: no such rows" in said
+    (said,) = [
+        w for w in run.manifest["warnings"] if "left out" in w and "attention" in w
+    ]
+    assert (
+        "attention of layers 2 of decoder: in LlamaAttention: RuntimeError: no such rows"
+        in said
+    )
     left_out = (expected["layer"] == 2).fillna(False) & (expected["site"] != "hidden")
-    ours, theirs = (frame.drop(columns="run").reset_index(drop=True) for frame in (run.records, expected[~left_out]))
+    ours, theirs = (
+        frame.drop(columns="run").reset_index(drop=True)
+        for frame in (run.records, expected[~left_out])
+    )
     assert left_out.sum() > 100 and ours.equals(theirs)
 
 
@@ -333,14 +383,18 @@ def test_a_layer_that_fails_later_is_left_out_of_the_whole_run(monkeypatch):
     """Not summed over the batches before."""
     inputs, _ = tiny.padded("llama", "right")
     model, error = tiny.model("llama"), ValueError("in the second batch")
-    monkeypatch.setattr(heads.Heads, "_compute_rows", fail_in(model.layers[1].self_attn, error, after=1))
+    monkeypatch.setattr(
+        heads.Heads, "_compute_rows", fail_in(model.layers[1].self_attn, error, after=1)
+    )
     run = anisoscope.measure(model, [inputs, inputs, inputs])
     of_rows = run.records[run.records["site"] == "attention"]
     assert set(of_rows["layer"].dropna()) == {1, 3}
     assert any("in the second batch" in w for w in run.manifest["warnings"])
 
 
-def test_attention_asked_for_by_name_that_cannot_be_read_is_an_error_with_the_reason(monkeypatch):
+def test_attention_asked_for_by_name_that_cannot_be_read_is_an_error_with_the_reason(
+    monkeypatch,
+):
     inputs, _ = tiny.padded("llama", "right")
 
     def failing(*_given, **_named):
@@ -360,13 +414,18 @@ def test_what_the_receiver_raises_is_raised():
             raise ValueError("of the receiver")
 
     model = tiny.model("llama")
-    with pytest.raises(ValueError, match="of the receiver"), capture(model, EVERYTHING, receive=receive):
+    with (
+        pytest.raises(ValueError, match="of the receiver"),
+        capture(model, EVERYTHING, receive=receive),
+    ):
         model(**inputs)
 
 
 def test_an_entry_point_that_cannot_be_read_is_named_if_it_was_attention(monkeypatch):
     """Scores by hand: the softmax is not read, so that the count of what was computed says what is missing."""
-    model = built("BloomConfig", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 4})
+    model = built(
+        "BloomConfig", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+    )
 
     def failing(*_given, **_named):
         raise IndexError("an axis too many")
@@ -380,13 +439,23 @@ def test_an_entry_point_that_cannot_be_read_is_named_if_it_was_attention(monkeyp
 
 def test_keys_that_are_no_tokens_leave_the_rest_of_the_default_run():
     """A layer whose keys stand for several tokens was an error of the whole run."""
-    sizes = _LATENT | {"layer_types": ["sliding_attention", "heavily_compressed_attention"]}
-    sizes["compress_rates"] = {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4}
+    sizes = _LATENT | {
+        "layer_types": ["sliding_attention", "heavily_compressed_attention"]
+    }
+    sizes["compress_rates"] = {
+        "compressed_sparse_attention": 2,
+        "heavily_compressed_attention": 4,
+    }
     config = transformers.AutoConfig.for_model("deepseek_v4", **sizes)
     model = transformers.AutoModel.from_config(config).eval()
-    _, _, tap = with_capture(model, EVERYTHING[1:], EVERYTHING[1:], input_ids=token_ids())
+    _, _, tap = with_capture(
+        model, EVERYTHING[1:], EVERYTHING[1:], input_ids=token_ids()
+    )
     (why,) = tap.refused.values()
-    assert tap.refused.keys() == {("decoder", 2, "self")} and "30 keys for 24 positions" in why
+    assert (
+        tap.refused.keys() == {("decoder", 2, "self")}
+        and "30 keys for 24 positions" in why
+    )
     assert {site.split(".")[1] for site in tap.sites} == {"1"}
 
 
@@ -401,6 +470,9 @@ def test_a_backend_that_calls_another_is_looked_at_once():
     model = transformers.BertModel(config).eval()
     model.set_attn_implementation("falls_back")
     ids, calls = torch.arange(6).view(1, 6), []
-    with torch.no_grad(), intercept_attention(model, lambda call: calls.append(call.backend)):
+    with (
+        torch.no_grad(),
+        intercept_attention(model, lambda call: calls.append(call.backend)),
+    ):
         model(input_ids=ids)
     assert calls == ["falls_back"] * 2

@@ -18,18 +18,58 @@ from anisoscope.models.load import load
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--pairs", "1"]
-PEERS = ["--peers", "usual", "eager_causal", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"]
+PEERS = [
+    "--peers",
+    "usual",
+    "eager_causal",
+    "--tokens",
+    "64",
+    "--window",
+    "16",
+    "--layers",
+    "1",
+    "--width",
+    "32",
+]
 MINIATURES = {
-    "overhead": [*SMALL, "--windows", "16", "causal", "demo", "--plan-pairs", "1", "--limit", "1", "--sequences", "1"],
+    "overhead": [
+        *SMALL,
+        "--windows",
+        "16",
+        "causal",
+        "demo",
+        "--plan-pairs",
+        "1",
+        "--limit",
+        "1",
+        "--sequences",
+        "1",
+    ],
     "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
     "monitor": [*SMALL, "--presets", "tiny", "causal", "--windows", "2"],
     "exactness": ["--limit", "1", "--layers", "1"],
-    "gpu": ["--tiny", "--only", "correctness,overhead,backends,agreement,long_context", "--device", "cpu"],
+    "gpu": [
+        "--tiny",
+        "--only",
+        "correctness,overhead,backends,agreement,long_context",
+        "--device",
+        "cpu",
+    ],
     "same_records": ["--fused", "--families", "bert"],
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
     "peers": [*SMALL, *PEERS],
     "limit": ["--seconds", "0.01"],
-    "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
+    "sizes": [
+        *SMALL,
+        "--models",
+        "gpt2",
+        "--lengths",
+        "8",
+        "--sides",
+        "left",
+        "--layers",
+        "1",
+    ],
     "fused_rows": ["--lengths", "16", "--pairs", "1"],
     "spectrum_intervals": [*SMALL, "--limit", "4", "--dims", "16"],
     "spectrum_share": ["--limit", "1", "--dims", "16"],
@@ -39,7 +79,18 @@ MINIATURES = {
     "paired": ["--units", "4", "--corpora", "3"],
     "planning": ["--files", "2", "--size", "1", "--shares", "1"],
 }
-KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows", "dtypes"}
+KEPT = {
+    "overhead",
+    "modalities",
+    "monitor",
+    "scale",
+    "peers",
+    "limit",
+    "sizes",
+    "vectors",
+    "fused_rows",
+    "dtypes",
+}
 KEPT |= {"planning", "spectrum_intervals", "spectrum_share"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
@@ -59,7 +110,9 @@ def benchmark(monkeypatch, tmp_path):
 
 def forget(folder):
     """Modules of a folder are imported anew the next time."""
-    for name in [name for name, module in sys.modules.items() if _lies_in(folder, module)]:
+    for name in [
+        name for name, module in sys.modules.items() if _lies_in(folder, module)
+    ]:
         del sys.modules[name]
 
 
@@ -114,12 +167,17 @@ def test_ratios_are_medians_of_pairs_around_which_the_base_ran(benchmark, monkey
     base = takes([9, 9, 9, 9, 2, 2, 4, 2, 1, 1, 1, 1])
     found = pairs.against(base, {"case": takes([9, 3, 1])}, [None], 2)
     assert found["case"]["processor"][0] == pytest.approx((3 / 2 + 1 / 1) / 2, abs=1e-4)
-    assert found[pairs.BARE]["processor"] == pytest.approx([(4 / 2 + 1) / 2, 1.25, 1.75], abs=1e-4)
+    assert found[pairs.BARE]["processor"] == pytest.approx(
+        [(4 / 2 + 1) / 2, 1.25, 1.75], abs=1e-4
+    )
 
 
 def test_benchmarks_of_attention_have_causal_batches_of_unequal_lengths(benchmark):
     """All of them had full windows, and the default command crashed on any others."""
-    for batch in (benchmark("overhead").causal_batch((131, 128, 5, 1), 0), *_batches_of_gpu(benchmark("gpu"))):
+    for batch in (
+        benchmark("overhead").causal_batch((131, 128, 5, 1), 0),
+        *_batches_of_gpu(benchmark("gpu")),
+    ):
         for stream in batch.streams.values():
             _is_padded_on_the_right(stream.mask)
 
@@ -155,7 +213,9 @@ def _is_padded_on_the_right(mask):
 
 
 def test_without_a_gpu_it_says_what_it_would_do(benchmark):
-    with pytest.raises(SystemExit, match=r"would run correctness, .*sharded.*make gpu DRY=1"):
+    with pytest.raises(
+        SystemExit, match=r"would run correctness, .*sharded.*make gpu DRY=1"
+    ):
         benchmark("gpu").main(["--device", "cpu"])
 
 
@@ -164,7 +224,11 @@ def test_a_spread_decoder_in_miniature_has_the_records_of_one_process(benchmark)
     found = module.sharded(torch.device("cpu"), tiny=True)
     assert found["processes"] == 2
     for way in ("fsdp2", "tensor-parallel"):
-        assert found[way]["records"] > 1000 and found[way]["missing"] == 0 and found[way]["largest"] < 1e-5
+        assert (
+            found[way]["records"] > 1000
+            and found[way]["missing"] == 0
+            and found[way]["largest"] < 1e-5
+        )
     table = module.table_of({"torch": "2", "sharded": found})
     assert len(table.splitlines()) == 10 and "tensor-parallel largest" in table
 
@@ -183,12 +247,17 @@ def test_rows_are_replaced_where_they_are_of_the_same(benchmark, tmp_path):
     assert len(held["two"]) == 1
 
 
-@pytest.mark.parametrize("how", ["same units, shifted", "same units, trained again", "other units"])
+@pytest.mark.parametrize(
+    "how", ["same units, shifted", "same units, trained again", "other units"]
+)
 def test_intervals_of_differences_of_heads_cover_in_simulation(benchmark, how):
     """Of clustered units, for each head and for their mean: 500 corpora, whose share has a standard error of 1 %."""
     rows = list(benchmark("paired").cases_of_heads(np.random.default_rng(5), 40, 500))
     own = [row for row in rows if row["second run"] == how]
-    assert {row["value"] for row in own} == {*(f"head {i}" for i in (1, 2, 3, 4)), "mean over heads"}
+    assert {row["value"] for row in own} == {
+        *(f"head {i}" for i in (1, 2, 3, 4)),
+        "mean over heads",
+    }
     assert 0.93 <= np.mean([row["coverage"] for row in own]) <= 0.97
     assert all(0.90 <= row["coverage"] <= 0.985 for row in own)
     assert all((row["width"] < 0.5) == (how != "other units") for row in own)
@@ -199,10 +268,19 @@ def test_rows_of_fused_products_are_those_of_blocks(benchmark, name):
     """What is timed beside our blocks says the same of rows, so that the comparison is one."""
     module = benchmark("fused_rows")
     query, key = module.heads_of(name, 40, torch.float32)
-    query, key, causal, scale = query[:2], key[:2], module.MODELS[name][3], query.shape[-1] ** -0.5
-    wanted = attention_rows(query.double(), key.double(), Masking(None, causal, None), scale=scale)
+    query, key, causal, scale = (
+        query[:2],
+        key[:2],
+        module.MODELS[name][3],
+        query.shape[-1] ** -0.5,
+    )
+    wanted = attention_rows(
+        query.double(), key.double(), Masking(None, causal, None), scale=scale
+    )
     repeated = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     rows = module.fused_rows(query, repeated, scale, causal=causal)
-    torch.testing.assert_close(rows["entropy"].double(), wanted["entropy"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        rows["entropy"].double(), wanted["entropy"], rtol=0, atol=1e-5
+    )
     similarity = (rows["received"].double().square().sum(-1) - 40) / (40 * 39)
     torch.testing.assert_close(similarity, wanted["row_similarity"], rtol=1e-5, atol=0)

@@ -22,10 +22,26 @@ from anisoscope.models.vectors import word_vectors
 def whole(tmp_path_factory):
     """A tiny BERT without its pooler, as a masked language model is saved, and its tokenizer."""
     folder = tmp_path_factory.mktemp("bert")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{k}" for k in range(95))]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=100, **sizes), add_pooling_layer=False).save_pretrained(folder)
-    BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(folder)
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"w{k}" for k in range(95)),
+    ]
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    BertModel(
+        BertConfig(vocab_size=100, **sizes), add_pooling_layer=False
+    ).save_pretrained(folder)
+    BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(
+        folder
+    )
     return folder
 
 
@@ -72,7 +88,9 @@ def test_damaged_files_are_one_line(folder, name, body):
 
 def test_weights_of_other_sizes_are_refused(folder):
     edited(folder / "config.json", intermediate_size=32)
-    assert "encoder.layer.0.intermediate.dense.bias (16,) for (32,)" in refused(folder).got
+    assert (
+        "encoder.layer.0.intermediate.dense.bias (16,) for (32,)" in refused(folder).got
+    )
 
 
 FORMATS = {
@@ -102,7 +120,10 @@ def test_what_is_no_checkpoint_is_named_for_what_it_is(tmp_path, name):
 CONFIGS = {
     "diffusers": {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.30"},
     "timm": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {}},
-    "pip install gptqmodel": {"model_type": "bert", "quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "pip install gptqmodel": {
+        "model_type": "bert",
+        "quantization_config": {"quant_method": "gptq", "bits": 4},
+    },
 }
 
 
@@ -113,7 +134,9 @@ def test_configurations_that_are_not_for_transformers_alone(tmp_path, kind):
     assert kind in refused(tmp_path).cure
 
 
-@pytest.mark.parametrize(("spec", "cure"), [(None, "pip install timm"), ("there", formats.OWN)])
+@pytest.mark.parametrize(
+    ("spec", "cure"), [(None, "pip install timm"), ("there", formats.OWN)]
+)
 def test_a_library_is_to_be_installed_only_if_it_is_not(monkeypatch, spec, cure):
     monkeypatch.setattr(formats, "find_spec", lambda _name: spec)
     assert formats.explain_config(CONFIGS["timm"]) == f"it is a model of timm: {cure}"
@@ -125,7 +148,9 @@ def test_weights_in_another_format_or_none(folder, name):
     refused(folder)
 
 
-@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack", "model.onnx", "last.ckpt"])
+@pytest.mark.parametrize(
+    "name", ["tf_model.h5", "flax_model.msgpack", "model.onnx", "last.ckpt"]
+)
 def test_weights_of_another_format_beside_a_configuration_are_named(folder, name):
     (folder / "model.safetensors").rename(folder / name)
     error = refused(folder)
@@ -138,7 +163,9 @@ def test_a_pickle_never_runs_what_it_holds(folder, tmp_path):
             return open, (str(tmp_path / "executed"), "w")
 
     (folder / "model.safetensors").unlink()
-    torch.save({"embeddings.word_embeddings.weight": Payload()}, folder / "pytorch_model.bin")
+    torch.save(
+        {"embeddings.word_embeddings.weight": Payload()}, folder / "pytorch_model.bin"
+    )
     refused(folder)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
     refused(folder)
@@ -148,7 +175,10 @@ def test_a_pickle_never_runs_what_it_holds(folder, tmp_path):
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_beside_the_weights_runs_only_where_it_is_trusted(folder, tmp_path, file):
     (folder / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
-    kinds = {"config.json": {"AutoConfig": "own.C", "AutoModel": "own.M"}, "tokenizer_config.json": {}}
+    kinds = {
+        "config.json": {"AutoConfig": "own.C", "AutoModel": "own.M"},
+        "tokenizer_config.json": {},
+    }
     own = (
         {"model_type": "own", "auto_map": kinds[file]}
         if kinds[file]
@@ -158,7 +188,9 @@ def test_code_beside_the_weights_runs_only_where_it_is_trusted(folder, tmp_path,
     if kinds[file]:
         assert "--trust-remote-code" in refused(folder).cure
     else:
-        with contextlib.suppress(ModelError):  # loaded with a tokenizer of transformers in its place, or not at all
+        with contextlib.suppress(
+            ModelError
+        ):  # loaded with a tokenizer of transformers in its place, or not at all
             load(str(folder))
     assert not (tmp_path / "executed").exists()
 
@@ -168,7 +200,10 @@ def test_a_model_without_a_tokenizer_says_so(folder):
     for path in folder.glob("tokenizer*"):
         path.unlink()
     error = refused(folder)
-    assert error.expected == f"a tokenizer beside {folder}" and "tokenizer.save_pretrained" in error.cure
+    assert (
+        error.expected == f"a tokenizer beside {folder}"
+        and "tokenizer.save_pretrained" in error.cure
+    )
     assert "none of tokenizer.json, vocab.txt" in error.got
 
 
@@ -177,12 +212,19 @@ def test_a_limit_of_the_tokenizer_that_is_no_number_is_refused(folder, value):
     """A text there ended in a TypeError."""
     edited(folder / "tokenizer_config.json", model_max_length=value)
     error = refused(folder)
-    assert "model_max_length in tokenizer_config.json" in error.expected and error.got == repr(value)
+    assert (
+        "model_max_length in tokenizer_config.json" in error.expected
+        and error.got == repr(value)
+    )
 
 
 def test_a_revision_of_a_folder_is_refused(folder):
     """It was ignored: the weights of another revision than the one that was asked for."""
-    for error in (refused(f"{folder}@step1"), refused(folder, revision="step1"), refused("builtin:minilm@v1")):
+    for error in (
+        refused(f"{folder}@step1"),
+        refused(folder, revision="step1"),
+        refused("builtin:minilm@v1"),
+    ):
         assert "revision" in error.expected
     other = shutil.copytree(folder, folder.with_name("model@step1"))
     assert load(str(other)).weights_sha256 == load(str(folder)).weights_sha256
@@ -191,23 +233,34 @@ def test_a_revision_of_a_folder_is_refused(folder):
 def test_a_device_that_cannot_compute_is_refused_before_anything_is_loaded():
     """It was refused after the download."""
     assert refused("./nowhere", device="meta").expected == "a device that computes"
-    assert refused("no_such_module:factory", device="nowhere").expected == "a device that is there"
+    assert (
+        refused("no_such_module:factory", device="nowhere").expected
+        == "a device that is there"
+    )
     assert refused("./nowhere", dtype="int8").expected == "a floating-point dtype"
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
 def test_paths_that_are_no_folder_are_not_looked_for_on_the_hub(name):
-    assert "no network" not in str(refused(name)) and refused(name).cure == "check the path"
+    assert (
+        "no network" not in str(refused(name))
+        and refused(name).cure == "check the path"
+    )
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_weights_are_finite(folder, dtype, number):
     """One number of one weight; the largest that the type holds are weights like others."""
-    weights = {key: x.to(getattr(torch, dtype)) for key, x in load_file(folder / "model.safetensors").items()}
+    weights = {
+        key: x.to(getattr(torch, dtype))
+        for key, x in load_file(folder / "model.safetensors").items()
+    }
     name = next(key for key in weights if "query.weight" in key)
     ends = torch.finfo(weights[name].dtype)
-    weights[name][3, 4:6] = torch.tensor([ends.max, ends.min], dtype=weights[name].dtype)
+    weights[name][3, 4:6] = torch.tensor(
+        [ends.max, ends.min], dtype=weights[name].dtype
+    )
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     assert load(str(folder), dtype=dtype).notes == []
     weights[name][3, 5] = float(number)
@@ -222,7 +275,10 @@ def test_weights_are_finite(folder, dtype, number):
 def test_9_word_vectors_are_finite(tmp_path, number):
     """They were taken, and with them a training that cannot but diverge."""
     (tmp_path / "v.txt").write_text(f"cat 1 2\ndog 3 {number}\nunused nan nan\n")
-    with pytest.raises(ModelError, match=r"finite numbers in every line of .*; got NaN, Inf .* in line 2 \(dog\)"):
+    with pytest.raises(
+        ModelError,
+        match=r"finite numbers in every line of .*; got NaN, Inf .* in line 2 \(dog\)",
+    ):
         word_vectors(str(tmp_path / "v.txt"), ["cat", "dog"], [])
     assert word_vectors(str(tmp_path / "v.txt"), ["cat"], []).found == 1
     with pytest.raises(ValueError, match="a finite mean norm above 0"):
@@ -232,20 +288,38 @@ def test_9_word_vectors_are_finite(tmp_path, number):
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
 def test_damaged_gzip_files_of_vectors_are_one_line(tmp_path, damage):
     """The library's own EOFError and zlib.error came through."""
-    body = bytearray(gzip.compress("".join(f"w{k} {k / 7} {k / 3}\n" for k in range(5_000)).encode()))
+    body = bytearray(
+        gzip.compress("".join(f"w{k} {k / 7} {k / 3}\n" for k in range(5_000)).encode())
+    )
     if damage == "flipped":
         body[len(body) // 2] ^= 0xFF
-    body = {"cut": body[: len(body) // 2], "flipped": body, "other": b"<html>not found</html>"}[damage]
+    body = {
+        "cut": body[: len(body) // 2],
+        "flipped": body,
+        "other": b"<html>not found</html>",
+    }[damage]
     (tmp_path / "v.gz").write_bytes(body)
-    with pytest.raises(ModelError, match=r"a complete gzip file at .*Cure: download it again"):
+    with pytest.raises(
+        ModelError, match=r"a complete gzip file at .*Cure: download it again"
+    ):
         word_vectors(str(tmp_path / "v.gz"), ["w4999"], [])
 
 
-def test_a_name_of_timm_is_asked_of_timm_alone_where_it_is_installed(monkeypatch, tmp_path):
-    monkeypatch.setattr(other_libraries, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+def test_a_name_of_timm_is_asked_of_timm_alone_where_it_is_installed(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        other_libraries,
+        "import_module",
+        lambda name: pytest.fail(f"{name} was imported"),
+    )
     monkeypatch.setattr(other_libraries, "find_spec", lambda _: None)
     assert other_libraries.load_timm_config("timm/resnet18") is None
     monkeypatch.setattr(other_libraries, "find_spec", lambda _: True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "timm" / "mine").mkdir(parents=True)
-    assert other_libraries.load_timm_config("timm/mine") is None is other_libraries.load_timm_config("one/resnet18")
+    assert (
+        other_libraries.load_timm_config("timm/mine")
+        is None
+        is other_libraries.load_timm_config("one/resnet18")
+    )

@@ -25,7 +25,10 @@ from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
 
 def rows(n=60, **more):
-    return [{"text": f"word{i % 7} and more", "label": ("bad", "good")[i % 2], **more} for i in range(n)]
+    return [
+        {"text": f"word{i % 7} and more", "label": ("bad", "good")[i % 2], **more}
+        for i in range(n)
+    ]
 
 
 def table(path, rows):
@@ -34,10 +37,17 @@ def table(path, rows):
 
 
 def corpus(examples, labels=("a", "b")):
-    return LabelledCorpus("mine", labels, dict.fromkeys(("train", "validation", "test"), tuple(examples)))
+    return LabelledCorpus(
+        "mine", labels, dict.fromkeys(("train", "validation", "test"), tuple(examples))
+    )
 
 
-TWO = (Example(("x", "y"), 0), Example(("z",), 1), Example(("x",), 0), Example(("y",), 1))
+TWO = (
+    Example(("x", "y"), 0),
+    Example(("z",), 1),
+    Example(("x",), 0),
+    Example(("y",), 1),
+)
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic:3", "synthetic-pairs"])
@@ -70,7 +80,9 @@ def test_fillers_follow_zipf_s_law(name):
     found = Counter()
     for e in open_labelled(name).splits["train"]:
         words = (*e.words, *e.second) if e.second else e.words
-        found.update(word for word, mark in zip(words, e.rationale, strict=True) if not mark)
+        found.update(
+            word for word, mark in zip(words, e.rationale, strict=True) if not mark
+        )
     counts = sorted(found.values(), reverse=True)
     shares = np.array(counts) / sum(counts)
     assert shares[[0, 3, 15]] == pytest.approx(0.1524 / np.array([1, 4, 16]), rel=0.15)
@@ -88,7 +100,10 @@ def test_pairs_can_be_told_by_their_marked_words_only():
 def test_a_table_is_split_by_class_and_its_columns_are_found(tmp_path):
     found = open_labelled(table(tmp_path / "t.jsonl", rows(rationale=[0, 1, 0])))
     assert found.labels == ("bad", "good")
-    assert found.counts() == {s: {"bad": n, "good": n} for s, n in (("train", 24), ("validation", 3), ("test", 3))}
+    assert found.counts() == {
+        s: {"bad": n, "good": n}
+        for s, n in (("train", 24), ("validation", 3), ("test", 3))
+    }
     assert found.splits["train"][0].rationale == (0, 1, 0)
     lines = ["premise\thypothesis\tclass\tsplit"] + [
         f"p {i}\th\t{i % 3}\t{s}" for s in ("train", "dev", "test") for i in range(6)
@@ -96,20 +111,35 @@ def test_a_table_is_split_by_class_and_its_columns_are_found(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("\n".join(lines))
     found = open_labelled(str(path))
-    assert found.labels == ("0", "1", "2") and found.pairs and len(found.splits["validation"]) == 6
+    assert (
+        found.labels == ("0", "1", "2")
+        and found.pairs
+        and len(found.splits["validation"]) == 6
+    )
     for split in ("train", "valid", "test"):
         table(tmp_path / f"{split}.jsonl", rows(10))
     path.unlink(), (tmp_path / "t.jsonl").unlink()
-    assert [len(s) for s in open_labelled(str(tmp_path)).splits.values()] == [10, 10, 10]
+    assert [len(s) for s in open_labelled(str(tmp_path)).splits.values()] == [
+        10,
+        10,
+        10,
+    ]
 
 
 def on_the_hub(monkeypatch, **splits):
     """Data sets of the hub with the classes `neg` and `pos`: by split, the labels of their rows."""
     import datasets
 
-    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["neg", "pos"]),
+        }
+    )
     given = {
-        split: datasets.Dataset.from_list([{"text": f"t {i}", "label": y} for i, y in enumerate(labels)], features)
+        split: datasets.Dataset.from_list(
+            [{"text": f"t {i}", "label": y} for i, y in enumerate(labels)], features
+        )
         for split, labels in splits.items()
     }
     monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "abc"))
@@ -120,7 +150,10 @@ def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch)
     on_the_hub(monkeypatch, train=[0, 1] * 20, test=[0, 1] * 20)
     found = open_labelled("imdb")
     assert found.labels == ("neg", "pos") and found.source["commit"] == "abc"
-    assert found.counts()["validation"] == {"neg": 2, "pos": 2} and len(found.splits["test"]) == 40
+    assert (
+        found.counts()["validation"] == {"neg": 2, "pos": 2}
+        and len(found.splits["test"]) == 40
+    )
 
 
 @pytest.mark.parametrize("name", ["validation", "dev", "val", "valid"])
@@ -135,24 +168,46 @@ def test_a_split_of_the_hub_without_labels_is_replaced(monkeypatch):
     """As of GLUE, whose test labels are all −1."""
     on_the_hub(monkeypatch, train=[0, 1] * 40, validation=[1, 0], test=[-1] * 9)
     found = open_labelled("some/glue")
-    assert found.counts()["test"] == {"neg": 4, "pos": 4} and found.counts()["train"] == {"neg": 36, "pos": 36}
-    assert found.described()["unlabelled"] == ["test"] and len(found.splits["validation"]) == 2
+    assert found.counts()["test"] == {"neg": 4, "pos": 4} and found.counts()[
+        "train"
+    ] == {"neg": 36, "pos": 36}
+    assert (
+        found.described()["unlabelled"] == ["test"]
+        and len(found.splits["validation"]) == 2
+    )
     for split in ("train", "test"):
-        on_the_hub(monkeypatch, **{"train": [0, 1] * 9, "test": [0, 1], split: [-1, 0, 1, 1]})
-        with pytest.raises(CorpusError, match=rf"a label in every row \(row 1 of some/glue, {split}\)"):
+        on_the_hub(
+            monkeypatch, **{"train": [0, 1] * 9, "test": [0, 1], split: [-1, 0, 1, 1]}
+        )
+        with pytest.raises(
+            CorpusError, match=rf"a label in every row \(row 1 of some/glue, {split}\)"
+        ):
             open_labelled("some/glue")
 
 
 @pytest.mark.parametrize("labels", [(-1, 1), (-2, -1, 0, 1, 2)])
 def test_labels_below_zero_are_labels_in_a_table(tmp_path, labels):
     n = len(labels)
-    found = open_labelled(table(tmp_path / "t.jsonl", [{"text": "x y", "label": labels[i % n]} for i in range(60)]))
-    assert found.labels == tuple(map(str, labels)) and len(set(found.counts()["train"].values())) == 1
+    found = open_labelled(
+        table(
+            tmp_path / "t.jsonl",
+            [{"text": "x y", "label": labels[i % n]} for i in range(60)],
+        )
+    )
+    assert (
+        found.labels == tuple(map(str, labels))
+        and len(set(found.counts()["train"].values())) == 1
+    )
 
 
 def test_one_label_written_in_several_ways_is_one_class(tmp_path):
     ways = (0, "1", "0.0", 1, 0.0, " 1 ")
-    found = open_labelled(table(tmp_path / "t.jsonl", [{"text": "x", "label": ways[i % 6]} for i in range(60)]))
+    found = open_labelled(
+        table(
+            tmp_path / "t.jsonl",
+            [{"text": "x", "label": ways[i % 6]} for i in range(60)],
+        )
+    )
     assert found.labels == ("0", "1") and found.counts()["train"] == {"0": 24, "1": 24}
 
 
@@ -164,12 +219,18 @@ def test_where_the_text_is_named_alone_one_text_is_meant(tmp_path):
 
 
 def test_a_split_column_that_is_asked_for_goes_before_other_splits(tmp_path):
-    lines = [row | {"part": ("train", "dev", "test")[i // 2 % 3]} for i, row in enumerate(rows())]
+    lines = [
+        row | {"part": ("train", "dev", "test")[i // 2 % 3]}
+        for i, row in enumerate(rows())
+    ]
     for split in ("train", "test"):
         path = tmp_path / f"{split}.jsonl"
         table(path, lines)
     assert {
-        s: len(part) for s, part in open_labelled(str(path), columns={"split": "part"}).splits.items()
+        s: len(part)
+        for s, part in open_labelled(
+            str(path), columns={"split": "part"}
+        ).splits.items()
     } == dict.fromkeys(("train", "validation", "test"), 20)
     found = open_labelled(str(tmp_path), columns={"split": "part"})
     assert [len(part) for part in found.splits.values()] == [40, 40, 40]
@@ -189,29 +250,59 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
 
 def test_limits_are_spread_over_the_classes():
     examples = [Example((str(i),), int(i > 5)) for i in range(12)]
-    assert [e.words[0] for e in take_balanced(examples, 6, 2)] == ["0", "1", "2", "6", "7", "8"]
+    assert [e.words[0] for e in take_balanced(examples, 6, 2)] == [
+        "0",
+        "1",
+        "2",
+        "6",
+        "7",
+        "8",
+    ]
     assert len(take_balanced(examples, 5, 2)) == 5
     assert len(open_labelled("synthetic:3", limit=30).splits["train"]) == 30
     parts = split_at_random(examples, {"a": 0.5, "b": 0.5}, 0)
-    assert sorted(e.words for e in parts["a"] + parts["b"]) == sorted(e.words for e in examples)
+    assert sorted(e.words for e in parts["a"] + parts["b"]) == sorted(
+        e.words for e in examples
+    )
     assert split_at_random(examples, {"a": 0.5, "b": 0.5}, 1) != parts
 
 
 def test_the_papers_vocabulary():
-    found = LabelledCorpus("x", ("a", "b"), {"train": (Example(("The", "the", "cat!"), 0), Example(("cat",), 1))})
+    found = LabelledCorpus(
+        "x",
+        ("a", "b"),
+        {"train": (Example(("The", "the", "cat!"), 0), Example(("cat",), 1))},
+    )
     tokenizer = build_tokenizer(found, max_length=9)
-    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == ["<pad>", "<unk>", "cat", "the", "!", "<cls>"]
+    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == [
+        "<pad>",
+        "<unk>",
+        "cat",
+        "the",
+        "!",
+        "<cls>",
+    ]
     encoded = encode([Example(("the", "dog!"), 0)], tokenizer, 9)
-    assert encoded.rows[0]["input_ids"] == [5, 3, 1, 4] and encoded.words[0] == [-1, 0, 1, 1]
+    assert encoded.rows[0]["input_ids"] == [5, 3, 1, 4] and encoded.words[0] == [
+        -1,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_pairs_are_encoded_with_and_without_a_mark_between_them():
     found = open_labelled("synthetic-pairs")
-    plain, marked = (build_tokenizer(found, max_length=64, separator=s) for s in (False, True))
+    plain, marked = (
+        build_tokenizer(found, max_length=64, separator=s) for s in (False, True)
+    )
     example = found.splits["test"][:1]
     without, with_mark = encode(example, plain, 64), encode(example, marked, 64)
     assert without.words[0] == [-1, *range(len(example[0].all_words))]
-    assert with_mark.words[0].count(-1) == 2 and with_mark.words[0][len(example[0].words) + 1] == -1
+    assert (
+        with_mark.words[0].count(-1) == 2
+        and with_mark.words[0][len(example[0].words) + 1] == -1
+    )
 
 
 def test_long_utterances_are_cut_and_counted():
@@ -229,7 +320,11 @@ def test_a_plan_holds_every_example_once_and_knows_special_tokens():
     plan = LabelledPlan(encoded, tokenizer.pad_token_id, batch_tokens=200)
     batches = list(plan)
     assert sorted(i for b in batches for i in b.unit.tolist()) == list(range(300))
-    assert sum(int(b.streams["encoder"].mask.sum()) for b in batches) == sum(encoded.lengths) == sum(plan.tokens)
+    assert (
+        sum(int(b.streams["encoder"].mask.sum()) for b in batches)
+        == sum(encoded.lengths)
+        == sum(plan.tokens)
+    )
     assert all(int(b.streams["encoder"].special.sum()) == len(b.unit) for b in batches)
     padded = pad_batch(encoded.rows[:3], 0)
     assert padded["attention_mask"].sum(1).tolist() == encoded.lengths[:3]
@@ -238,7 +333,10 @@ def test_a_plan_holds_every_example_once_and_knows_special_tokens():
 
 def test_padding_is_the_pad_token_and_nothing_in_other_columns():
     """The kind of a padded token is 0, whatever the number of the pad token."""
-    rows = [{"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": 1}, {"input_ids": [5], "labels": 0}]
+    rows = [
+        {"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": 1},
+        {"input_ids": [5], "labels": 0},
+    ]
     rows[1]["token_type_ids"] = [1]
     found = {name: column.tolist() for name, column in pad_batch(rows, 9).items()}
     assert found == {
@@ -254,7 +352,10 @@ def test_renamed_or_swapped_classes_are_another_run():
     found = open_labelled("synthetic", limit=20)
     encoded = encode(found.splits["test"], build_tokenizer(found, max_length=64), 64)
     names = (found.labels, found.labels[::-1], ("other", "names"))
-    assert len({LabelledPlan(encoded, 0, classes=labels).fingerprint for labels in names}) == 3
+    assert (
+        len({LabelledPlan(encoded, 0, classes=labels).fingerprint for labels in names})
+        == 3
+    )
     corpora = [LabelledCorpus("mine", labels, found.splits) for labels in names]
     assert len({corpus.fingerprint for corpus in corpora}) == 3
 
@@ -262,7 +363,10 @@ def test_renamed_or_swapped_classes_are_another_run():
 BAD_TABLES = {
     "a label in every row": [*rows(20), {"text": "x", "label": None}],
     "at least 2 classes": [row | {"label": "bad"} for row in rows(20)],
-    "at least 2 examples of every class in the train split": [*rows(20), {"text": "x", "label": "rare"}],
+    "at least 2 examples of every class in the train split": [
+        *rows(20),
+        {"text": "x", "label": "rare"},
+    ],
     "at least 1 example of every class in the validation split": [
         *rows(20, split="train"),
         *rows(1, split="dev"),
@@ -273,12 +377,30 @@ BAD_TABLES = {
     "a rationale of numbers between 0 and 1": rows(20, rationale="yes no maybe"),
     "text (bad.jsonl, line 1); got none": [row | {"text": " "} for row in rows(20)],
     "text (bad.jsonl, line 21); got none": [*rows(20), {"label": "bad"}],
-    "two texts in every row (bad.jsonl, line 21); got one": [*rows(20, second="y"), *rows(1)],
-    "two texts in every row (bad.jsonl, line 1); got one": [*rows(1), *rows(20, second="y")],
-    "one text (bad.jsonl, line 21); got two": [*rows(20), {"text": ["A man sits.", "A man rests."], "label": "bad"}],
-    "a label in every row (bad.jsonl, line 21); got none": [*rows(20), {"text": "x", "label": " "}],
-    "a text or a number as label (bad.jsonl, line 21)": [*rows(20), {"text": "x", "label": ["bad"]}],
-    "a split in the column 'split' of every row (bad.jsonl, line 21)": [*rows(20, split="train"), *rows(1)],
+    "two texts in every row (bad.jsonl, line 21); got one": [
+        *rows(20, second="y"),
+        *rows(1),
+    ],
+    "two texts in every row (bad.jsonl, line 1); got one": [
+        *rows(1),
+        *rows(20, second="y"),
+    ],
+    "one text (bad.jsonl, line 21); got two": [
+        *rows(20),
+        {"text": ["A man sits.", "A man rests."], "label": "bad"},
+    ],
+    "a label in every row (bad.jsonl, line 21); got none": [
+        *rows(20),
+        {"text": "x", "label": " "},
+    ],
+    "a text or a number as label (bad.jsonl, line 21)": [
+        *rows(20),
+        {"text": "x", "label": ["bad"]},
+    ],
+    "a split in the column 'split' of every row (bad.jsonl, line 21)": [
+        *rows(20, split="train"),
+        *rows(1),
+    ],
     "a train split": [*rows(20, split="dev"), *rows(20, split="test")],
 }
 
@@ -306,12 +428,17 @@ def test_other_bad_input_is_explained(tmp_path):
         open_labelled("synthetic", columns={"text": "x"})
     with pytest.raises(CorpusError, match="did you mean text"):
         open_labelled(table(tmp_path / "t.jsonl", rows()), columns={"text": "texts"})
-    with pytest.raises(CorpusError, match="at least 2 examples of every class in the train split"):
+    with pytest.raises(
+        CorpusError, match="at least 2 examples of every class in the train split"
+    ):
         require_usable(corpus(TWO[:2]))
     sound = corpus(TWO)
     assert require_usable(sound) is sound
     two = Example(("x",), 0, ("y",))
-    for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
+    for examples, expected in (
+        ((*TWO, two), "expected two texts in every row"),
+        ((), "a train split"),
+    ):
         with pytest.raises(CorpusError, match=expected):
             require_usable(corpus(examples))
 
@@ -346,38 +473,61 @@ def labelled_rows(count, classes=2):
 
 def test_of_a_table_without_splits_all_rows_are_looked_at(tmp_path):
     """A tenth of them was: 22 of 214 rows, 3 of 40, and nothing said so."""
-    corpus = open_labelled(table(tmp_path / "t.jsonl", labelled_rows(214)), for_training=False)
+    corpus = open_labelled(
+        table(tmp_path / "t.jsonl", labelled_rows(214)), for_training=False
+    )
     found, split, said = choose_split(corpus, "", trained_on=False)
     assert split == "all" and len(found.splits[split]) == 214
     assert said.endswith("t.jsonl has no splits: looked at all 214 rows")
     assert len({e.words for e in found.splits[split]}) == 214
-    assert choose_split(corpus, "", trained_on=False, limit=50)[2].endswith("50 of 214 rows (--limit: there are 214)")
+    assert choose_split(corpus, "", trained_on=False, limit=50)[2].endswith(
+        "50 of 214 rows (--limit: there are 214)"
+    )
     found, split, said = choose_split(corpus, "", trained_on=True)
     assert split == "held-out" and len(found.splits[split]) == 42
     assert said.endswith("looked at 42 of 214 rows that the model was not trained on")
-    assert not {e.words for e in found.splits[split]} & {e.words for e in corpus.splits["train"]}
+    assert not {e.words for e in found.splits[split]} & {
+        e.words for e in corpus.splits["train"]
+    }
     found, split, said = choose_split(corpus, "test", trained_on=False)
-    assert split == "test" and said.endswith("has no test split: looked at 22 of 214 rows drawn at random")
+    assert split == "test" and said.endswith(
+        "has no test split: looked at 22 of 214 rows drawn at random"
+    )
 
 
 def test_splits_that_are_there_are_taken_and_those_that_are_drawn_are_said(tmp_path):
     for split, count in (("train", 40), ("test", 10)):
         table(tmp_path / f"{split}.jsonl", labelled_rows(count))
     corpus = open_labelled(str(tmp_path))
-    assert corpus.drawn == ("validation",) and choose_split(corpus, "", trained_on=False)[1:] == ("test", "")
+    assert corpus.drawn == ("validation",) and choose_split(
+        corpus, "", trained_on=False
+    )[1:] == ("test", "")
     (tmp_path / "test.jsonl").unlink()
-    found, split, said = choose_split(open_labelled(str(tmp_path)), "", trained_on=False)
-    assert split == "test" and len(found.splits["test"]) == 4 and said.endswith("4 of 40 rows drawn at random")
-    assert choose_split(open_labelled("synthetic"), "", trained_on=False)[1:] == ("test", "")
+    found, split, said = choose_split(
+        open_labelled(str(tmp_path)), "", trained_on=False
+    )
+    assert (
+        split == "test"
+        and len(found.splits["test"]) == 4
+        and said.endswith("4 of 40 rows drawn at random")
+    )
+    assert choose_split(open_labelled("synthetic"), "", trained_on=False)[1:] == (
+        "test",
+        "",
+    )
 
 
 def test_a_small_table_is_enough_where_nothing_is_trained(tmp_path):
     path = table(tmp_path / "t.jsonl", labelled_rows(6, classes=3))
     assert len(open_labelled(path, for_training=False).splits["all"]) == 6
-    with pytest.raises(CorpusError, match=r"examples? of every class in the validation split"):
+    with pytest.raises(
+        CorpusError, match=r"examples? of every class in the validation split"
+    ):
         open_labelled(path)
     short = table(tmp_path / "u.jsonl", labelled_rows(5, classes=3))
-    with pytest.raises(CorpusError, match="at least 2 examples of every class in the all split"):
+    with pytest.raises(
+        CorpusError, match="at least 2 examples of every class in the all split"
+    ):
         open_labelled(short, for_training=False)
 
 
@@ -385,9 +535,14 @@ def test_two_columns_are_told_by_what_they_hold(tmp_path):
     """Whatever they are called: the text has more words, the label repeats itself; else they have to be named."""
     posts = [f"the post number {i} says something new" for i in range(24)]
     moods = ["glad", "sad"] * 12
-    pd.DataFrame({"Stimmung": moods, "Beitrag": posts}).to_csv(tmp_path / "told.csv", index=False)
+    pd.DataFrame({"Stimmung": moods, "Beitrag": posts}).to_csv(
+        tmp_path / "told.csv", index=False
+    )
     corpus = open_labelled(str(tmp_path / "told.csv"), for_training=False)
-    assert corpus.labels == ("glad", "sad") and corpus.source["columns"] == {"text": "Beitrag", "label": "Stimmung"}
+    assert corpus.labels == ("glad", "sad") and corpus.source["columns"] == {
+        "text": "Beitrag",
+        "label": "Stimmung",
+    }
     assert corpus.splits["all"][0].text.startswith("the post number")
     for name, columns in (
         ("both short", {"a": moods, "b": moods}),
@@ -402,6 +557,8 @@ def test_two_columns_are_told_by_what_they_hold(tmp_path):
 
 def test_the_source_of_a_table_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pd.DataFrame({"text": ["a b", "c d"] * 4, "label": ["x", "y"] * 4}).to_csv("table.csv", index=False)
+    pd.DataFrame({"text": ["a b", "c d"] * 4, "label": ["x", "y"] * 4}).to_csv(
+        "table.csv", index=False
+    )
     source = open_labelled("table.csv", for_training=False).source
     assert source["path"] == str(tmp_path.resolve() / "table.csv")

@@ -67,15 +67,30 @@ print(json.dumps({"code": sorted(identity["code"]), "loaded": loaded, "metrics":
 def test_no_module_that_a_run_used_is_missing(kind, tmp_path):
     """What is imported in a fresh process that makes one run, but for metrics that were not chosen."""
     code = f"import anisoscope, anisoscope.provenance\n{EACH[kind]}{TOLD}"
-    done = subprocess.run([*quick(), "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [*quick(), "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    idle = IDLE | {f"anisoscope.metrics.{name}" for name in metrics_found() if name not in told["metrics"]}
-    assert not (lacking := set(told["loaded"]) - set(told["code"]) - idle), ", ".join(lacking)
-    assert {"anisoscope.metrics.mean_cosine", "anisoscope.sums.groups", "anisoscope.sums.jackknife"} <= set(
-        told["code"]
+    idle = IDLE | {
+        f"anisoscope.metrics.{name}"
+        for name in metrics_found()
+        if name not in told["metrics"]
+    }
+    assert not (lacking := set(told["loaded"]) - set(told["code"]) - idle), ", ".join(
+        lacking
     )
-    others = {"text": "data.speech", "image": "data.speech", "vectors": "data.images", "inputs": "data.images"}
+    assert {
+        "anisoscope.metrics.mean_cosine",
+        "anisoscope.sums.groups",
+        "anisoscope.sums.jackknife",
+    } <= set(told["code"])
+    others = {
+        "text": "data.speech",
+        "image": "data.speech",
+        "vectors": "data.images",
+        "inputs": "data.images",
+    }
     assert f"anisoscope.{others[kind]}" not in told["code"]
     assert ("anisoscope.data.images" in told["code"]) == (kind == "image")
 
@@ -84,9 +99,17 @@ STATEMENT = "\n\nunused = 1\n"
 """At the end of a file."""
 IDLE = {
     f"anisoscope.{name}"
-    for name in ("data.items", "data.media", "data.check_names", "models.download", "models.series")
+    for name in (
+        "data.items",
+        "data.media",
+        "data.check_names",
+        "models.download",
+        "models.series",
+    )
 }
-IDLE |= {f"anisoscope.data.vector_{name}" for name in ("files", "json", "roles", "tables")}
+IDLE |= {
+    f"anisoscope.data.vector_{name}" for name in ("files", "json", "roles", "tables")
+}
 """Loaded by the way, and no part of any number: they check names, look whether a finished run lies there, and read
 files of vectors, every number of which is part of the plan.
 """
@@ -96,14 +119,34 @@ files of vectors, every number of which is part of the plan.
 def copy(tmp_path_factory):
     """A copy of the package, a run of vectors begun with it, and what a second start with an edited copy gives."""
     root = tmp_path_factory.mktemp("copy")
-    shutil.copytree(PACKAGE, root / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE, root / "anisoscope", ignore=shutil.ignore_patterns("__pycache__")
+    )
     np.save(root / "x.npy", np.random.default_rng(0).normal(size=(40, 6)) + 1)
-    environment = os.environ | {"PYTHONPATH": str(root), "ANISOSCOPE_CACHE": str(root / "cache")}
-    command = [*quick(), "-c", WITHOUT_PAGE, "measure", "x.npy", "--panel", "hidden", "-o", "run", "--quiet"]
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "ANISOSCOPE_CACHE": str(root / "cache"),
+    }
+    command = [
+        *quick(),
+        "-c",
+        WITHOUT_PAGE,
+        "measure",
+        "x.npy",
+        "--panel",
+        "hidden",
+        "-o",
+        "run",
+        "--quiet",
+    ]
 
     def again(*more):
-        done = subprocess.run([*command, *more], cwd=root, env=environment, capture_output=True, text=True)
-        return SimpleNamespace(code=done.returncode, said=" ".join((done.stdout + done.stderr).split()))
+        done = subprocess.run(
+            [*command, *more], cwd=root, env=environment, capture_output=True, text=True
+        )
+        return SimpleNamespace(
+            code=done.returncode, said=" ".join((done.stdout + done.stderr).split())
+        )
 
     def edited(edits):
         before = {}
@@ -146,8 +189,13 @@ def test_a_changed_formula_is_refused_by_name(copy):
         "data/arrays.py": ("", STATEMENT),
     }
     done = copy.edited(edits)
-    assert done.code != 0 and "Traceback" not in done.said and "--overwrite" in done.said
-    named = [f"code.anisoscope.{name}" for name in ("data.arrays", "metrics.drift", "sums.jackknife")]
+    assert (
+        done.code != 0 and "Traceback" not in done.said and "--overwrite" in done.said
+    )
+    named = [
+        f"code.anisoscope.{name}"
+        for name in ("data.arrays", "metrics.drift", "sums.jackknife")
+    ]
     assert f"another run ({', '.join(named)} differ)" in done.said
 
 
@@ -155,7 +203,9 @@ def test_a_finished_run_is_found_only_while_its_code_is_the_same(tmp_path):
     """Before model and corpus are loaded."""
     code = provenance.hash_code("anisoscope.metrics.drift")
     folders = []
-    for number, told in enumerate((code, code | {"anisoscope.metrics.drift": "other"}, {}, None, "x")):
+    for number, told in enumerate(
+        (code, code | {"anisoscope.metrics.drift": "other"}, {}, None, "x")
+    ):
         folder = tmp_path / str(number)
         write_json(folder / "manifest.json", {"asked": "key"})
         write_json(folder / "identity.json", {} if told is None else {"code": told})
@@ -170,14 +220,24 @@ def test_a_finished_run_is_found_only_while_its_code_is_the_same(tmp_path):
 
 def test_metrics_that_are_chosen_are_in_the_identity_and_no_others():
     plan = SimpleNamespace(fingerprint="p")
-    subject = SimpleNamespace(model=tiny.model("bert"), processor=None, weights_sha256="w", form="f")
+    subject = SimpleNamespace(
+        model=tiny.model("bert"), processor=None, weights_sha256="w", form="f"
+    )
 
     def modules(**settings):
         found = Job(settings=Settings(**settings)).identity(subject, plan)["code"]
-        return {name.rpartition(".")[2] for name in found if name.startswith("anisoscope.metrics.")}
+        return {
+            name.rpartition(".")[2]
+            for name in found
+            if name.startswith("anisoscope.metrics.")
+        }
 
-    assert "spectrum" not in modules(panel=("hidden",)) and "spectrum" in modules(panel=("spectrum",))
-    assert modules(metrics=("drift",)) - {"drift"} == modules(metrics=("norms",)) - {"norms"}
+    assert "spectrum" not in modules(panel=("hidden",)) and "spectrum" in modules(
+        panel=("spectrum",)
+    )
+    assert modules(metrics=("drift",)) - {"drift"} == modules(metrics=("norms",)) - {
+        "norms"
+    }
 
 
 def np_free(x):
@@ -192,7 +252,9 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
         exec(f"def compute(totals):\n    return {text}\n", session)
         return provenance.hash_code_used(session["compute"])
 
-    assert list(made("1")) == ["__main__.compute()"] and made("1") == made("1") != made("2")
+    assert list(made("1")) == ["__main__.compute()"] and made("1") == made("1") != made(
+        "2"
+    )
     assert made("totals.x") != made("totals.y")  # names of attributes are read as such
     assert __name__ in provenance.hash_code_used(partial(np_free, 1))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -201,12 +263,18 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "help.py").write_text("from anisoscope.metrics.base import ratio\n")
-    (folder / "one.py").write_text("from own_metrics_of_a_test import help\ndef compute(totals): ...\n")
+    (folder / "one.py").write_text(
+        "from own_metrics_of_a_test import help\ndef compute(totals): ...\n"
+    )
     (folder / "two.py").write_text("")
     from own_metrics_of_a_test.one import compute
 
     names = set(provenance.hash_code_used(compute))
-    assert {"own_metrics_of_a_test.one", "own_metrics_of_a_test.help", "anisoscope.metrics.base"} <= names
+    assert {
+        "own_metrics_of_a_test.one",
+        "own_metrics_of_a_test.help",
+        "anisoscope.metrics.base",
+    } <= names
     assert "own_metrics_of_a_test.two" not in names
 
 
@@ -262,7 +330,10 @@ def test_what_a_function_of_a_session_uses_counts(name, changes):
 def test_a_function_of_a_session_that_cannot_be_told_from_another_is_refused():
     session = {"__name__": "__main__"}
     exec(SESSION.format(scale=2), session)
-    with pytest.raises(UsageError, match=r"got 'unused', of Later. Cure: put it into a file.*module:NAME"):
+    with pytest.raises(
+        UsageError,
+        match=r"got 'unused', of Later. Cure: put it into a file.*module:NAME",
+    ):
         hash_function(session["with_object"])
 
 
@@ -274,7 +345,9 @@ def test_classes_of_extensions_count_and_foreign_ones_do_not(monkeypatch):
     assert "json" not in provenance.hash_code_used(kind, "anisoscope.sums.groups")
 
 
-def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(tmp_path, monkeypatch):
+def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(str(tmp_path))
     from importlib import import_module, invalidate_caches
 
@@ -282,7 +355,9 @@ def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(tmp_path, 
 
     text = "import torch\nclass Own(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
     found = []
-    for number, written in enumerate((text, text.replace("x + 1", "x + 1  # a comment"), text.replace("+ 1", "+ 2"))):
+    for number, written in enumerate(
+        (text, text.replace("x + 1", "x + 1  # a comment"), text.replace("+ 1", "+ 2"))
+    ):
         (tmp_path / f"own_model_{number}.py").write_text(written)
         invalidate_caches()
         found.append(hash_own_sources(import_module(f"own_model_{number}").Own()))
@@ -291,5 +366,10 @@ def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(tmp_path, 
 
 def test_import_stays_light():
     code = "import sys, anisoscope; print([n for n in sys.modules if n.startswith('anisoscope.') or n == 'ast'])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )
     assert anisoscope.__version__

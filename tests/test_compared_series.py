@@ -32,7 +32,10 @@ def folder(small_series, tmp_path_factory):
     """A folder with the series `one` of a single seed, and `two` of two seeds; and the checkpoints of both."""
     place = tmp_path_factory.mktemp("compared")
     shutil.copytree(small_series / "checkpoints", place / "checkpoints")
-    job = Job(corpus=str(small_series / "text.jsonl"), settings=Settings(panel=("hidden",), sample=4096))
+    job = Job(
+        corpus=str(small_series / "text.jsonl"),
+        settings=Settings(panel=("hidden",), sample=4096),
+    )
     measure_series(expand(str(place / "checkpoints" / "seed-0")), job, place / "one")
     measure_series(expand(str(place / "checkpoints")), job, place / "two")
     return place
@@ -45,9 +48,13 @@ def here(folder, monkeypatch):
 
 def test_every_checkpoint_is_compared_with_the_first(folder):
     found = anisoscope.compare("one").differences
-    assert set(found["against"]) == {"step-0"} and list(dict.fromkeys(found["run"])) == ["step-1", "step-10"]
+    assert set(found["against"]) == {"step-0"} and list(
+        dict.fromkeys(found["run"])
+    ) == ["step-1", "step-10"]
     assert found["paired"].all()
-    runs = sorted((folder / "one").glob("seed-*"), key=lambda path: int(path.name.split("-")[3]))
+    runs = sorted(
+        (folder / "one").glob("seed-*"), key=lambda path: int(path.name.split("-")[3])
+    )
     for run, name in zip(runs[1:], ("step-1", "step-10"), strict=True):
         alone = anisoscope.compare(runs[0], run).differences
         own = found[found["run"].eq(name)].reset_index(drop=True)
@@ -66,22 +73,45 @@ def test_a_single_series_is_compared_as_it_is_typed():
 
 def test_a_layer_that_lies_elsewhere_is_said_and_a_final_norm_is_one():
     """Behind 3 blocks and behind 5 it is the final norm of each."""
-    place = {"second": 0.5, "second_low": 0.4, "second_high": 0.6, "difference": 0.1, "low": 0.0, "high": 0.2}
+    place = {
+        "second": 0.5,
+        "second_low": 0.4,
+        "second_high": 0.6,
+        "difference": 0.1,
+        "low": 0.0,
+        "high": 0.2,
+    }
     cells = {}
     for site, layer in (("hidden", 1.0), ("hidden", 2.0), ("final", 5.0)):
-        row = SimpleNamespace(**place, site=site, layer=1.0 if site == "hidden" else 3.0, layer_other=layer)
+        row = SimpleNamespace(
+            **place,
+            site=site,
+            layer=1.0 if site == "hidden" else 3.0,
+            layer_other=layer,
+        )
         cells[site, layer] = comparing._format_other_run(row, with_ends=False)[0]
-    assert cells == {("hidden", 1.0): ".500", ("hidden", 2.0): ".500 @2", ("final", 5.0): ".500"}
+    assert cells == {
+        ("hidden", 1.0): ".500",
+        ("hidden", 2.0): ".500 @2",
+        ("final", 5.0): ".500",
+    }
 
 
 def test_a_series_stands_beside_other_runs(folder):
     (last,) = (folder / "two").glob("seed-1-step-10-*")
     names = ["step-0", "step-1", "step-10"]
     every = anisoscope.compare("one", last).differences
-    assert list(dict.fromkeys(every["run"])) == ["one/seed-0-step-1", "one/seed-0-step-10", "two/seed-1-step-10"]
+    assert list(dict.fromkeys(every["run"])) == [
+        "one/seed-0-step-1",
+        "one/seed-0-step-10",
+        "two/seed-1-step-10",
+    ]
     assert [run.name for run in _opened("one")] == names
     of_two_seeds = sorted((folder / "two").glob("seed-*-step-10-*"))
-    assert [run.name for run in _opened(*of_two_seeds)] == ["seed-0-step-10", "seed-1-step-10"]
+    assert [run.name for run in _opened(*of_two_seeds)] == [
+        "seed-0-step-10",
+        "seed-1-step-10",
+    ]
 
 
 def _opened(*names):
@@ -90,11 +120,18 @@ def _opened(*names):
 
 
 @pytest.mark.parametrize("of", [((0, 0), (0, 10)), ((0, 10), (1, 10))])
-def test_layers_of_two_checkpoints_are_compared_by_the_vectors_of_the_same_tokens(folder, small_series, of):
+def test_layers_of_two_checkpoints_are_compared_by_the_vectors_of_the_same_tokens(
+    folder, small_series, of
+):
     """Debiased CKA and Procrustes against plain formulas on what the checkpoints themselves return."""
-    runs = [next((folder / "two").glob(f"seed-{seed}-step-{step}-*")) for seed, step in of]
+    runs = [
+        next((folder / "two").glob(f"seed-{seed}-step-{step}-*")) for seed, step in of
+    ]
     vectors = [
-        _hidden_states(folder / "checkpoints" / f"seed-{seed}" / f"step-{step}", small_series) for seed, step in of
+        _hidden_states(
+            folder / "checkpoints" / f"seed-{seed}" / f"step-{step}", small_series
+        )
+        for seed, step in of
     ]
     for metric, plain in (("cka", debiased_cka), ("procrustes", procrustes)):
         found = compare_layers(_opened(*runs), metric)
@@ -108,11 +145,18 @@ def test_layers_of_two_checkpoints_are_compared_by_the_vectors_of_the_same_token
 def _hidden_states(checkpoint, small_series):
     """All vectors [token, dim] of each layer, as the model itself returns them, in the order of the plan."""
     subject = load(str(checkpoint))
-    plan, _ = open_plan(str(small_series / "text.jsonl"), subject.model, subject.processor, modality="text")
+    plan, _ = open_plan(
+        str(small_series / "text.jsonl"),
+        subject.model,
+        subject.processor,
+        modality="text",
+    )
     parts = []
     for batch in plan:
         with torch.no_grad():
-            states = subject.model(**batch.inputs, output_hidden_states=True).hidden_states
+            states = subject.model(
+                **batch.inputs, output_hidden_states=True
+            ).hidden_states
         mask = batch.inputs["attention_mask"].bool()
         parts.append([x[mask].double().numpy() for x in states])
     return [np.concatenate(of_layer) for of_layer in zip(*parts, strict=True)]
@@ -125,13 +169,22 @@ def _hidden_states(checkpoint, small_series):
             ["one", "one"],
             r"one series of checkpoints; got 2 \(one, one\).*name one checkpoint of each: one/seed-0-step-10",
         ),
-        (["two"], r"a series of one seed; got two, of the seeds 0, 1.*two/seed-0-step-\*"),
+        (
+            ["two"],
+            r"a series of one seed; got two, of the seeds 0, 1.*two/seed-0-step-\*",
+        ),
         (
             ["checkpoints"],
             r"a series that is measured; got the checkpoints checkpoints.*anisoscope measure checkpoints",
         ),
-        (["checkpoints/seed-0", "one"], r"the checkpoints checkpoints/seed-0.*then anisoscope compare series"),
-        (["checkpoints/seed-0/step-{0,1}"], r"the checkpoints checkpoints/seed-0/step-\{0,1\}"),
+        (
+            ["checkpoints/seed-0", "one"],
+            r"the checkpoints checkpoints/seed-0.*then anisoscope compare series",
+        ),
+        (
+            ["checkpoints/seed-0/step-{0,1}"],
+            r"the checkpoints checkpoints/seed-0/step-\{0,1\}",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_command_that_helps(names, told):
@@ -143,9 +196,13 @@ def test_what_cannot_be_compared_is_refused_with_the_command_that_helps(names, t
 
 def test_checkpoints_come_by_their_steps_however_they_are_listed(tmp_path):
     """As numbers: 2 before 10."""
-    listed = [{"step": step, "seed": 0, "folder": f"run-{step}"} for step in (100, 2, 10)]
+    listed = [
+        {"step": step, "seed": 0, "folder": f"run-{step}"} for step in (100, 2, 10)
+    ]
     (tmp_path / "series.json").write_text(json.dumps({"checkpoints": listed}))
-    assert expand_series([str(tmp_path)]) == [str(tmp_path / f"run-{step}") for step in (2, 10, 100)]
+    assert expand_series([str(tmp_path)]) == [
+        str(tmp_path / f"run-{step}") for step in (2, 10, 100)
+    ]
 
 
 def test_a_damaged_list_of_checkpoints_is_told(folder, tmp_path):
@@ -159,19 +216,31 @@ def test_a_damaged_list_of_checkpoints_is_told(folder, tmp_path):
 def test_a_comparison_of_many_fits_the_terminal(width):
     """Cells were folded into three lines each."""
     found = compare_kept(_opened("one"))
-    wide, (table,) = comparing.tabulate_comparison(found)[0], comparing.tabulate_comparison(found, width)
+    wide, (table,) = (
+        comparing.tabulate_comparison(found)[0],
+        comparing.tabulate_comparison(found, width),
+    )
     assert comparing._count_width(table.head, table.rows) <= width
-    assert table.records.equals(wide.records), "what JSON and CSV hold does not depend on the terminal"
+    assert table.records.equals(wide.records), (
+        "what JSON and CSV hold does not depend on the terminal"
+    )
     if width == 200:
         assert table.rows == wide.rows and "difference" in table.head
     elif table.head[0] == "layer":
         assert table.head == ("layer", "step-0", "step-1", "step-10")
-        clear = {(one.run, str(one.layer)): one.low > 0 or one.high < 0 for one in found.table.itertuples()}
+        clear = {
+            (one.run, str(one.layer)): one.low > 0 or one.high < 0
+            for one in found.table.itertuples()
+        }
         for layer, _, *cells in table.rows:
             for run, cell in zip(("step-1", "step-10"), cells, strict=True):
                 assert cell.endswith(comparing.STAR) == clear[run, layer]
     else:
-        assert table.head[0] == "run" and [row[0] for row in table.rows] == ["step-0", "step-1", "step-10"]
+        assert table.head[0] == "run" and [row[0] for row in table.rows] == [
+            "step-0",
+            "step-1",
+            "step-10",
+        ]
         assert table.head[-1] == wide.rows[-1][0], "of some layers the last is one"
 
 
@@ -180,4 +249,6 @@ def test_layers_by_layers_fit_the_terminal(width):
     first, _, last = _opened("one")
     table = comparing.tabulate_layers(compare_layers([first, last], "cka"), width)
     assert comparing._count_width(table.head, table.rows) <= width
-    assert len(table.rows) == len(comparing.tabulate_layers(compare_layers([first, last], "cka")).rows)
+    assert len(table.rows) == len(
+        comparing.tabulate_layers(compare_layers([first, last], "cka")).rows
+    )

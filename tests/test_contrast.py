@@ -24,7 +24,9 @@ GROUNDS = ("paper", "tint", "warn-tint")
 def to_linear(colour):
     """Linear RGB in [0, 1] of a colour written as #rrggbb."""
     channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return np.where(
+        channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+    )
 
 
 def luminance(linear):
@@ -53,8 +55,12 @@ def luminances_of(shades, count=401):
 
 
 def test_contrast_is_that_of_the_standard():
-    assert contrast(luminance(to_linear("#000000")), luminance(to_linear("#ffffff"))) == pytest.approx(21)
-    assert contrast(luminance(to_linear("#777777")), luminance(to_linear("#ffffff"))) == pytest.approx(4.48, abs=0.01)
+    assert contrast(
+        luminance(to_linear("#000000")), luminance(to_linear("#ffffff"))
+    ) == pytest.approx(21)
+    assert contrast(
+        luminance(to_linear("#777777")), luminance(to_linear("#ffffff"))
+    ) == pytest.approx(4.48, abs=0.01)
 
 
 @pytest.mark.parametrize("ground", GROUNDS)
@@ -72,7 +78,9 @@ def test_every_colour_of_text_is_looked_at():
 
 
 def test_the_dark_theme_turns_every_ink_of_a_chart():
-    theme = json.loads(files("anisoscope.charts").joinpath("theme.json").read_text("utf-8"))
+    theme = json.loads(
+        files("anisoscope.charts").joinpath("theme.json").read_text("utf-8")
+    )
     inks = {
         value
         for part in theme.values()
@@ -100,12 +108,18 @@ def test_numbers_on_cells_can_be_read(scale):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """A page with every kind of figure and table."""
-    records = synthetic_records(layers=3, heads=4, stacks=("encoder", "decoder"), extremes=True)
-    return build_page(write_run(tmp_path_factory.mktemp("page"), records, synthetic_manifest()))
+    records = synthetic_records(
+        layers=3, heads=4, stacks=("encoder", "decoder"), extremes=True
+    )
+    return build_page(
+        write_run(tmp_path_factory.mktemp("page"), records, synthetic_manifest())
+    )
 
 
 MEASURED = Path(__file__).with_name("contrast.js").read_text("utf-8")
-needs_browser = pytest.mark.skipif(find_chromium() is None, reason="no Chromium on this machine")
+needs_browser = pytest.mark.skipif(
+    find_chromium() is None, reason="no Chromium on this machine"
+)
 
 
 @needs_browser
@@ -119,4 +133,6 @@ def test_every_text_that_a_browser_draws_can_be_read(page, width, dark):
         assert found["count"] > 500 and found["bad"] == []
         planted = "<p style='color: #888; background: #999'>grey</p>"
         browser.evaluate(f'document.body.insertAdjacentHTML("beforeend", "{planted}")')
-        assert [text for _, text in browser.evaluate(f"({MEASURED})({LEAST})")["bad"]] == ["grey"]
+        assert [
+            text for _, text in browser.evaluate(f"({MEASURED})({LEAST})")["bad"]
+        ] == ["grey"]

@@ -11,15 +11,35 @@ import anisoscope
 from anisoscope.axes import Site
 from anisoscope.cli.answers import _tabulate_cures
 from anisoscope.cures import tasks
-from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
-from anisoscope.cures.trial import CureTrial, Score, _choose, _compare, _split_units, try_cures
+from anisoscope.cures.transforms import (
+    Fit,
+    expand_cures,
+    find_dominant_dimensions,
+    fit_cure,
+)
+from anisoscope.cures.trial import (
+    CureTrial,
+    Score,
+    _choose,
+    _compare,
+    _split_units,
+    try_cures,
+)
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
 from anisoscope.runs.curing import _find_highest, read_layer_of_run
 from anisoscope.store import as_records
 from anisoscope.sums.jackknife import Estimate, wilson_interval
 
-NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
+NAMES = (
+    "centre",
+    "standardise",
+    "whiten",
+    "remove-top:1",
+    "remove-top:3",
+    "drop-dims:auto",
+    "drop-dims:0,3",
+)
 
 
 def draw_cloud(n=600, d=16, seed=0):
@@ -27,12 +47,19 @@ def draw_cloud(n=600, d=16, seed=0):
 
 
 def test_names_are_expanded():
-    assert expand_cures("centre,remove-top:2..4") == ["centre", "remove-top:2", "remove-top:3", "remove-top:4"]
+    assert expand_cures("centre,remove-top:2..4") == [
+        "centre",
+        "remove-top:2",
+        "remove-top:3",
+        "remove-top:4",
+    ]
     assert expand_cures("drop-dims:12,588,whiten") == ["drop-dims:12,588", "whiten"]
     assert expand_cures("drop-dims") == ["drop-dims:auto"]
 
 
-@pytest.mark.parametrize("name", ["center", "remove-top:0", "remove-top:3..1", "drop-dims:a", "centre:3"])
+@pytest.mark.parametrize(
+    "name", ["center", "remove-top:0", "remove-top:3..1", "drop-dims:a", "centre:3"]
+)
 def test_a_name_that_is_none_is_refused_with_a_cure(name):
     with pytest.raises(UsageError, match=r"expected .*got|;"):
         expand_cures(name)
@@ -53,14 +80,21 @@ def test_a_fit_is_the_same_after_saving_and_row_by_row(name, tmp_path):
     for kind in (np.float16, np.int64):
         rounded = x.astype(kind)
         assert fit.apply(rounded).dtype == np.float32
-        np.testing.assert_allclose(fit.apply(rounded), fit.apply(rounded.astype(np.float64)), atol=1e-5, rtol=1e-6)
+        np.testing.assert_allclose(
+            fit.apply(rounded),
+            fit.apply(rounded.astype(np.float64)),
+            atol=1e-5,
+            rtol=1e-6,
+        )
 
 
 def test_what_each_cure_leaves():
     x = draw_cloud(d=6) * [1, 2, 3, 4, 5, 6] + 3
     assert np.abs(fit_cure("centre", x).apply(x).mean(0)).max() < 1e-12
     np.testing.assert_allclose(fit_cure("standardise", x).apply(x).std(0), 1)
-    np.testing.assert_allclose(np.cov(fit_cure("whiten", x).apply(x).T, bias=True), np.eye(6), atol=1e-9)
+    np.testing.assert_allclose(
+        np.cov(fit_cure("whiten", x).apply(x).T, bias=True), np.eye(6), atol=1e-9
+    )
     removed = fit_cure("remove-top:2", x)
     variances = np.linalg.eigvalsh(np.cov(x.T, bias=True))
     left = np.linalg.eigvalsh(np.cov(removed.apply(x).T, bias=True))
@@ -77,7 +111,9 @@ def test_the_spectrum_after_a_cure_follows_from_the_covariance_before(name):
         matrix = fit.scale[:, None] * matrix
     covariance = matrix.T @ np.cov(x.T, bias=True) @ matrix
     again = np.cov(fit.apply(x).T, bias=True)
-    expected, found = (isoscore(np.linalg.eigvalsh(c)[None]) for c in (covariance, again))
+    expected, found = (
+        isoscore(np.linalg.eigvalsh(c)[None]) for c in (covariance, again)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
@@ -91,7 +127,10 @@ def test_scores_after_a_cure_are_those_of_the_transformed_vectors_measured_again
     (trial,) = try_cures(x, name, units=units).trials
     fitting, _ = _split_units(units, 0, 32)
     again = fit_cure(name, x[fitting]).apply(x[~fitting])
-    names = {"A": ("mean_cosine", "mean_cosine"), "isoscore": ("spectrum", "spectrum.isoscore")}
+    names = {
+        "A": ("mean_cosine", "mean_cosine"),
+        "isoscore": ("spectrum", "spectrum.isoscore"),
+    }
     names["effective rank"] = ("spectrum", "spectrum.effective_rank")
     for score, (metric, column) in names.items():
         measured = anisoscope.metric(metric, again)[column].value
@@ -134,14 +173,21 @@ def test_a_single_cure_that_is_named_is_written_even_if_none_is_needed(tmp_path)
     assert isinstance(refused.exception, UsageError)
     assert "name a single one" in str(refused.exception)
     assert invoke([*words, "--cures", "centre"]).exit_code == 0
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), x - x.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "y.npy"), x - x.mean(axis=0), atol=1e-6
+    )
 
 
 def test_a_cure_that_harms_the_task_is_said_to():
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 800)
     # The classes lie on the one direction of largest variance: taking it away makes them alike.
-    x = rng.normal(size=(800, 16)) + 3 * (2 * labels[:, None] - 1) * np.eye(16)[0] + 2 * np.eye(16)[1] + 1
+    x = (
+        rng.normal(size=(800, 16))
+        + 3 * (2 * labels[:, None] - 1) * np.eye(16)[0]
+        + 2 * np.eye(16)[1]
+        + 1
+    )
     found = try_cures(x, "remove-top:1,centre", labels=labels)
     removed, centred = found.trials
     assert removed.isotropic
@@ -152,7 +198,11 @@ def test_a_cure_that_harms_the_task_is_said_to():
     assert table.loc[("remove-top:1", "retrieval"), "harmed"]
     assert table.loc[("remove-top:1", "retrieval"), "difference_high"] < 0
     shown = {row[0]: row[-1] for row in _tabulate_cures(found).rows}
-    assert shown == {"as it is": "", "remove-top:1": f"harms {', '.join(removed.harmed)}", "centre": "isotropic ←"}
+    assert shown == {
+        "as it is": "",
+        "remove-top:1": f"harms {', '.join(removed.harmed)}",
+        "centre": "isotropic ←",
+    }
 
 
 def test_a_fall_or_rise_that_chance_may_make_is_neither_harm_nor_help():
@@ -162,19 +212,34 @@ def test_a_fall_or_rise_that_chance_may_make_is_neither_harm_nor_help():
         probe = np.full(17, 0.8)
         after = probe + change + spread * np.resize([0.0, 1, -1], 17)
         of_a = {"A": np.linspace(0.9, 0.91, 17)}
-        return _compare(Fit("centre", np.zeros(4)), of_a | {"probe": probe}, of_a | {"probe": after}, 0.1, 16)
+        return _compare(
+            Fit("centre", np.zeros(4)),
+            of_a | {"probe": probe},
+            of_a | {"probe": after},
+            0.1,
+            16,
+        )
 
     for change in (-0.01, 0.01):
         unsure = tried(change, 0.1)
         assert unsure.scores["probe"].difference.value == pytest.approx(change)
         assert (unsure.harmed, unsure.helped) == ((), ())
-    assert (tried(-0.1, 0.001).harmed, tried(0.1, 0.001).helped) == (("probe",), ("probe",))
+    assert (tried(-0.1, 0.001).harmed, tried(0.1, 0.001).helped) == (
+        ("probe",),
+        ("probe",),
+    )
 
 
-@pytest.mark.parametrize(("middle", "isotropic"), [(0.05, True), (0.0995, False), (0.15, False)])
-def test_a_cure_makes_vectors_isotropic_if_the_whole_interval_is_below_the_floor(middle, isotropic):
+@pytest.mark.parametrize(
+    ("middle", "isotropic"), [(0.05, True), (0.0995, False), (0.15, False)]
+)
+def test_a_cure_makes_vectors_isotropic_if_the_whole_interval_is_below_the_floor(
+    middle, isotropic
+):
     after = {"A": np.full(17, middle) + 0.0005 * np.resize([0.0, 1, -1], 17)}
-    found = _compare(Fit("centre", np.zeros(4)), {"A": np.linspace(0.9, 0.91, 17)}, after, 0.1, 16)
+    found = _compare(
+        Fit("centre", np.zeros(4)), {"A": np.linspace(0.9, 0.91, 17)}, after, 0.1, 16
+    )
     assert found.isotropic == isotropic
     assert found.scores["A"].after.low < middle < found.scores["A"].after.high
 
@@ -182,7 +247,10 @@ def test_a_cure_makes_vectors_isotropic_if_the_whole_interval_is_below_the_floor
 def test_pairs_are_found_better_without_a_common_direction():
     rng = np.random.default_rng(2)
     shared = rng.normal(size=(400, 24))
-    x, partner = (shared + rng.normal(size=shared.shape) * 0.7 + rng.gamma(0.3, 8, (400, 1)) for _ in range(2))
+    x, partner = (
+        shared + rng.normal(size=shared.shape) * 0.7 + rng.gamma(0.3, 8, (400, 1))
+        for _ in range(2)
+    )
     found = try_cures(x, "centre,remove-top:1", partner=partner)
     by_name = {trial.fit.name: trial.scores["pairs found"] for trial in found.trials}
     assert by_name["remove-top:1"].difference.low > 0
@@ -197,7 +265,10 @@ def test_a_share_of_all_or_none_has_an_interval(noise, share):
     found = trials.trials[0].scores["pairs found"].before
     assert found.value == share
     low, high = wilson_interval(share, trials.units_tried)
-    assert (found.low, found.high) == (pytest.approx(float(low)), pytest.approx(float(high)))
+    assert (found.low, found.high) == (
+        pytest.approx(float(low)),
+        pytest.approx(float(high)),
+    )
 
 
 def test_the_interval_of_a_share_of_all_counts_units_and_not_vectors():
@@ -217,20 +288,34 @@ def test_the_probe_is_trained_on_what_the_cure_gives():
     fitting, _ = _split_units(np.arange(300), 0, 32)
     for trial in try_cures(x, "drop-dims:0,whiten,remove-top:1", labels=labels).trials:
         y = trial.fit.apply(x)
-        right = tasks.run_probe(y[fitting], labels[fitting], y[~fitting], labels[~fitting], 3)
-        assert trial.scores["probe"].after.value == pytest.approx(right.mean()), trial.fit.name
+        right = tasks.run_probe(
+            y[fitting], labels[fitting], y[~fitting], labels[~fitting], 3
+        )
+        assert trial.scores["probe"].after.value == pytest.approx(right.mean()), (
+            trial.fit.name
+        )
 
 
 def test_a_later_cure_is_chosen_if_it_clearly_keeps_more_neighbours():
     def of(low, high, **how):
         kept = Estimate((low + high) / 2, low, high)
         score = Score("neighbours kept", kept, kept, kept)
-        return CureTrial(Fit("centre", np.zeros(2)), {"neighbours kept": score}, **({"isotropic": True} | how))
+        return CureTrial(
+            Fit("centre", np.zeros(2)),
+            {"neighbours kept": score},
+            **({"isotropic": True} | how),
+        )
 
     first, overlapping, clear = of(0.5, 0.6), of(0.55, 0.8), of(0.61, 0.7)
-    assert _choose([first, overlapping]) is first and _choose([first, overlapping, clear]) is clear
+    assert (
+        _choose([first, overlapping]) is first
+        and _choose([first, overlapping, clear]) is clear
+    )
     assert _choose([clear, first]) is clear
-    assert _choose([of(0.9, 1, isotropic=False), of(0.9, 1, harmed=("probe",)), first]) is first
+    assert (
+        _choose([of(0.9, 1, isotropic=False), of(0.9, 1, harmed=("probe",)), first])
+        is first
+    )
     assert _choose([of(0.9, 1, isotropic=False)]) is None
 
 
@@ -296,9 +381,19 @@ def test_what_is_left_out_of_a_trial_is_left_out_of_the_cure_to_use(tmp_path):
     found = anisoscope.cure(x, cures="centre")
     np.testing.assert_allclose(found.fit.mean, sound.mean(axis=0), rtol=1e-12)
     np.save(tmp_path / "x.npy", x)
-    words = ["cure", tmp_path / "x.npy", "-q", "--cures", "centre", "--save", tmp_path / "fit.safetensors"]
+    words = [
+        "cure",
+        tmp_path / "x.npy",
+        "-q",
+        "--cures",
+        "centre",
+        "--save",
+        tmp_path / "fit.safetensors",
+    ]
     assert invoke(words).exit_code == 0
-    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean)
+    np.testing.assert_array_equal(
+        Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean
+    )
 
 
 def test_a_cure_of_pairs_is_fitted_on_both_sides(tmp_path):
@@ -309,14 +404,26 @@ def test_a_cure_of_pairs_is_fitted_on_both_sides(tmp_path):
     found = anisoscope.cure(x, pairs=partner, cures="centre")
     np.testing.assert_allclose(found.fit.mean, both.mean(axis=0), rtol=1e-12)
     np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", partner)
-    words = ["cure", tmp_path / "x.npy", "--pairs", tmp_path / "y.npy", "-q", "--cures", "centre"]
+    words = [
+        "cure",
+        tmp_path / "x.npy",
+        "--pairs",
+        tmp_path / "y.npy",
+        "-q",
+        "--cures",
+        "centre",
+    ]
     assert invoke([*words, "--save", tmp_path / "fit.safetensors"]).exit_code == 0
-    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean)
+    np.testing.assert_array_equal(
+        Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean
+    )
 
 
 def test_of_several_cures_none_is_used_that_does_not_fit():
     """One that was left out made the other the single one, which was used though nothing chose it."""
-    x = np.abs(draw_cloud(n=300, d=3))  # so narrow a space that A needs no cure; every dimension is dominant
+    x = np.abs(
+        draw_cloud(n=300, d=3)
+    )  # so narrow a space that A needs no cure; every dimension is dominant
     found = anisoscope.cure(x, cures="remove-top:1,drop-dims:auto")
     assert set(found.table()["cure"]) == {"remove-top:1"} and found.chosen is None
     assert found.fit is None
@@ -327,14 +434,20 @@ def test_a_pair_that_is_no_nearer_than_another_is_not_found():
     x = np.eye(3)
     assert tasks.find_own_pairs(x, x).tolist() == [1, 1, 1]
     assert tasks.find_own_pairs(x, np.ones((3, 3))).tolist() == [0, 0, 0]
-    assert tasks.find_own_pairs(x, np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1]])).tolist() == [0, 0, 1]
+    assert tasks.find_own_pairs(
+        x, np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1]])
+    ).tolist() == [0, 0, 1]
 
 
 def test_a_group_without_a_score_is_no_group_of_the_interval():
     scores = np.array([1.0, 0.0, np.nan, 1.0, np.nan])
     group = np.array([0, 0, 1, 3, 3])
-    np.testing.assert_allclose(tasks.average_by_group(scores, group, 5), [2 / 3, 1, 1 / 2])
-    assert np.isnan(tasks.average_by_group(scores[[2]], group[[2]], 5)).tolist() == [True]
+    np.testing.assert_allclose(
+        tasks.average_by_group(scores, group, 5), [2 / 3, 1, 1 / 2]
+    )
+    assert np.isnan(tasks.average_by_group(scores[[2]], group[[2]], 5)).tolist() == [
+        True
+    ]
 
 
 # ---- of a run, and of a model ----------------------------------------------------------------------------------------
@@ -352,22 +465,42 @@ def drifted(tmp_path_factory):
     return folder, [x.reshape(-1, 12).astype(np.float64) for x in layers.values()]
 
 
-def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(drifted, tmp_path):
+def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(
+    drifted, tmp_path
+):
     folder, (_, second) = drifted
     kept = read_layer_of_run(folder)
     assert kept.layer == "vectors layer 1"  # where A is highest
     np.testing.assert_allclose(np.sort(kept.vectors, 0), np.sort(second, 0))
     assert len(np.unique(kept.units)) == 40
-    assert kept.notes == ("240 sampled vectors of vectors layer 1, where A is highest (another: --layer)",)
-    found = try_cures(kept.vectors, "centre,standardise,whiten,remove-top:2", units=kept.units)
+    assert kept.notes == (
+        "240 sampled vectors of vectors layer 1, where A is highest (another: --layer)",
+    )
+    found = try_cures(
+        kept.vectors, "centre,standardise,whiten,remove-top:2", units=kept.units
+    )
     fitting, _ = _split_units(kept.units, 0, 32)
     for trial in found.trials:
-        again = fit_cure(trial.fit.name, kept.vectors[fitting]).apply(kept.vectors[~fitting])
+        again = fit_cure(trial.fit.name, kept.vectors[fitting]).apply(
+            kept.vectors[~fitting]
+        )
         measured = anisoscope.metric("mean_cosine", again)["mean_cosine"].value
         assert abs(trial.scores["A"].after.value - measured) <= 1e-9
         assert trial.isotropic
     saved = tmp_path / "fit.safetensors"
-    done = invoke(["cure", str(folder), "--layer", "1", "--cures", "centre", "--save", str(saved), "-q"])
+    done = invoke(
+        [
+            "cure",
+            str(folder),
+            "--layer",
+            "1",
+            "--cures",
+            "centre",
+            "--save",
+            str(saved),
+            "-q",
+        ]
+    )
     assert done.exit_code == 0 and "centre fits" in done.stdout
     np.testing.assert_allclose(Fit.load(saved).mean, second.mean(0), atol=1e-9)
 
@@ -403,11 +536,29 @@ def test_who_cures_a_sample_is_told_how_many_vectors_there_are(tmp_path):
 
 def test_a_model_is_measured_for_its_vectors(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(f"Document {i} tells of {i + 3} dogs and {2 * i} cats." for i in range(12)))
+    text.write_text(
+        "\n\n".join(
+            f"Document {i} tells of {i + 3} dogs and {2 * i} cats." for i in range(12)
+        )
+    )
     monkeypatch.chdir(tmp_path)
-    done = invoke(["cure", "builtin:minilm", "--corpus", str(text), "--layer", "6", "--cures", "centre", "-q"])
+    done = invoke(
+        [
+            "cure",
+            "builtin:minilm",
+            "--corpus",
+            str(text),
+            "--layer",
+            "6",
+            "--cures",
+            "centre",
+            "-q",
+        ]
+    )
     assert done.exit_code == 0 and "sampled vectors of encoder layer 6" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]  # nothing is left behind
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "text.txt"
+    ]  # nothing is left behind
 
 
 def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path):
@@ -416,13 +567,28 @@ def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "pairs.npy", partner)
     found = anisoscope.cure(x, pairs=partner)
-    done = invoke(["cure", tmp_path / "x.npy", "--pairs", tmp_path / "pairs.npy", "--format", "json", "-q"])
+    done = invoke(
+        [
+            "cure",
+            tmp_path / "x.npy",
+            "--pairs",
+            tmp_path / "pairs.npy",
+            "--format",
+            "json",
+            "-q",
+        ]
+    )
     told = json.loads(done.stdout)
-    assert (found.chosen, found.text) == (told["chosen"], told["findings"][0]["text"]) and found.chosen
+    assert (found.chosen, found.text) == (
+        told["chosen"],
+        told["findings"][0]["text"],
+    ) and found.chosen
     of_files = anisoscope.cure(tmp_path / "x.npy", pairs=tmp_path / "pairs.npy")
     np.testing.assert_array_equal(of_files.table()["after"], found.table()["after"])
     found.save(tmp_path / "fit.safetensors")
-    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").apply(partner), found.apply(partner))
+    np.testing.assert_array_equal(
+        Fit.load(tmp_path / "fit.safetensors").apply(partner), found.apply(partner)
+    )
     both = np.concatenate([x, partner])
     np.testing.assert_array_equal(found.apply(x), fit_cure(found.chosen, both).apply(x))
     assert found.text in repr(found) and "as it is" in found._repr_html_()
@@ -433,19 +599,28 @@ def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path)
 def test_units_labels_and_layers_of_files_are_those_of_the_arrays(tmp_path):
     """Twelve vectors of a unit are not twelve units, and the pairs are of the layer that is asked for."""
     units, labels = np.repeat(np.arange(20), 12), np.arange(240) % 3
-    layers = {name: draw_cloud(240, 8, seed) + 2 for seed, name in enumerate(("first", "second"))}
+    layers = {
+        name: draw_cloud(240, 8, seed) + 2
+        for seed, name in enumerate(("first", "second"))
+    }
     pairs = {name: x + draw_cloud(240, 8, 7) for name, x in layers.items()}
     np.savez(tmp_path / "x.npz", **layers, units=units, labels=labels)
     np.savez(tmp_path / "pairs.npz", **pairs)
     for name in layers:
-        expected = anisoscope.cure(layers[name], pairs=pairs[name], units=units, labels=labels, cures="centre").table()
+        expected = anisoscope.cure(
+            layers[name], pairs=pairs[name], units=units, labels=labels, cures="centre"
+        ).table()
         assert {"retrieval", "pairs found"} <= {*expected["score"]}
-        found = anisoscope.cure(tmp_path / "x.npz", pairs=tmp_path / "pairs.npz", layer=name, cures="centre").table()
+        found = anisoscope.cure(
+            tmp_path / "x.npz", pairs=tmp_path / "pairs.npz", layer=name, cures="centre"
+        ).table()
         pd.testing.assert_frame_equal(found, expected)
         files = [tmp_path / "x.npz", "--pairs", tmp_path / "pairs.npz", "--layer", name]
         told = invoke(["cure", *files, "--cures", "centre", "--format", "json", "-q"])
         records = pd.DataFrame(json.loads(told.stdout)["records"])
-        np.testing.assert_allclose(records["after_low"].astype(float), expected["after_low"], atol=1e-9)
+        np.testing.assert_allclose(
+            records["after_low"].astype(float), expected["after_low"], atol=1e-9
+        )
 
 
 def test_the_seed_decides_which_half_is_fitted_on_wherever_it_is_given(tmp_path):
@@ -453,10 +628,26 @@ def test_the_seed_decides_which_half_is_fitted_on_wherever_it_is_given(tmp_path)
     np.save(tmp_path / "x.npy", x)
     expected = try_cures(x, "centre", seed=3).table()
     assert not expected.equals(try_cures(x, "centre").table())
-    pd.testing.assert_frame_equal(anisoscope.cure(x, cures="centre", seed=3).table(), expected)
-    told = invoke(["cure", tmp_path / "x.npy", "--cures", "centre", "--seed", "3", "--format", "json", "-q"])
+    pd.testing.assert_frame_equal(
+        anisoscope.cure(x, cures="centre", seed=3).table(), expected
+    )
+    told = invoke(
+        [
+            "cure",
+            tmp_path / "x.npy",
+            "--cures",
+            "centre",
+            "--seed",
+            "3",
+            "--format",
+            "json",
+            "-q",
+        ]
+    )
     records = pd.DataFrame(json.loads(told.stdout)["records"])
-    np.testing.assert_allclose(records["after"].astype(float), expected["after"], atol=1e-9)
+    np.testing.assert_allclose(
+        records["after"].astype(float), expected["after"], atol=1e-9
+    )
 
 
 def test_the_layer_of_the_highest_a_is_one_of_its_own_stack():
@@ -469,27 +660,47 @@ def test_the_layer_of_the_highest_a_is_one_of_its_own_stack():
         layers = {}
         for row in order:
             site = Site(row["stack"], row["layer"], "hidden")
-            layers[f"{row['stack']} layer {row['layer']}"] = site, np.zeros((1, 2)), np.zeros(1, np.int64)
+            layers[f"{row['stack']} layer {row['layer']}"] = (
+                site,
+                np.zeros((1, 2)),
+                np.zeros(1, np.int64),
+            )
         assert _find_highest(records, layers) == "decoder layer 1"
 
 
 def test_a_cure_is_applied_to_the_layer_that_is_asked_for(tmp_path):
-    layers = {name: draw_cloud(40, 8, seed) for seed, name in enumerate(("first", "second"))}
+    layers = {
+        name: draw_cloud(40, 8, seed) for seed, name in enumerate(("first", "second"))
+    }
     np.savez(tmp_path / "x.npz", **layers)
     fit = fit_cure("centre", draw_cloud(50, 8, 9) + 1)
     fit.save(tmp_path / "fit.safetensors")
     for name, x in layers.items():
-        files = [tmp_path / "fit.safetensors", tmp_path / "x.npz", "--layer", name, "-o", tmp_path / "y.npy"]
+        files = [
+            tmp_path / "fit.safetensors",
+            tmp_path / "x.npz",
+            "--layer",
+            name,
+            "-o",
+            tmp_path / "y.npy",
+        ]
         assert invoke(["apply", *files, "-q"]).exit_code == 0
-        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), fit.apply(x), atol=1e-12)
+        np.testing.assert_allclose(
+            np.load(tmp_path / "y.npy"), fit.apply(x), atol=1e-12
+        )
 
 
 def test_a_cure_that_cannot_be_fitted_does_not_end_the_others():
     """Every dimension of a shifted cloud of few dimensions is a dominant one: `cure` ended with all 16 dropped."""
     x = draw_cloud(n=300) + 3.0
     found = try_cures(x)
-    assert [trial.fit.name for trial in found.trials][-1] == "remove-top:3" and found.chosen is not None
-    assert any(note.startswith("drop-dims:auto is left out: expected dimensions that are left") for note in found.notes)
+    assert [trial.fit.name for trial in found.trials][
+        -1
+    ] == "remove-top:3" and found.chosen is not None
+    assert any(
+        note.startswith("drop-dims:auto is left out: expected dimensions that are left")
+        for note in found.notes
+    )
     with pytest.raises(MeasureError, match="dimensions that are left"):
         try_cures(x, "drop-dims:auto")
 
@@ -498,9 +709,13 @@ def test_what_python_cannot_cure_is_told():
     isotropic = np.random.default_rng(0).normal(size=(200, 30))
     found = anisoscope.cure(isotropic)
     assert found.chosen is None
-    with pytest.raises(UsageError, match=r"a cure that fits; got No cure is needed.*cures='centre'"):
+    with pytest.raises(
+        UsageError, match=r"a cure that fits; got No cure is needed.*cures='centre'"
+    ):
         found.apply(isotropic)
-    assert anisoscope.cure(isotropic, cures="centre").apply(isotropic).mean() == pytest.approx(0, abs=1e-12)
+    assert anisoscope.cure(isotropic, cures="centre").apply(
+        isotropic
+    ).mean() == pytest.approx(0, abs=1e-12)
     with pytest.raises(UsageError, match="`units` and `labels` with an array"):
         anisoscope.cure("x.npy", units=[1])
     with pytest.raises(UsageError, match="one in memory"):

@@ -30,7 +30,9 @@ from anisoscope.sums.groups import Totals
 GROUPS = 16
 
 
-def make_run(name, values, *, layers=None, units="same", metric="mean_cosine", head=None):
+def make_run(
+    name, values, *, layers=None, units="same", metric="mean_cosine", head=None
+):
     """A run of a metric whose replicates [1 + group] are given by layer."""
     layers = range(len(values)) if layers is None else layers
     rows = [
@@ -73,7 +75,9 @@ def test_a_small_shift_of_the_same_documents_is_seen_paired_and_not_unpaired():
     (paired,) = compare_runs(first, second, "mean_cosine")
     assert paired.paired
     assert paired.low > 0
-    (unpaired,) = compare_runs(first, make_run("b", [after], units="others"), "mean_cosine")
+    (unpaired,) = compare_runs(
+        first, make_run("b", [after], units="others"), "mean_cosine"
+    )
     assert unpaired.low < 0 < unpaired.high
     assert unpaired.value == paired.value == after[0] - before[0]
     assert "Paired by unit" in explain_pairing(first, second)
@@ -85,18 +89,28 @@ def test_the_paired_interval_is_the_jackknife_of_the_difference():
     (one,) = compare_runs(make_run("a", [a]), make_run("b", [b]), "mean_cosine")
     d = (b - a)[1:]
     error = np.sqrt((GROUPS - 1) / GROUPS * ((d - d.mean()) ** 2).sum())
-    assert np.isclose(one.high - one.value, 2.131449545559323 * error)  # Student's t, 15 degrees of freedom
+    assert np.isclose(
+        one.high - one.value, 2.131449545559323 * error
+    )  # Student's t, 15 degrees of freedom
 
 
 def test_the_unpaired_interval_is_welch_s():
     """Of errors that differ much the degrees of freedom are nearly those of the larger one."""
     rng = np.random.default_rng(4)
     a, b = rng.normal(size=(2, 1 + GROUPS)) * [[0.01], [1.0]]
-    (one,) = compare_runs(make_run("a", [a]), make_run("b", [b], units="other"), "mean_cosine")
-    squares = [(GROUPS - 1) / GROUPS * ((x[1:] - x[1:].mean()) ** 2).sum() for x in (a, b)]
+    (one,) = compare_runs(
+        make_run("a", [a]), make_run("b", [b], units="other"), "mean_cosine"
+    )
+    squares = [
+        (GROUPS - 1) / GROUPS * ((x[1:] - x[1:].mean()) ** 2).sum() for x in (a, b)
+    ]
     freedom = sum(squares) ** 2 / sum(square**2 / (GROUPS - 1) for square in squares)
     assert freedom < GROUPS
-    assert np.isclose(one.high - one.value, stats.t.ppf(0.975, freedom) * np.sqrt(sum(squares)), rtol=1e-9)
+    assert np.isclose(
+        one.high - one.value,
+        stats.t.ppf(0.975, freedom) * np.sqrt(sum(squares)),
+        rtol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -119,7 +133,11 @@ def test_intervals_cover_the_difference_in_simulation(same):
         x, unit = draw_documents(rng)
         y = x if same else draw_documents(rng)[0]
         first = make_run("a", [mean_cosine_replicates(x, unit % GROUPS)])
-        other = make_run("b", [mean_cosine_replicates(y + shift, unit % GROUPS)], units="same" if same else "other")
+        other = make_run(
+            "b",
+            [mean_cosine_replicates(y + shift, unit % GROUPS)],
+            units="same" if same else "other",
+        )
         (one,) = compare_runs(first, other, "mean_cosine")
         covered += one.low <= truth <= one.high
     assert 0.90 <= covered / draws <= 0.985, covered / draws
@@ -128,20 +146,31 @@ def test_intervals_cover_the_difference_in_simulation(same):
 def test_layers_of_stacks_of_other_depth_are_matched_by_their_share_of_the_way():
     flat = np.full(1 + GROUPS, 0.5)
     shallow, deep = make_run("a", [flat] * 4), make_run("b", [flat] * 13)
-    assert [one.layer_other for one in compare_runs(shallow, deep, "mean_cosine")] == [0, 4, 8, 12]
+    assert [one.layer_other for one in compare_runs(shallow, deep, "mean_cosine")] == [
+        0,
+        4,
+        8,
+        12,
+    ]
 
 
 def test_a_group_without_vectors_of_a_place_changes_nothing_there():
     values = np.linspace(0.1, 0.2, 1 + GROUPS)
     missing = values.copy()
     missing[5] = np.nan
-    (one,) = compare_runs(make_run("a", [values]), make_run("b", [missing]), "mean_cosine")
+    (one,) = compare_runs(
+        make_run("a", [values]), make_run("b", [missing]), "mean_cosine"
+    )
     assert np.isfinite(one.low)
     # Left out, the group changes the first run alone, by as much as it does there.
     without = missing - values
     without[5] = values[0] - values[5]
-    error = np.sqrt((GROUPS - 1) / GROUPS * ((without[1:] - without[1:].mean()) ** 2).sum())
-    assert np.isclose(one.high - one.value, 2.131449545559323 * error)  # Student's t, 15 degrees of freedom
+    error = np.sqrt(
+        (GROUPS - 1) / GROUPS * ((without[1:] - without[1:].mean()) ** 2).sum()
+    )
+    assert np.isclose(
+        one.high - one.value, 2.131449545559323 * error
+    )  # Student's t, 15 degrees of freedom
 
 
 def test_runs_without_replicates_or_of_other_units_are_not_compared_silently():
@@ -152,14 +181,21 @@ def test_runs_without_replicates_or_of_other_units_are_not_compared_silently():
     assert np.isnan(one.low)
     assert not one.paired
     assert "old kept no replicates" in explain_pairing(first, bare)
-    assert "different units" in explain_pairing(first, make_run("b", [values], units="other"))
+    assert "different units" in explain_pairing(
+        first, make_run("b", [values], units="other")
+    )
 
 
 def make_drift():
     """A run of two values of one metric."""
-    parts = [make_run("d", [np.ones(1 + GROUPS)], metric=f"drift.{name}") for name in ("norm", "share")]
+    parts = [
+        make_run("d", [np.ones(1 + GROUPS)], metric=f"drift.{name}")
+        for name in ("norm", "share")
+    ]
     records = pd.concat([part.records for part in parts], ignore_index=True)
-    return KeptRun("d", records, np.concatenate([part.replicates for part in parts]), "same")
+    return KeptRun(
+        "d", records, np.concatenate([part.replicates for part in parts]), "same"
+    )
 
 
 def test_a_metric_that_a_run_lacks_is_refused_with_near_names():
@@ -188,11 +224,20 @@ def test_replicates_come_back_from_the_disk(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "met"),
-    [("A.last > +.02", False), ("A > .02", True), ("A.0 > .02", True), ("A.max>0.2", False), ("A.min < -.05", True)],
+    [
+        ("A.last > +.02", False),
+        ("A > .02", True),
+        ("A.0 > .02", True),
+        ("A.max>0.2", False),
+        ("A.min < -.05", True),
+    ],
 )
 def test_conditions(text, met):
     flat = np.zeros(1 + GROUPS)
-    runs = [make_run("a", [flat] * 3), make_run("b", [flat + 0.1, flat - 0.1, flat + 0.01])]
+    runs = [
+        make_run("a", [flat] * 3),
+        make_run("b", [flat + 0.1, flat - 0.1, flat + 0.01]),
+    ]
     assert parse_condition(text).is_met(compare_runs(*runs, "mean_cosine"))[0] is met
 
 
@@ -211,9 +256,15 @@ def test_a_condition_counts_only_what_its_whole_interval_supports():
     assert not Condition("", "mean_cosine", "any", ">", 0.02).is_met(differences)[0]
     low, high = differences[0].low, differences[0].high
     for sign, limit, met in ((">", low - 1e-9, True), (">", low + 1e-9, False)):
-        assert Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0] is met
+        assert (
+            Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0]
+            is met
+        )
     for sign, limit, met in (("<", high + 1e-9, True), ("<", high - 1e-9, False)):
-        assert Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0] is met
+        assert (
+            Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0]
+            is met
+        )
     assert list(tabulate_differences(differences)["difference"]) == [0.05]
 
 
@@ -227,7 +278,11 @@ def test_measured_runs_of_the_same_units_are_paired(tmp_path):
     x, units = draw_documents(rng, units=20)
     first = measure_to(tmp_path / "a", x, units)
     second = measure_to(tmp_path / "b", x + 0.03, units)
-    (one,) = [one for one in compare_runs(first, second, "mean_cosine") if one.where["token_policy"] == "all"]
+    (one,) = [
+        one
+        for one in compare_runs(first, second, "mean_cosine")
+        if one.where["token_policy"] == "all"
+    ]
     assert one.paired
     assert one.low > 0
     others = measure_to(tmp_path / "c", x[:-12], units[:-12])
@@ -241,8 +296,16 @@ def test_replicates_of_a_run_give_its_own_intervals(tmp_path):
     checked = 0
     for row, left_out in zip(run.records.itertuples(), run.replicates, strict=True):
         present = left_out[~np.isnan(left_out)]
-        if row.metric in ("drift.norm", "spectrum.effective_rank", "calibrated.centred") and len(present) > 2:
-            error = np.sqrt((len(present) - 1) / len(present) * ((present - present.mean()) ** 2).sum())
+        if (
+            row.metric
+            in ("drift.norm", "spectrum.effective_rank", "calibrated.centred")
+            and len(present) > 2
+        ):
+            error = np.sqrt(
+                (len(present) - 1)
+                / len(present)
+                * ((present - present.mean()) ** 2).sum()
+            )
             assert row.high >= row.value
             assert (row.high > row.value) == (error > 0)
             checked += 1
@@ -253,9 +316,25 @@ def test_replicates_of_a_run_give_its_own_intervals(tmp_path):
 
 
 def make_manifest(**changes):
-    corpus = {"name": "docs", "fingerprint": "f", "max_length": 128, "limit": None, "n_units": 16}
-    settings = {"documents": "auto", "shard": [0, 1], "settings": {"seed": 0, "sample": 2048, "layers": []}}
-    found = {"corpus": corpus, "settings": settings, "dtype": "float32", "plan": "p", "code": {"version": "1"}}
+    corpus = {
+        "name": "docs",
+        "fingerprint": "f",
+        "max_length": 128,
+        "limit": None,
+        "n_units": 16,
+    }
+    settings = {
+        "documents": "auto",
+        "shard": [0, 1],
+        "settings": {"seed": 0, "sample": 2048, "layers": []},
+    }
+    found = {
+        "corpus": corpus,
+        "settings": settings,
+        "dtype": "float32",
+        "plan": "p",
+        "code": {"version": "1"},
+    }
     return found | {"units": "u"} | changes
 
 
@@ -267,14 +346,18 @@ def make_kept(name, values=None, **changes):
 OTHER_CORPUS = {"name": "news", "fingerprint": "g", "max_length": 128}
 CAUTIONS = {
     "Another corpus (a: docs; b: news)": {"corpus": OTHER_CORPUS, "units": "v"},
-    "Other --limit (a: none; b: 8)": {"corpus": make_manifest()["corpus"] | {"limit": 8}},
+    "Other --limit (a: none; b: 8)": {
+        "corpus": make_manifest()["corpus"] | {"limit": 8}
+    },
     "as other tokens (another tokenizer)": {"plan": "q"},
     "as other tokens (windows of 128 and 64 tokens)": {
         "plan": "q",
         "corpus": make_manifest()["corpus"] | {"max_length": 64},
     },
     "Another dtype (a: float32; b: bfloat16)": {"dtype": "bfloat16"},
-    "Other vectors were sampled (--seed) (a: 0; b: 1)": {"settings": {"settings": {"seed": 1}}},
+    "Other vectors were sampled (--seed) (a: 0; b: 1)": {
+        "settings": {"settings": {"seed": 1}}
+    },
     "b is shard 1 of 2": {"settings": {"shard": [0, 2]}},
     "Measured by other versions (a: 1; b: 2)": {"code": {"version": "2"}},
     "other code of the same version": {"code": {"version": "1", "sources": "y"}},
@@ -284,8 +367,13 @@ CAUTIONS = {
 @pytest.mark.parametrize("expected", CAUTIONS)
 def test_what_sets_runs_apart_is_said(expected):
     first = make_kept("a", code={"version": "1", "sources": "x"})
-    alike = list_cautions(first, make_kept("b", code={"version": "1", "sources": "x"}), (object(),) * 0)
-    assert alike == ["Paired by unit: both runs measured the same units.", "No layer in common."]
+    alike = list_cautions(
+        first, make_kept("b", code={"version": "1", "sources": "x"}), (object(),) * 0
+    )
+    assert alike == [
+        "Paired by unit: both runs measured the same units.",
+        "No layer in common.",
+    ]
     notes = list_cautions(first, make_kept("b", **CAUTIONS[expected]))
     assert any(expected in note for note in notes), notes
 
@@ -301,10 +389,21 @@ def test_only_some_layers_are_matched_by_their_numbers():
     flat = np.full(1 + GROUPS, 0.5)
     whole = make_run("a", [flat] * 5)
     some = make_run("b", [flat] * 2, layers=[0, 2])
-    some = KeptRun(some.name, some.records, some.replicates, "same", {"settings": {"settings": {"layers": [0, 2]}}})
+    some = KeptRun(
+        some.name,
+        some.records,
+        some.replicates,
+        "same",
+        {"settings": {"settings": {"layers": [0, 2]}}},
+    )
     assert [one.layer_other for one in compare_runs(whole, some, "A")] == [0, 2]
     lacking = make_run("b", [flat] * 4, layers=[0, 1, 2, 4])
-    assert [one.where["layer"] for one in compare_runs(whole, lacking, "A")] == [0, 1, 2, 4]
+    assert [one.where["layer"] for one in compare_runs(whole, lacking, "A")] == [
+        0,
+        1,
+        2,
+        4,
+    ]
 
 
 def test_final_norms_are_compared_with_each_other_even_if_layers_are_matched_by_number():
@@ -314,25 +413,46 @@ def test_final_norms_are_compared_with_each_other_even_if_layers_are_matched_by_
     for name, layers in (("a", [0, 2, 4]), ("b", [0, 2, 12])):
         kept = make_run(name, [flat] * 3, layers=layers)
         records = kept.records.assign(site=["hidden", "hidden", "final"])
-        runs.append(KeptRun(name, records, kept.replicates, "same", {"settings": {"settings": {"layers": [0, 2]}}}))
+        runs.append(
+            KeptRun(
+                name,
+                records,
+                kept.replicates,
+                "same",
+                {"settings": {"settings": {"layers": [0, 2]}}},
+            )
+        )
     found = compare_runs(*runs, "A")
-    assert [(one.where["site"], one.layer_other) for one in found] == [("hidden", 0), ("hidden", 2), ("final", 12)]
+    assert [(one.where["site"], one.layer_other) for one in found] == [
+        ("hidden", 0),
+        ("hidden", 2),
+        ("final", 12),
+    ]
 
 
 def test_an_encoder_stands_beside_a_decoder():
     flat = np.full(1 + GROUPS, 0.5)
     encoder, decoder = make_run("a", [flat] * 3), make_run("b", [flat + 0.1] * 3)
-    decoder = KeptRun("b", decoder.records.assign(stack="decoder"), decoder.replicates, "same")
+    decoder = KeptRun(
+        "b", decoder.records.assign(stack="decoder"), decoder.replicates, "same"
+    )
     found = compare([encoder, decoder])
     assert len(found.table) == 3
-    assert any("Stacks of other kinds (a: encoder; b: decoder)" in note for note in found.notes)
+    assert any(
+        "Stacks of other kinds (a: encoder; b: decoder)" in note for note in found.notes
+    )
 
 
 def make_heads(name, values, metric="attention.first_mass"):
     """One layer whose heads have the given replicates."""
-    parts = [make_run(name, [one], layers=[1], metric=metric, head=head) for head, one in enumerate(values)]
+    parts = [
+        make_run(name, [one], layers=[1], metric=metric, head=head)
+        for head, one in enumerate(values)
+    ]
     records = pd.concat([part.records for part in parts], ignore_index=True)
-    return KeptRun(name, records, np.concatenate([part.replicates for part in parts]), "same")
+    return KeptRun(
+        name, records, np.concatenate([part.replicates for part in parts]), "same"
+    )
 
 
 def test_a_mean_over_heads_is_the_jackknife_of_the_mean():
@@ -349,9 +469,13 @@ def test_a_mean_over_heads_is_the_jackknife_of_the_mean():
     together = make_heads("b", [0.3 + wave, 0.5 + wave])
     (row,) = average_heads(together.records, together.replicates)[0].itertuples()
     error = np.sqrt((GROUPS - 1) / GROUPS * ((wave[1:] - wave[1:].mean()) ** 2).sum())
-    assert row.high - row.value == pytest.approx(2.131449545559323 * error, rel=0.1)  # on the logit scale
+    assert row.high - row.value == pytest.approx(
+        2.131449545559323 * error, rel=0.1
+    )  # on the logit scale
     np.testing.assert_allclose(left_out, np.full((1, GROUPS), 0.4))
-    (one,) = compare_runs(run, make_heads("b", [0.35 + wave, 0.55 - wave]), "attention.first_mass")
+    (one,) = compare_runs(
+        run, make_heads("b", [0.35 + wave, 0.55 - wave]), "attention.first_mass"
+    )
     assert one.value == pytest.approx(0.05)
     (row,) = average_heads(run.records)[0].itertuples()
     assert np.isnan(row.low)
@@ -364,12 +488,23 @@ def test_heads_come_layer_by_layer_as_in_the_records():
         run.records["layer"] = [1, 1, 2, 2]
         run.records["head"] = [0, 1, 0, 1]
     found = compare_runs(*runs, "attention.first_mass", heads=True)
-    assert [(one.where["layer"], one.where["head"]) for one in found] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [(one.where["layer"], one.where["head"]) for one in found] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]
 
 
 def test_aligned_and_opposite_heads_do_not_cancel():
-    run = make_heads("a", [np.full(1 + GROUPS, 0.9), np.full(1 + GROUPS, -0.9)], metric="query_key.cosine")
-    assert average_heads(run.records, run.replicates)[0]["value"].tolist() == pytest.approx([0.9])
+    run = make_heads(
+        "a",
+        [np.full(1 + GROUPS, 0.9), np.full(1 + GROUPS, -0.9)],
+        metric="query_key.cosine",
+    )
+    assert average_heads(run.records, run.replicates)[0][
+        "value"
+    ].tolist() == pytest.approx([0.9])
     # Sizes that move against each other have a mean that does not move, whatever the signs.
     wave = 0.02 * np.random.default_rng(0).normal(size=1 + GROUPS)
     wave[0] = 0
@@ -382,32 +517,48 @@ def test_a_comparison_says_what_differs_and_judges_conditions():
     rng = np.random.default_rng(0)
     wave = 0.001 * rng.normal(size=(3, 1 + GROUPS))
     wave[:, 0] = 0
-    found = compare([make_kept("a", list(0.5 + wave)), make_kept("b", list(0.5 + wave[::-1] + [[0.1], [-0.1], [0]]))])
+    found = compare(
+        [
+            make_kept("a", list(0.5 + wave)),
+            make_kept("b", list(0.5 + wave[::-1] + [[0.1], [-0.1], [0]])),
+        ]
+    )
     (finding,) = found.findings
-    assert finding.text.startswith("b against a: more anisotropic at layer 0 (.600 against .500: +.100 [+.0")
+    assert finding.text.startswith(
+        "b against a: more anisotropic at layer 0 (.600 against .500: +.100 [+.0"
+    )
     assert ", paired); less anisotropic at layer 1 (" in finding.text
     assert finding.text.endswith("no clear difference at layer 2.")
     assert found.judge("A.last > 0") == []
     ((name, beyond),) = found.judge("anisotropy.first > .05")
     assert (name, len(beyond)) == ("b", 1)
-    assert describe_met("A > .05", name, beyond).startswith("A > .05 is met by b: +.100 [+.0")
+    assert describe_met("A > .05", name, beyond).startswith(
+        "A > .05 is met by b: +.100 [+.0"
+    )
 
 
 def test_a_condition_that_nothing_can_judge_does_not_pass():
     """Runs without a layer in common passed every condition."""
     first = make_kept("a")
     other = make_kept("b")
-    other = KeptRun.of("b", other.records.assign(site="final"), make_manifest(), other.replicates)
+    other = KeptRun.of(
+        "b", other.records.assign(site="final"), make_manifest(), other.replicates
+    )
     with pytest.raises(MeasureError, match="no layer in common"):
         compare([first, other]).judge("A > .1")
-    undefined = KeptRun.of("b", first.records.assign(value=np.nan), make_manifest(), first.replicates)
+    undefined = KeptRun.of(
+        "b", first.records.assign(value=np.nan), make_manifest(), first.replicates
+    )
     with pytest.raises(MeasureError, match="defined in both"):
         compare([first, undefined]).judge("A > .1")
 
 
 def test_runs_without_replicates_are_told_apart_by_gaps():
     rows = make_run("a", [np.full(1 + GROUPS, 0.5)]).records
-    old = [KeptRun(name, rows.assign(low=low, high=low + 0.1)) for name, low in (("a", 0.4), ("b", 0.7))]
+    old = [
+        KeptRun(name, rows.assign(low=low, high=low + 0.1))
+        for name, low in (("a", 0.4), ("b", 0.7))
+    ]
     found = compare(old)
     assert "more anisotropic at layer 0" in found.findings[0].text
     assert any("kept no replicates" in note for note in found.notes)
@@ -415,7 +566,16 @@ def test_runs_without_replicates_are_told_apart_by_gaps():
 
 @pytest.mark.parametrize("joined", [[True, True], [True, False]])
 def test_a_diamond_is_explained_only_if_a_figure_has_one(joined):
-    frame = pd.DataFrame({"panel": "", "run": "a", "depth": [0.0, 1.0], "value": [0.1, 0.2], "n": 9, "joined": joined})
+    frame = pd.DataFrame(
+        {
+            "panel": "",
+            "run": "a",
+            "depth": [0.0, 1.0],
+            "value": [0.1, 0.2],
+            "n": 9,
+            "joined": joined,
+        }
+    )
     figure = _build_lines("values", "A of every run", frame, ("depth", "A"), True)
     assert ("diamond" in figure.caption) is (not all(joined))
 
@@ -426,8 +586,15 @@ def test_stacks_are_drawn_apart_where_a_run_has_several(stacks):
     runs = []
     for name in "ab":
         parts = [make_run(name, [np.full(1 + GROUPS, 0.5)] * 3) for _ in stacks]
-        records = pd.concat([x.records.assign(stack=s) for x, s in zip(parts, stacks, strict=True)], ignore_index=True)
-        runs.append(KeptRun(name, records, np.concatenate([x.replicates for x in parts]), "same"))
+        records = pd.concat(
+            [x.records.assign(stack=s) for x, s in zip(parts, stacks, strict=True)],
+            ignore_index=True,
+        )
+        runs.append(
+            KeptRun(
+                name, records, np.concatenate([x.replicates for x in parts]), "same"
+            )
+        )
     drawn = _collect_values(compare(runs))
     assert drawn["panel"].unique().tolist() == ([*stacks] if len(stacks) > 1 else [""])
 
@@ -435,7 +602,10 @@ def test_stacks_are_drawn_apart_where_a_run_has_several(stacks):
 def test_a_comparison_of_three_runs_has_a_page_and_pictures(tmp_path):
     x, units = draw_documents(np.random.default_rng(0), units=20)
     layers = {"first": x, "second": x + 0.5}
-    runs = [anisoscope.measure({k: y + shift for k, y in layers.items()}, units=units) for shift in (0, 0.03, -0.03)]
+    runs = [
+        anisoscope.measure({k: y + shift for k, y in layers.items()}, units=units)
+        for shift in (0, 0.03, -0.03)
+    ]
     found = anisoscope.compare(*runs)
     assert found.table()["run"].unique().tolist() == ["vectors (2)", "vectors (3)"]
     assert found.differences["paired"].all()
@@ -477,14 +647,18 @@ def test_inputs_of_the_same_content_are_paired():
         model[0].bias += 0.5
     after = anisoscope.measure(model, x, panel="hidden", blocks="Linear")
     assert anisoscope.compare(before, after).differences["paired"].all()
-    other = anisoscope.measure(model, torch.randn(40, 5, 8), panel="hidden", blocks="Linear")
+    other = anisoscope.measure(
+        model, torch.randn(40, 5, 8), panel="hidden", blocks="Linear"
+    )
     assert not anisoscope.compare(before, other).differences["paired"].any()
 
 
 def test_a_run_says_what_state_it_keeps_and_keeps_none_if_asked(tmp_path):
     x = np.random.default_rng(0).normal(size=(20, 3, 5)).astype(np.float32)
     kept = anisoscope.measure(x, panel="hidden", output=tmp_path / "kept")
-    none = anisoscope.measure(x, panel="hidden", no_state=True, output=tmp_path / "none")
+    none = anisoscope.measure(
+        x, panel="hidden", no_state=True, output=tmp_path / "none"
+    )
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "kept").iterdir()}
     names = ("reservoir.safetensors", "replicates.parquet")
     assert kept.manifest["state_bytes"] == {name: sizes[name] for name in names}

@@ -17,7 +17,10 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder
 
-TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
+TEXT = "\n\n".join(
+    f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}."
+    for i in range(24)
+)
 SCRIPT = """
 import os, sys
 from pathlib import Path
@@ -38,11 +41,24 @@ assert not [name for name in threads if "gloo" in name], "a thread of the group 
 
 
 def job(corpus: str) -> Job:
-    metrics = ("mean_cosine", "drift", "query_key", "attention", "calibrated", "centred_attention")
+    metrics = (
+        "mean_cosine",
+        "drift",
+        "query_key",
+        "attention",
+        "calibrated",
+        "centred_attention",
+    )
     metrics += ("massive", "sinks", "logits", "matrix_entropy", "kurtosis")
     settings = Settings(metrics=metrics, sample=64)
     # In float64: matrix products in float32 need not repeat to the last bit from one process to the next.
-    return Job(corpus=corpus, dtype="float64", settings=settings, max_length=24, batch_tokens=96)
+    return Job(
+        corpus=corpus,
+        dtype="float64",
+        settings=settings,
+        max_length=24,
+        batch_tokens=96,
+    )
 
 
 def test_torchrun_equals_one_process(tmp_path: Path) -> None:
@@ -50,15 +66,47 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     corpus.write_text(TEXT)
     script.write_text(SCRIPT)
     alone = run(job(str(corpus)), tmp_path / "one").records
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
-    words = [*quick(WARM), str(script), str(corpus), str(tmp_path / "two"), str(Path(__file__).parent)]
+    launcher = [
+        *quick(),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+    ]
+    words = [
+        *quick(WARM),
+        str(script),
+        str(corpus),
+        str(tmp_path / "two"),
+        str(Path(__file__).parent),
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
+    done = subprocess.run(
+        [*launcher, *words],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=env,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     read = [(tmp_path / f"read-{rank}").read_text().split() for rank in (0, 1)]
-    assert [len(part) for part in read] == [12, 12] and len({*read[0], *read[1]}) == 24, "each text by one process"
+    assert [len(part) for part in read] == [12, 12] and len(
+        {*read[0], *read[1]}
+    ) == 24, "each text by one process"
     together = RunFolder(tmp_path / "two").records
-    keys = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+    keys = [
+        "stack",
+        "kind",
+        "layer",
+        "head",
+        "site",
+        "token_policy",
+        "metric",
+        "component",
+    ]
     both = alone.merge(together, on=keys, suffixes=("", "_two"), validate="1:1")
     assert len(both) == len(alone) == len(together)
     for name in ("value", "low", "high"):
@@ -66,7 +114,9 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_a_signal_is_heard_while_a_process_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_is_heard_while_a_process_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One that had loaded heard none until all had, and waited on for those that had ended."""
 
     class Heard(Exception):
@@ -75,7 +125,11 @@ def test_a_signal_is_heard_while_a_process_waits_for_the_others(monkeypatch: pyt
     def hear(*_: object) -> None:
         raise Heard
 
-    monkeypatch.setattr(distributed.dist, "init_process_group", lambda *_, **__: pytest.fail("nothing is heard in it"))
+    monkeypatch.setattr(
+        distributed.dist,
+        "init_process_group",
+        lambda *_, **__: pytest.fail("nothing is heard in it"),
+    )
     before = signal.signal(signal.SIGALRM, hear)
     with program.job(2) as (first, _):
         for name, value in first.items():
@@ -107,5 +161,9 @@ def test_a_process_ends_while_it_connects_to_one_that_has_ended(tmp_path: Path) 
     with program.job(2) as (first, _):
         env = {**os.environ, **first}
         words = [sys.executable, str(script)]
-        done = subprocess.run(words, capture_output=True, timeout=60, check=False, env=env)
-    assert done.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM), done.stderr[-2000:]
+        done = subprocess.run(
+            words, capture_output=True, timeout=60, check=False, env=env
+        )
+    assert done.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM), done.stderr[
+        -2000:
+    ]

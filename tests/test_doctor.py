@@ -42,8 +42,12 @@ def test_a_package_that_cannot_be_imported_is_broken_and_its_error_told():
 
 def test_a_package_that_is_too_old_is_named_with_what_is_needed(monkeypatch):
     real = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "1.13.1" if name == "torch" else real(name))
-    text = doctor.render_diagnosis(doctor.diagnose(try_import=import_all_but("none", ImportError())))
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "1.13.1" if name == "torch" else real(name)
+    )
+    text = doctor.render_diagnosis(
+        doctor.diagnose(try_import=import_all_but("none", ImportError()))
+    )
     assert "torch too old" in text
     assert "torch 1.13.1: torch>=" in text
 
@@ -66,7 +70,9 @@ def test_an_extra_that_is_missing_has_the_line_that_installs_it(monkeypatch, ext
 def test_extras_for_developers_are_examined_if_asked_for_and_not_before():
     examined = {}
     for developers in (False, True):
-        found = doctor.diagnose(developers=developers, try_import=import_all_but("none", ImportError()))
+        found = doctor.diagnose(
+            developers=developers, try_import=import_all_but("none", ImportError())
+        )
         examined[developers] = {extra.name for extra in found.extras}
     assert examined[False] < examined[True]
     assert examined[True] - examined[False] <= set(doctor.FOR_DEVELOPERS)

@@ -21,7 +21,10 @@ def written(path, content):
 
 ROWS = "\n".join(json.dumps({"text": f"a good row {k}"}) for k in range(40))
 
-PARAGRAPHS = "\n\n".join(f"Document {i}. The cat sat on the mat number {i} and looked at the dog." for i in range(40))
+PARAGRAPHS = "\n\n".join(
+    f"Document {i}. The cat sat on the mat number {i} and looked at the dog."
+    for i in range(40)
+)
 
 
 def planned(path, documents="auto", limit=None):
@@ -46,14 +49,20 @@ def planned(path, documents="auto", limit=None):
         (f" = One = \n\n{PARAGRAPHS}", "auto", 41, "blank lines"),
     ],
 )
-def test_a_text_gives_units_enough_for_an_interval(tmp_path, text, documents, units, how):
+def test_a_text_gives_units_enough_for_an_interval(
+    tmp_path, text, documents, units, how
+):
     """40 paragraphs were 2 units, whose interval says nothing."""
     found, plan = planned(written(tmp_path / "t.txt", text), documents)
     assert (plan.n_units, found.source["documents"]) == (units, how)
-    assert any("split into units by" in note for note in plan.warnings) == (documents == "auto")
+    assert any("split into units by" in note for note in plan.warnings) == (
+        documents == "auto"
+    )
 
 
-@pytest.mark.parametrize(("count", "word"), [(19, "block"), (20, "paragraph"), (21, "paragraph")])
+@pytest.mark.parametrize(
+    ("count", "word"), [(19, "block"), (20, "paragraph"), (21, "paragraph")]
+)
 def test_twenty_paragraphs_are_enough_for_an_interval(count, word):
     """Of fewer long ones blocks of tokens are made."""
     paragraph = " ".join(["a" * 99] * 9)
@@ -76,7 +85,10 @@ def test_rules_of_documents_are_part_of_a_plan(tmp_path):
     written(folder / "a.txt", PARAGRAPHS)
     assert planned(str(folder))[1].n_units == 40
     written(folder / "b.txt", PARAGRAPHS)
-    assert planned(str(folder))[1].n_units == 2 and planned(str(folder), "blank-line")[1].n_units == 80
+    assert (
+        planned(str(folder))[1].n_units == 2
+        and planned(str(folder), "blank-line")[1].n_units == 80
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +107,10 @@ def test_rules_that_are_none(tmp_path, rule, message):
 
 def test_rules_where_there_is_nothing_to_choose(tmp_path):
     path = written(tmp_path / "t.jsonl", ROWS)
-    with pytest.raises(UsageError, match=r"--documents tokens:N, or none, with the table .*every row is a document"):
+    with pytest.raises(
+        UsageError,
+        match=r"--documents tokens:N, or none, with the table .*every row is a document",
+    ):
         open_text(path, documents="line")
     with pytest.raises(UsageError, match="--documents with text of your own"):
         open_text("builtin:python-docs", documents="line")
@@ -105,17 +120,33 @@ def test_rules_where_there_is_nothing_to_choose(tmp_path):
 def test_documents_through_the_program(tmp_path, monkeypatch):
     """The manifest says what a unit was and what things are called."""
     path = written(tmp_path / "t.txt", PARAGRAPHS)
-    given = ("measure", "builtin:minilm", "-c", path, "--panel", "hidden", "-q", "-o", str(tmp_path / "run"))
+    given = (
+        "measure",
+        "builtin:minilm",
+        "-c",
+        path,
+        "--panel",
+        "hidden",
+        "-q",
+        "-o",
+        str(tmp_path / "run"),
+    )
     monkeypatch.setattr(sys, "argv", ["anisoscope", *given])
     typed_main()
     corpus = json.loads((tmp_path / "run" / "manifest.json").read_text())["corpus"]
-    assert (corpus["n_units"], corpus["documents"], corpus["words"]["unit"]) == (40, "blank lines", "paragraph")
+    assert (corpus["n_units"], corpus["documents"], corpus["words"]["unit"]) == (
+        40,
+        "blank lines",
+        "paragraph",
+    )
 
 
 def test_only_what_a_limit_asks_for_is_parsed(monkeypatch):
     """The whole standard library was parsed, 2.4 s, before `--limit` cut it."""
     parsed = []
     parse = builtin._parse
-    monkeypatch.setattr(builtin, "_parse", lambda path: parsed.append(path) or parse(path))
+    monkeypatch.setattr(
+        builtin, "_parse", lambda path: parsed.append(path) or parse(path)
+    )
     found = open_text("builtin:python-docs", limit=5)
     assert len(found.documents) == 5 and len(parsed) < 12

@@ -35,7 +35,13 @@ class Quick(AsyncKernelManager):
 
 
 def test_there_is_an_example_for_each_question():
-    names = {"my_attention", "my_checkpoint", "my_metric", "my_training_run", "my_vectors"}
+    names = {
+        "my_attention",
+        "my_checkpoint",
+        "my_metric",
+        "my_training_run",
+        "my_vectors",
+    }
     assert {path.stem for path in SCRIPTS} == names
 
 
@@ -43,14 +49,18 @@ def test_a_notebook_installs_what_its_script_needs():
     """Nothing is installed where it is there; in Colab nothing is."""
     script = (ROOT / "examples" / "my_vectors.py").read_text("utf-8")
     code = notebooks.install_cell(script)
-    assert 'if find_spec("anisoscope") is None:' in code and code.endswith("'anisoscope[report]'")
+    assert 'if find_spec("anisoscope") is None:' in code and code.endswith(
+        "'anisoscope[report]'"
+    )
     assert not notebooks.install_cell('"""Title."""\n\n# %%\n# pip install this\n')
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_is_its_script(script):
     written = json.loads(script.with_suffix(".ipynb").read_text("utf-8"))
-    assert written == notebooks.notebook(script.read_text("utf-8")), "make docs writes them"
+    assert written == notebooks.notebook(script.read_text("utf-8")), (
+        "make docs writes them"
+    )
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -66,11 +76,23 @@ def save_language_model(folder):
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     of_bytes = ByteLevelBPETokenizer()
-    of_bytes.train_from_iterator(["the cat sat on the mat"], vocab_size=300, show_progress=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes._tokenizer, model_max_length=128)
+    of_bytes.train_from_iterator(
+        ["the cat sat on the mat"], vocab_size=300, show_progress=False
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=of_bytes._tokenizer, model_max_length=128
+    )
     tokenizer.save_pretrained(folder)
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 128, "vocab_size": 300}
-    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
+    sizes = {
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 128,
+        "vocab_size": 300,
+    }
+    GPT2LMHeadModel(
+        GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    ).save_pretrained(folder)
     return folder
 
 
@@ -79,10 +101,17 @@ def check_notebook(script, folder, documents=2):
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     for cell in notebook.cells:
         cell.source = read_little(cell.source, documents)
-    client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        notebook, timeout=240, resources={"metadata": {"path": str(folder)}}
+    )
     client.kernel_manager_class = Quick
     client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
     assert not [output for output in outputs if output.output_type == "error"]
     told = "".join(output.text for output in outputs if output.output_type == "stream")
     assert "IProgress" not in told
@@ -91,10 +120,17 @@ def check_notebook(script, folder, documents=2):
 
 
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
-TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i in range(len(blocks(page)))]
+TYPED = [
+    (page, i)
+    for page in PAGES
+    if page.name not in GENERATED_BLOCKS
+    for i in range(len(blocks(page)))
+]
 ALONE = [(page, i) for page, i in TYPED if page.parent != task_pages.TASKS]
 """Blocks of the pages of tasks are run by tests/test_task_pages.py, each in an interpreter of its own, too."""
 
@@ -102,18 +138,24 @@ ALONE = [(page, i) for page, i in TYPED if page.parent != task_pages.TASKS]
 def run_blocks(code, folder):
     """Run the code in a new interpreter."""
     words = [*quick(WARM), "-c", read_little(code)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=folder, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_every_block_of_the_documentation_runs_in_one_interpreter(reader_files, tmp_path):
+def test_every_block_of_the_documentation_runs_in_one_interpreter(
+    reader_files, tmp_path
+):
     """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
     for file in reader_files.iterdir():
         (tmp_path / file.name).symlink_to(file)
     run_blocks("\n".join(blocks(page)[i] for page, i in TYPED), tmp_path)
 
 
-@pytest.mark.parametrize(("page", "i"), ALONE, ids=lambda x: x.stem if isinstance(x, Path) else str(x))
+@pytest.mark.parametrize(
+    ("page", "i"), ALONE, ids=lambda x: x.stem if isinstance(x, Path) else str(x)
+)
 def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     first = "" if "import anisoscope" in blocks(page)[i] else "import anisoscope\n"
     run_blocks(first + blocks(page)[i], tmp_path)

@@ -43,7 +43,14 @@ def without_extras(code, folder):
     """What a fresh interpreter of the base alone says to some code."""
     environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     command = [*quick(BARE), "-c", BLOCKED + code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def program(words, folder):
@@ -68,7 +75,13 @@ def test_extras_are_those_of_the_package():
         for requirement in requirements:
             name = re.match(r"[\w-]+", requirement)[0]
             inner = re.match(r"anisoscope\[(.*)\]", requirement)
-            names |= set().union(*(packages(optional[extra]) for extra in inner[1].split(","))) if inner else {name}
+            names |= (
+                set().union(
+                    *(packages(optional[extra]) for extra in inner[1].split(","))
+                )
+                if inner
+                else {name}
+            )
         return names
 
     for extra, modules in extras.EXTRAS.items():
@@ -80,12 +93,20 @@ def test_extras_are_those_of_the_package():
 def test_the_base_measures_vectors_and_draws_no_page(vectors):
     done = program("measure v.npy -o run -q", vectors)
     assert done.returncode == 0, done.stderr
-    assert "sotropic at layer 0" in done.stdout and (vectors / "run" / "records.parquet").exists()
-    assert "no page was drawn: altair and vl-convert-python not installed" in done.stderr
+    assert (
+        "sotropic at layer 0" in done.stdout
+        and (vectors / "run" / "records.parquet").exists()
+    )
+    assert (
+        "no page was drawn: altair and vl-convert-python not installed" in done.stderr
+    )
     assert "pip install 'anisoscope[report]', then anisoscope report run" in done.stderr
     assert not (vectors / "run" / "report.html").exists()
     later = program("report run -q", vectors)
-    assert later.returncode == 2 and "Cure: pip install 'anisoscope[report]'" in later.stderr
+    assert (
+        later.returncode == 2
+        and "Cure: pip install 'anisoscope[report]'" in later.stderr
+    )
     assert program("compare run run", vectors).returncode == 0
 
 
@@ -120,28 +141,40 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("words", "extra"), NEEDS)
-def test_what_needs_more_says_what_installs_it_before_anything_is_loaded(words, extra, vectors, monkeypatch):
+def test_what_needs_more_says_what_installs_it_before_anything_is_loaded(
+    words, extra, vectors, monkeypatch
+):
     """They ended in "this is a bug"."""
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     code = f"import anisoscope.__main__ as program\nsys.argv[:] = ['anisoscope', *{words.split()!r}]\n"
     code += "try: program.main()\nfinally: print('loaded', *{'torch', 'scipy', 'pandas'} & set(sys.modules))"
     done = without_extras(code, vectors)
     assert done.returncode == 2, done.stderr
-    assert f"Cure: pip install 'anisoscope[{extra}]'" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        f"Cure: pip install 'anisoscope[{extra}]'" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert done.stdout.splitlines()[-1] == "loaded"
 
 
-@pytest.mark.parametrize("words", ["", "measure", "classes", "merge", "report", "compare", "list"])
+@pytest.mark.parametrize(
+    "words", ["", "measure", "classes", "merge", "report", "compare", "list"]
+)
 def test_help_needs_the_base_alone(words, vectors):
     done = program(f"{words} --help", vectors)
     assert done.returncode == 0 and "Example: anisoscope" in done.stdout
 
 
 def test_what_is_there_is_not_asked_for_again(monkeypatch):
-    assert extras.has_extra("models") and not extras.find_missing_packages("models", "data")
+    assert extras.has_extra("models") and not extras.find_missing_packages(
+        "models", "data"
+    )
     extras.require_extra("models", "to load a model")
     monkeypatch.setitem(extras.EXTRAS, "none", {"no_such_module": "no-such-package"})
-    with pytest.raises(ExtraError, match=r"to do it; got an installation without no-such-package.*anisoscope\[none\]"):
+    with pytest.raises(
+        ExtraError,
+        match=r"to do it; got an installation without no-such-package.*anisoscope\[none\]",
+    ):
         extras.require_extra("none", "to do it")
 
 
@@ -169,10 +202,23 @@ COME_WITH = {
 def test_every_package_that_is_imported_is_declared():
     """`doctor` imported `packaging`, which the developers' tools bring and an installation of users does not."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    texts = [*project["dependencies"], *(text for texts in project["optional-dependencies"].values() for text in texts)]
-    declared = {re.match(r"[\w-]+", text)[0].lower().replace("_", "-") for text in texts}
+    texts = [
+        *project["dependencies"],
+        *(
+            text
+            for texts in project["optional-dependencies"].values()
+            for text in texts
+        ),
+    ]
+    declared = {
+        re.match(r"[\w-]+", text)[0].lower().replace("_", "-") for text in texts
+    }
     homes = metadata.packages_distributions()
     for module in sorted(imported(ROOT / "src" / "anisoscope")):
-        distributions = {name.lower().replace("_", "-") for name in homes.get(module, [module])}
+        distributions = {
+            name.lower().replace("_", "-") for name in homes.get(module, [module])
+        }
         distributions |= {COME_WITH.get(module, module)}
-        assert distributions & declared, f"{module} is imported, and no dependency brings it"
+        assert distributions & declared, (
+            f"{module} is imported, and no dependency brings it"
+        )

@@ -23,7 +23,9 @@ def attended(query, key, value, mask=None, **settings):
     """(output of the rows, output written out) [sequence, query, head, dim]."""
     call = Call(torch.nn.Identity(), query, key, value, mask, settings)
     named = {"softcap": settings.get("softcap"), "sinks": settings.get("s_aux")}
-    rows = attention_rows(query, key, call.masking, scale=call.scale, value=value, **named)
+    rows = attention_rows(
+        query, key, call.masking, scale=call.scale, value=value, **named
+    )
     repeated = value.repeat_interleave(query.shape[1] // key.shape[1], 1)
     return rows.get("output"), (call.weights() @ repeated).transpose(1, 2)
 
@@ -33,7 +35,13 @@ def heads(count, tokens, dim=8, sequences=3):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"is_causal": True}, {"softcap": 2.0}, {"s_aux": torch.tensor([3.0, -1, 0, 60])}]
+    "settings",
+    [
+        {},
+        {"is_causal": True},
+        {"softcap": 2.0},
+        {"s_aux": torch.tensor([3.0, -1, 0, 60])},
+    ],
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_output_is_weights_times_values(settings, masked):
@@ -55,13 +63,22 @@ def test_a_row_that_sees_nothing_or_what_is_not_finite_leaves_the_output_to_the_
     mask[1, 0, 2] = False
     ours, theirs = attended(query, key, value, mask)
     undefined = ours.isnan().all(-1)
-    assert torch.equal(undefined[1, 2], torch.ones(2, dtype=torch.bool)) and undefined.sum() == 2
-    torch.testing.assert_close(ours[~undefined], theirs[~undefined], rtol=1e-10, atol=1e-12)
+    assert (
+        torch.equal(undefined[1, 2], torch.ones(2, dtype=torch.bool))
+        and undefined.sum() == 2
+    )
+    torch.testing.assert_close(
+        ours[~undefined], theirs[~undefined], rtol=1e-10, atol=1e-12
+    )
     assert is_defined(attention_rows(query, key, Masking(None, False, None), scale=1.0))
-    assert not is_defined(attention_rows(query, key, Masking(mask, False, None), scale=1.0))
+    assert not is_defined(
+        attention_rows(query, key, Masking(mask, False, None), scale=1.0)
+    )
     key[0, 0, 0, 0] = math.nan
     assert attended(query, key, value)[0][0, :, 0].isnan().all()
-    assert not is_defined(attention_rows(query, key, Masking(None, False, None), scale=1.0))
+    assert not is_defined(
+        attention_rows(query, key, Masking(None, False, None), scale=1.0)
+    )
 
 
 def calls_of_the_model(model, inputs, **settings):
@@ -70,7 +87,9 @@ def calls_of_the_model(model, inputs, **settings):
     own = torch.nn.functional.scaled_dot_product_attention
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: count.append(1) or own(*a, **k)
+            torch.nn.functional,
+            "scaled_dot_product_attention",
+            lambda *a, **k: count.append(1) or own(*a, **k),
         )
         with capture(model, ("attention",), **settings), torch.no_grad():
             model(**inputs)
@@ -86,7 +105,9 @@ def test_the_product_of_the_model_is_left_out_in_float32_and_float64_only():
 
 def apart(ours, theirs):
     """The largest difference, as a share of the largest number or of 1."""
-    assert torch.equal(ours.isnan(), theirs.isnan())  # CANINE in float64 has nothing else
+    assert torch.equal(
+        ours.isnan(), theirs.isnan()
+    )  # CANINE in float64 has nothing else
     ours, theirs = ours.nan_to_num(), theirs.nan_to_num()
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
 
@@ -95,10 +116,17 @@ def apart(ours, theirs):
 def test_outputs_move_by_rounding(name):
     for dtype, limit in OUTPUTS.items():
         model = tiny.build(name, dtype)
-        batch = tiny.inputs(name, (12,) if name in ("manta", "wav2vec2") else (12, 9, 5), dtype)
+        batch = tiny.inputs(
+            name, (12,) if name in ("manta", "wav2vec2") else (12, 9, 5), dtype
+        )
         with torch.no_grad():
             own = model(**batch)
-            with capture(model, ("hidden", "attention"), optional=("hidden", "attention"), fused=True):
+            with capture(
+                model,
+                ("hidden", "attention"),
+                optional=("hidden", "attention"),
+                fused=True,
+            ):
                 fused = model(**batch)
         for part, x in own.items():
             if isinstance(x, torch.Tensor) and x.is_floating_point():
@@ -108,12 +136,20 @@ def test_outputs_move_by_rounding(name):
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_move_by_rounding_which_is_why_it_is_a_choice(name):
     model = tiny.build(name, torch.float32)
-    batches = [tiny.inputs(name, each, torch.float32, seed=i) for i, each in enumerate(((12, 9, 5), (12, 3)))]
+    batches = [
+        tiny.inputs(name, each, torch.float32, seed=i)
+        for i, each in enumerate(((12, 9, 5), (12, 3)))
+    ]
     given = {"panel": "hidden,attention", "sample": 0, "tokens": "all"}
-    tables = [anisoscope.measure(model, batches, attention=way, **given).records for way in ("model", "fused")]
+    tables = [
+        anisoscope.measure(model, batches, attention=way, **given).records
+        for way in ("model", "fused")
+    ]
     before, after = tables
     for column in ("value", "low", "high"):
-        difference = (before[column] - after[column]).abs() / before[column].abs().clip(lower=1)
+        difference = (before[column] - after[column]).abs() / before[column].abs().clip(
+            lower=1
+        )
         assert 0 < difference.max() <= RECORDS[name], before.loc[difference.idxmax()]
 
 
@@ -127,10 +163,25 @@ def test_the_default_is_the_product_of_the_model():
 def test_rows_of_large_heads_in_float32_are_those_of_float64(settings):
     """Blocks of one head, not all of its queries at once."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(1, 600, 12).unflatten(2, (1, 12)).transpose(1, 2) for _ in range(3))
+    query, key, value = (
+        torch.randn(1, 600, 12).unflatten(2, (1, 12)).transpose(1, 2) for _ in range(3)
+    )
     found = {}
     for dtype in (torch.float32, torch.float64):
-        call = Call(torch.nn.Identity(), *(x.to(dtype) for x in (query, key, value)), None, settings)
-        found[dtype] = attention_rows(call.query, call.key, call.masking, scale=call.scale, value=call.value)
+        call = Call(
+            torch.nn.Identity(),
+            *(x.to(dtype) for x in (query, key, value)),
+            None,
+            settings,
+        )
+        found[dtype] = attention_rows(
+            call.query, call.key, call.masking, scale=call.scale, value=call.value
+        )
     for name, x in found[torch.float64].items():
-        torch.testing.assert_close(found[torch.float32][name].double(), x.double(), rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            found[torch.float32][name].double(),
+            x.double(),
+            rtol=1e-5,
+            atol=1e-5,
+            msg=name,
+        )

@@ -12,7 +12,13 @@ from anisoscope.models import hashes, identity
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "image_size": 8}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": 8,
+}
 
 
 @pytest.fixture
@@ -48,13 +54,18 @@ def test_weights_of_a_folder_are_hashed_once(counted):
 
 def test_other_weights_types_and_draws_are_hashed_anew(counted):
     folder, calls = counted
-    seen = {load(str(folder)).weights_sha256, load(str(folder), dtype="float64").weights_sha256}
+    seen = {
+        load(str(folder)).weights_sha256,
+        load(str(folder), dtype="float64").weights_sha256,
+    }
     seen.add(load(str(folder), untrained=True, seed=5).weights_sha256)
     model = save(folder, 1)
     seen.add(load(str(folder)).weights_sha256)
     assert len(seen) == len(calls) == 4
     # one number in the midst of one tensor, in a file of the same size
-    weight = [parameter for parameter in model.parameters() if parameter.numel() > 200][-1]
+    weight = [parameter for parameter in model.parameters() if parameter.numel() > 200][
+        -1
+    ]
     weight.data.view(-1)[100] += 1
     model.save_pretrained(folder)
     assert load(str(folder)).weights_sha256 == hash_weights(model)
@@ -73,11 +84,17 @@ def test_of_several_that_ask_at_once_one_computes(counted):
     model = load(str(folder), untrained=True).model
     calls.clear()
     with ThreadPoolExecutor(4) as pool:
-        found = {*pool.map(lambda _: identity.hash_loaded_weights(model, (), [folder]), range(4))}
+        found = {
+            *pool.map(
+                lambda _: identity.hash_loaded_weights(model, (), [folder]), range(4)
+            )
+        }
     assert found == {hash_weights(model)} and len(calls) == 1
 
 
-def test_a_cache_that_cannot_be_written_or_is_damaged_changes_nothing(counted, monkeypatch):
+def test_a_cache_that_cannot_be_written_or_is_damaged_changes_nothing(
+    counted, monkeypatch
+):
     folder, calls = counted
     first = load(str(folder)).weights_sha256
     for path in (folder.parent / "cache" / "hashes").glob("[!.]*"):

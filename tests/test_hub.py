@@ -46,14 +46,28 @@ def served(folders):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A tiny BERT in hub format, at two revisions with other weights."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{k}" for k in range(95))]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"w{k}" for k in range(95)),
+    ]
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     made = {}
     for seed, commit in enumerate((OLD, NEW)):
         made[commit] = tmp_path_factory.mktemp(commit[:3])
         torch.manual_seed(seed)
         BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(made[commit])
-        BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(made[commit])
+        BertTokenizerFast(
+            vocab={word: k for k, word in enumerate(words)}
+        ).save_pretrained(made[commit])
     return made
 
 
@@ -63,7 +77,9 @@ class Loader:
     def __init__(self, hub, home, **variables):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         command = [*quick(), "-c", LOADER]
-        self.process = subprocess.Popen(command, env=hub.environment(home, **variables), text=True, **pipes)
+        self.process = subprocess.Popen(
+            command, env=hub.environment(home, **variables), text=True, **pipes
+        )
 
     def __call__(self, *names):
         """What each load came to."""
@@ -76,7 +92,10 @@ class Loader:
         return self.process.communicate(timeout=120)[1]
 
 
-PINNED, UNKNOWN = (f"{REPOSITORY}@step1", f"{REPOSITORY}@{OLD}"), (f"{REPOSITORY}@step3", "tester/tiny-bart")
+PINNED, UNKNOWN = (
+    (f"{REPOSITORY}@step1", f"{REPOSITORY}@{OLD}"),
+    (f"{REPOSITORY}@step3", "tester/tiny-bart"),
+)
 
 
 class Visit:
@@ -107,27 +126,51 @@ def test_a_checkpoint_is_downloaded_at_the_newest_or_at_the_pinned_revision(visi
 
 def test_the_second_load_comes_from_the_cache(visit):
     first, _, second, *_ = visit.online
-    assert (first["revision"], first["weights"]) == (second["revision"], second["weights"])
+    assert (first["revision"], first["weights"]) == (
+        second["revision"],
+        second["weights"],
+    )
     assert len(visit.fetched) == len(set(visit.fetched)), "a file was fetched twice"
-    assert {"a model.safetensors", "b model.safetensors", "b config.json", "b tokenizer.json"} <= set(visit.fetched)
+    assert {
+        "a model.safetensors",
+        "b model.safetensors",
+        "b config.json",
+        "b tokenizer.json",
+    } <= set(visit.fetched)
 
 
 def test_unknown_revisions_and_unknown_models_are_named(visit):
     revision, model = visit.online[3:]
     assert revision["error"] == model["error"] == "ModelError"
-    assert "a revision of tester/tiny-bert; got step3. Cure: leave it out" in revision["text"]
-    assert "got 'tester/tiny-bart', which is neither a folder here nor on the hub. Cure: " in model["text"]
-    assert "builtin:minilm" in model["text"] and max(revision["seconds"], model["seconds"]) < 10
+    assert (
+        "a revision of tester/tiny-bert; got step3. Cure: leave it out"
+        in revision["text"]
+    )
+    assert (
+        "got 'tester/tiny-bart', which is neither a folder here nor on the hub. Cure: "
+        in model["text"]
+    )
+    assert (
+        "builtin:minilm" in model["text"]
+        and max(revision["seconds"], model["seconds"]) < 10
+    )
 
 
 @pytest.mark.parametrize("how", ["no hub", "offline"])
 def test_without_the_hub_the_cache_serves_quickly(visit, how):
     loads = visit.cached[how]
-    assert [x.get("weights") for x in loads[:3]] == [visit.online[k]["weights"] for k in (0, 1, 1)]
+    assert [x.get("weights") for x in loads[:3]] == [
+        visit.online[k]["weights"] for k in (0, 1, 1)
+    ]
     assert [x.get("revision") for x in loads[:3]] == [NEW, OLD, OLD]
     for failed in loads[3:]:
-        assert failed["error"] == "ModelError" and "and not in the cache" in failed["text"]
-        assert "builtin:minilm or a local folder (HF_HOME" in failed["text"] and failed["seconds"] < 10
+        assert (
+            failed["error"] == "ModelError" and "and not in the cache" in failed["text"]
+        )
+        assert (
+            "builtin:minilm or a local folder (HF_HOME" in failed["text"]
+            and failed["seconds"] < 10
+        )
 
 
 def test_without_the_hub_nothing_is_said_of_retries(visit):
@@ -140,14 +183,34 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     """
     texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
     (tmp_path / "text.jsonl").write_text("\n".join(texts))
-    command = [*quick(), "-c", WITHOUT_PAGE, "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
-    command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
+    command = [
+        *quick(),
+        "-c",
+        WITHOUT_PAGE,
+        "measure",
+        f"{REPOSITORY}@step{{1,2,…,16}}",
+        "--panel",
+        "hidden",
+    ]
+    command += [
+        "--corpus",
+        str(tmp_path / "text.jsonl"),
+        "-o",
+        str(tmp_path / "series"),
+        "--keep",
+        "1",
+        "--quiet",
+    ]
     hub = served(folders)
     variables = hub.environment(tmp_path / "home")
     found, downloads = [], []
     try:
         for more in (["--dry-run"], [], []):
-            found.append(subprocess.run([*command, *more], env=variables, text=True, capture_output=True))
+            found.append(
+                subprocess.run(
+                    [*command, *more], env=variables, text=True, capture_output=True
+                )
+            )
             downloads.append([name for name in hub.fetched if "safetensors" in name])
     finally:
         hub.close()
@@ -155,8 +218,14 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     assert "seed 0: 4 steps 1, 2, 4, 16" in found[0].stdout
     once = ["a model.safetensors", "b model.safetensors"]
     assert downloads == [[], once, once]
-    assert f"the same weights, bit for bit: {REPOSITORY}@step1, {REPOSITORY}@step2" in found[1].stderr
-    assert len(list((tmp_path / "home").glob("hub/models--*/snapshots/*/*.safetensors"))) == 1
+    assert (
+        f"the same weights, bit for bit: {REPOSITORY}@step1, {REPOSITORY}@step2"
+        in found[1].stderr
+    )
+    assert (
+        len(list((tmp_path / "home").glob("hub/models--*/snapshots/*/*.safetensors")))
+        == 1
+    )
     assert found[1].stdout == found[2].stdout
 
 
@@ -182,19 +251,31 @@ def test_what_an_interrupted_series_has_left_is_let_go_of(folders, tmp_path):
         for name in names:
             hub.add(name, {NEW: folders[NEW]})
         environment = hub.environment(tmp_path)
-        done = subprocess.run([*quick(), "-c", LEFT, *names], env=environment, text=True, capture_output=True)
+        done = subprocess.run(
+            [*quick(), "-c", LEFT, *names],
+            env=environment,
+            text=True,
+            capture_output=True,
+        )
     assert done.stdout.splitlines() == [
         "False [False, False, False]",
         "[False, True, False]",
         "[False, False, True]",
     ], done.stderr
-    kept = sorted(path.parts[-4] for path in tmp_path.glob("hub/models--*/snapshots/*/model.safetensors"))
+    kept = sorted(
+        path.parts[-4]
+        for path in tmp_path.glob("hub/models--*/snapshots/*/model.safetensors")
+    )
     assert [name[-1] for name in kept] == ["0", "3"]
 
 
-def test_only_what_is_read_is_fetched_and_nobody_is_asked_to_convert_it(folders, tmp_path):
+def test_only_what_is_read_is_fetched_and_nobody_is_asked_to_convert_it(
+    folders, tmp_path
+):
     """A checkpoint of pickles started a thread that asks a service of the hub to convert it."""
-    pickled, adapter, gguf = (tmp_path / name for name in ("pickled", "adapter", "gguf"))
+    pickled, adapter, gguf = (
+        tmp_path / name for name in ("pickled", "adapter", "gguf")
+    )
     shutil.copytree(folders[NEW], pickled)
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
@@ -206,13 +287,21 @@ def test_only_what_is_read_is_fetched_and_nobody_is_asked_to_convert_it(folders,
         for folder in (pickled, adapter, gguf):
             hub.add(f"tester/{folder.name}", {NEW: folder})
         loader = Loader(hub, tmp_path / "home")
-        whole, loaded, *others = loader(REPOSITORY, "tester/pickled", "tester/adapter", "tester/gguf")
+        whole, loaded, *others = loader(
+            REPOSITORY, "tester/pickled", "tester/adapter", "tester/gguf"
+        )
         loader.close()
     assert loaded.get("weights") == whole["weights"], loaded
-    asked = [line for line in hub.requests if not line.startswith(("GET /", "HEAD /")) or "discussions" in line]
+    asked = [
+        line
+        for line in hub.requests
+        if not line.startswith(("GET /", "HEAD /")) or "discussions" in line
+    ]
     assert not asked and not any("h5" in line or "gguf" in line for line in hub.fetched)
     assert all(told["code"] == 3 for told in others)
-    assert "an adapter (LoRA, PEFT)" in others[0]["text"] and "GGUF" in others[1]["text"]
+    assert (
+        "an adapter (LoRA, PEFT)" in others[0]["text"] and "GGUF" in others[1]["text"]
+    )
 
 
 # ---- a hub that fails: each failure told apart, and the cache in its place
@@ -244,7 +333,10 @@ class Trouble:
             if fault == "gone":
                 hub.close()
             hub.fault = fault
-            self.cold[fault], self.warm[fault] = cold(REPOSITORY)[0], warm(REPOSITORY)[0]
+            self.cold[fault], self.warm[fault] = (
+                cold(REPOSITORY)[0],
+                warm(REPOSITORY)[0],
+            )
         self.stderr = cold.close() + warm.close()
 
 
@@ -258,7 +350,9 @@ def test_a_failure_of_the_hub_is_told_apart_from_the_others(trouble, fault):
     """A login page, a refused token and a failing server ended in tracebacks or were all "no network"."""
     told, (got, cure) = trouble.cold[fault], FAULTS[fault]
     assert told["error"] == "ModelError" and told["code"] == 3
-    assert got in told["text"] and cure in told["text"].partition("Cure: ")[2], told["text"]
+    assert got in told["text"] and cure in told["text"].partition("Cure: ")[2], told[
+        "text"
+    ]
     assert "\n" not in told["text"] and len(told["text"]) < 400 and told["seconds"] < 10
     assert ("no network" in told["text"]) == (fault == "gone")
 
@@ -301,21 +395,40 @@ def test_tokens_and_gates(folders, tmp_path):
     told = {}
     try:
         for token in ("", "hf_stale", "hf_good"):
-            loader = Loader(hub, tmp_path / f"home{token}", **({"HF_TOKEN": token} if token else {}))
+            loader = Loader(
+                hub, tmp_path / f"home{token}", **({"HF_TOKEN": token} if token else {})
+            )
             told[token] = dict(zip(names, loader(*names), strict=True))
             assert "Traceback" not in loader.close()
     finally:
         hub.close()
-    assert [token for token in told if "weights" in told[token][REPOSITORY]] == ["", "hf_stale", "hf_good"]
+    assert [token for token in told if "weights" in told[token][REPOSITORY]] == [
+        "",
+        "hf_stale",
+        "hf_good",
+    ]
     assert told["hf_stale"][REPOSITORY]["notes"] == [
         f"the hub refuses the token; {REPOSITORY} is public and was loaded without it"
     ]
-    assert "weights" in told["hf_good"]["tester/gated"] and "weights" in told["hf_good"]["tester/private"]
-    assert "a gated repository (401). Cure: accept its terms" in told[""]["tester/gated"]["text"]
-    assert "not on the hub" in told[""]["tester/private"]["text"].replace("nor on", "not on")
+    assert (
+        "weights" in told["hf_good"]["tester/gated"]
+        and "weights" in told["hf_good"]["tester/private"]
+    )
+    assert (
+        "a gated repository (401). Cure: accept its terms"
+        in told[""]["tester/gated"]["text"]
+    )
+    assert "not on the hub" in told[""]["tester/private"]["text"].replace(
+        "nor on", "not on"
+    )
     assert "hf auth login" in told[""]["tester/private"]["text"]
-    assert "a token that the hub refuses (401). Cure: `hf auth login`" in told["hf_stale"]["tester/private"]["text"]
-    assert all("weights" in told[token]["tiny-bert"] for token in told), "an id that was renamed"
+    assert (
+        "a token that the hub refuses (401). Cure: `hf auth login`"
+        in told["hf_stale"]["tester/private"]["text"]
+    )
+    assert all("weights" in told[token]["tiny-bert"] for token in told), (
+        "an id that was renamed"
+    )
 
 
 @pytest.mark.parametrize("fault", ["html", 401, 503])
@@ -325,7 +438,9 @@ def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path,
     with served(folders) as hub:
         hub.fault = fault
         environment = hub.environment(tmp_path)
-        done = subprocess.run([*quick(), "-c", code], env=environment, text=True, capture_output=True)
+        done = subprocess.run(
+            [*quick(), "-c", code], env=environment, text=True, capture_output=True
+        )
     assert (done.stdout, done.returncode) == ("[] False False\n", 0), done.stderr
 
 
@@ -335,5 +450,7 @@ def test_a_stale_token_does_not_hide_public_checkpoints(folders, tmp_path):
     code = f"from anisoscope.models.series import expand; print([c.step for c in expand('{series}')])"
     with served(folders) as hub:
         environment = hub.environment(tmp_path, HF_TOKEN="hf_stale")
-        done = subprocess.run([*quick(), "-c", code], env=environment, text=True, capture_output=True)
+        done = subprocess.run(
+            [*quick(), "-c", code], env=environment, text=True, capture_output=True
+        )
     assert (done.stdout, done.returncode) == ("[1, 2, 4, 16]\n", 0), done.stderr

@@ -16,8 +16,20 @@ from transformers import BertConfig, BertForMaskedLM
 import anisoscope
 from anisoscope.errors import MeasureError
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-METRICS = ("mean_cosine", "drift", "query_key", "attention", "partition", "centred_attention")
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+}
+METRICS = (
+    "mean_cosine",
+    "drift",
+    "query_key",
+    "attention",
+    "partition",
+    "centred_attention",
+)
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
 
 
@@ -31,7 +43,9 @@ def spread(module):
 
 def model_of():
     torch.manual_seed(0)
-    return BertForMaskedLM(BertConfig(vocab_size=60, max_position_embeddings=32, **SIZES)).eval()
+    return BertForMaskedLM(
+        BertConfig(vocab_size=60, max_position_embeddings=32, **SIZES)
+    ).eval()
 
 
 def batches(count):
@@ -40,7 +54,9 @@ def batches(count):
     made = []
     for i in range(count):
         length = 5 + 3 * i
-        mask = torch.arange(length) < torch.tensor([length, max(1, length - 2)])[:, None]
+        mask = (
+            torch.arange(length) < torch.tensor([length, max(1, length - 2)])[:, None]
+        )
         ids = torch.randint(5, 60, (2, length), generator=g) * mask
         made.append({"input_ids": ids, "attention_mask": mask.long()})
     return made
@@ -48,7 +64,9 @@ def batches(count):
 
 def measured(model, count):
     """In memory; with fewer processes than batches or more, and one batch that is left over."""
-    return anisoscope.measure(model, batches(count), metrics=METRICS, tokens="all", groups=4, sample=0)
+    return anisoscope.measure(
+        model, batches(count), metrics=METRICS, tokens="all", groups=4, sample=0
+    )
 
 
 def in_each_process(folder):
@@ -57,7 +75,9 @@ def in_each_process(folder):
 
     import torch.distributed as dist
 
-    faulthandler.dump_traceback_later(100, exit=True)  # a process that waits for ever is a failure
+    faulthandler.dump_traceback_later(
+        100, exit=True
+    )  # a process that waits for ever is a failure
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model = spread(model_of())
@@ -85,7 +105,9 @@ def cut_in_two_ways(model, world):
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("data", "parts"))
-    parallelize_module(model.cls.predictions.transform.dense, mesh["parts"], ColwiseParallel())
+    parallelize_module(
+        model.cls.predictions.transform.dense, mesh["parts"], ColwiseParallel()
+    )
     return fully_shard(model, mesh=mesh["data"])
 
 
@@ -103,25 +125,47 @@ def other_fails(folder, model, rank):
 def test_records_are_those_of_one_process(world, tmp_path):
     alone = {count: measured(model_of(), count) for count in (1, world + 1)}
     (tmp_path / "weights").write_text(alone[1].manifest["weights_sha256"])
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = [
+        *quick(),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world),
+        "--no-python",
+    ]
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=280, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for count, run in alone.items():
         for rank in range(world):
             found = pd.read_parquet(tmp_path / f"records-{count}-{rank}.parquet")
-            both = run.records.merge(found, on=KEYS, suffixes=("", "_spread"), validate="1:1")
+            both = run.records.merge(
+                found, on=KEYS, suffixes=("", "_spread"), validate="1:1"
+            )
             assert len(both) == len(run.records) == len(found) > 100
             for name in ("value", "low", "high"):
-                ours, theirs = both[name].to_numpy(float), both[f"{name}_spread"].to_numpy(float)
+                ours, theirs = (
+                    both[name].to_numpy(float),
+                    both[f"{name}_spread"].to_numpy(float),
+                )
                 assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9, nan_ok=True)
     looked = pd.read_json(tmp_path / "monitor.json", typ="series").to_dict()
     expected = anisoscope.Monitor(batches(1)).look(model_of(), 1)
     assert looked == pytest.approx(expected, abs=1e-9)
     for rank in range(world):
         assert "by tensor parallelism of" in (tmp_path / f"refused-{rank}").read_text()
-        assert rank == 1 or "another one has ended" in (tmp_path / f"lost-{rank}").read_text()
+        assert (
+            rank == 1
+            or "another one has ended" in (tmp_path / f"lost-{rank}").read_text()
+        )
 
 
 if __name__ == "__main__":

@@ -57,7 +57,12 @@ def test_the_page_names_every_kind():
 @pytest.fixture(scope="module")
 def bert():
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     return BertModel(BertConfig(**sizes, vocab_size=50), add_pooling_layer=False).eval()
 
 
@@ -79,22 +84,42 @@ def same(ours, theirs):
 def test_texts_are_measured_and_recorded_as_a_file_of_them_is(tmp_path, minilm):
     """Nothing of the file that they are read from by the way."""
     texts = [f"{i}. The cat sat on the mat." for i in range(8)]
-    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "texts.jsonl").write_text(
+        "\n".join(json.dumps({"text": text}) for text in texts)
+    )
     of_file = anisoscope.measure(minilm, corpus=str(tmp_path / "texts.jsonl"), **QUICK)
     given = anisoscope.measure(minilm, texts, **QUICK)
     same(given, of_file)
     told, expected = given.manifest["corpus"], of_file.manifest["corpus"]
     assert told.pop("name") == "texts" and "path" in expected
-    assert told == {name: value for name, value in expected.items() if name not in ("name", "path")}
+    assert told == {
+        name: value for name, value in expected.items() if name not in ("name", "path")
+    }
 
 
 def test_the_same_data_gives_the_same_numbers_however_they_come(bert, batch):
     """Positional arguments were lost: (ids, mask) was measured with its padding."""
     expected = anisoscope.measure(bert, batch, **QUICK)
-    assert select(expected.records, metric="mean_cosine", layer=1, token_policy="all")["n_vectors"].item() == 37
-    same(anisoscope.measure(bert, (batch["input_ids"], batch["attention_mask"]), **QUICK), expected)
-    same(anisoscope.measure(bert, {k: v.tolist() for k, v in batch.items()}, **QUICK), expected)
-    same(anisoscope.measure(bert, {k: v.numpy() for k, v in batch.items()}, **QUICK), expected)
+    assert (
+        select(expected.records, metric="mean_cosine", layer=1, token_policy="all")[
+            "n_vectors"
+        ].item()
+        == 37
+    )
+    same(
+        anisoscope.measure(
+            bert, (batch["input_ids"], batch["attention_mask"]), **QUICK
+        ),
+        expected,
+    )
+    same(
+        anisoscope.measure(bert, {k: v.tolist() for k, v in batch.items()}, **QUICK),
+        expected,
+    )
+    same(
+        anisoscope.measure(bert, {k: v.numpy() for k, v in batch.items()}, **QUICK),
+        expected,
+    )
     data = DataLoader(TensorDataset(*batch.values()), batch_size=4)
     same(anisoscope.measure(bert, data, **QUICK), expected)
     rows = ({k: v[i : i + 2] for k, v in batch.items()} for i in range(0, 6, 2))
@@ -113,7 +138,10 @@ def test_units_are_what_intervals_leave_out(bert, batch):
     run = anisoscope.measure(bert, twice, units=[*"abcdef"] * 2, **QUICK)
     assert select(run.records, metric="mean_cosine")["n_units"].unique().tolist() == [6]
     alone = anisoscope.measure(bert, twice, **QUICK)
-    width = [(r.high - r.low).mean() for r in (select(x.records, metric="norms.mean") for x in (run, alone))]
+    width = [
+        (r.high - r.low).mean()
+        for r in (select(x.records, metric="norms.mean") for x in (run, alone))
+    ]
     assert width[0] > 1.2 * width[1]
 
 
@@ -147,7 +175,9 @@ class OfTwo(Of):
         (OfTwo(), (), ["x"]),
     ],
 )
-def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(model, second, given):
+def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(
+    model, second, given
+):
     """It labels them where it has one number for each, or where the model takes one argument."""
     caller = Caller(model, None)
     assert [*caller.name_arguments((torch.zeros(3, 4), torch.zeros(second)))] == given
@@ -156,36 +186,65 @@ def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(model, 
         caller.name_arguments([torch.zeros(3, 4)] * 3)
 
 
-@pytest.mark.parametrize(("labels", "classes"), [([[0, 2], [1, 0]], ("0", "1", "2")), ([[0, 0]], ("0",))])
+@pytest.mark.parametrize(
+    ("labels", "classes"), [([[0, 2], [1, 0]], ("0", "1", "2")), ([[0, 0]], ("0",))]
+)
 def test_classes_of_numbered_labels_reach_to_the_largest(labels, classes):
-    assert GivenInputs([{"x": torch.zeros(2, 3), "labels": torch.tensor(each)} for each in labels]).classes == classes
+    assert (
+        GivenInputs(
+            [{"x": torch.zeros(2, 3), "labels": torch.tensor(each)} for each in labels]
+        ).classes
+        == classes
+    )
 
 
 def test_a_mask_that_only_the_model_reads_is_told():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2
+    ).eval()
     causal = nn.Transformer.generate_square_subsequent_mask(5)
-    run = anisoscope.measure(encoder, {"src": torch.randn(8, 5, 16), "mask": causal}, **OWN)
+    run = anisoscope.measure(
+        encoder, {"src": torch.randn(8, 5, 16), "mask": causal}, **OWN
+    )
     assert any("every position counts" in text for text in run.manifest["warnings"])
 
 
 def test_a_call_that_goes_round_the_model_is_refused(bert, batch):
-    with pytest.raises(UsageError, match="forward= to call the model once; got 0 calls"):
-        anisoscope.measure(bert, batch, forward=lambda model, given: model.embeddings(given["input_ids"]), **QUICK)
+    with pytest.raises(
+        UsageError, match="forward= to call the model once; got 0 calls"
+    ):
+        anisoscope.measure(
+            bert,
+            batch,
+            forward=lambda model, given: model.embeddings(given["input_ids"]),
+            **QUICK,
+        )
 
 
 def test_a_tensor_among_options_is_refused(bert, batch):
     """transformers' models take any keyword: a misspelt mask was given, ignored, and the padding counted."""
     with pytest.raises(UsageError, match="attn_mask"):
-        anisoscope.measure(bert, {"input_ids": batch["input_ids"], "attn_mask": batch["attention_mask"]}, **QUICK)
+        anisoscope.measure(
+            bert,
+            {"input_ids": batch["input_ids"], "attn_mask": batch["attention_mask"]},
+            **QUICK,
+        )
 
 
 def test_a_run_of_inputs_is_written_and_found_again(bert, batch, tmp_path):
     first = anisoscope.measure(bert, batch, output=tmp_path / "run", **QUICK)
     assert first.folder == tmp_path / "run"
-    again = anisoscope.measure(bert, batch, output=tmp_path / "run", resume=True, **QUICK)
+    again = anisoscope.measure(
+        bert, batch, output=tmp_path / "run", resume=True, **QUICK
+    )
     assert again.manifest["started"] == first.manifest["started"]
     with pytest.raises(UsageError, match="the same the next time"):
-        anisoscope.measure(bert, DataLoader(TensorDataset(batch["input_ids"])), output=tmp_path / "run", resume=True)
+        anisoscope.measure(
+            bert,
+            DataLoader(TensorDataset(batch["input_ids"])),
+            output=tmp_path / "run",
+            resume=True,
+        )
     changed = batch | {"input_ids": batch["input_ids"].flip(0)}
     with pytest.raises(anisoscope.errors.OutputError, match="plan"):
         anisoscope.measure(bert, changed, output=tmp_path / "run", resume=True, **QUICK)
@@ -231,7 +290,9 @@ def test_vectors_are_measured_by_their_definitions(tmp_path):
         row = run.table().iloc[0]
         assert row["A"] == pytest.approx(mean_cosine(x), abs=1e-10)
         norms = np.linalg.norm(x, axis=1)
-        assert row["drift share"] == pytest.approx(np.linalg.norm(x.mean(0)) / norms.mean(), rel=1e-9)
+        assert row["drift share"] == pytest.approx(
+            np.linalg.norm(x.mean(0)) / norms.mean(), rel=1e-9
+        )
         assert row["low"] < row["A"] < row["high"]
     np.save(tmp_path / "x.npy", x)
     same(anisoscope.measure(tmp_path / "x.npy"), anisoscope.measure(x))
@@ -262,13 +323,21 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     )
     used, some = [], np.random.default_rng(0).normal(size=(1 << 13, 512))
     for rows in (1 << 13, 1 << 15):
-        file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, 512))
+        file = np.lib.format.open_memmap(
+            tmp_path / "x.npy", "w+", np.float32, (rows, 512)
+        )
         for begin in range(0, rows, 1 << 13):
             file[begin : begin + (1 << 13)] = some
         file.flush()
         del file
         command = [*quick(WARM), "-c", code, str(tmp_path / "x.npy")]
-        used.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        used.append(
+            int(
+                subprocess.run(
+                    command, capture_output=True, text=True, check=True
+                ).stdout
+            )
+        )
     assert used[1] - used[0] < (64 - 16) + 24, used
 
 
@@ -281,11 +350,19 @@ def test_units_and_labels_of_vectors():
     together = anisoscope.measure(x, units=np.repeat(np.arange(60), 10), labels=labels)
     apart = anisoscope.measure(x, labels=labels)
     for metric in ("norms.mean", "class_direction.auc"):
-        wide, narrow = (select(r.records, metric=metric, component=None).iloc[0] for r in (together, apart))
+        wide, narrow = (
+            select(r.records, metric=metric, component=None).iloc[0]
+            for r in (together, apart)
+        )
         assert wide["value"] == pytest.approx(narrow["value"], abs=1e-12)
         assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
         assert (wide.n_units, narrow.n_units) == (60, 600)
-    assert select(together.records, metric="class_direction.auc", component=None)["value"].item() > 0.6
+    assert (
+        select(together.records, metric="class_direction.auc", component=None)[
+            "value"
+        ].item()
+        > 0.6
+    )
 
 
 def test_units_are_told_from_no_units_by_none_alone():
@@ -301,7 +378,11 @@ def test_tokens_of_one_unit_are_told_apart_though_they_lie_in_several_sequences(
     batch = plan.build(np.arange(6))
     (stream,) = batch.streams.values()
     places = (stream.start[:, None] + torch.arange(4)).tolist()
-    named = {(unit, place) for unit, row in zip(batch.unit.tolist(), places, strict=True) for place in row}
+    named = {
+        (unit, place)
+        for unit, row in zip(batch.unit.tolist(), places, strict=True)
+        for place in row
+    }
     assert len(named) == 6 * 4
 
 
@@ -311,7 +392,10 @@ def test_hidden_states_as_vectors_are_the_layers_of_the_model(bert, batch):
     ours = anisoscope.measure(hidden, mask=batch["attention_mask"], tokens="all")
     model = anisoscope.measure(bert, batch, tokens="all", panel="hidden,spectrum")
     for metric in ("mean_cosine", "drift", "spectrum.effective_rank", "intra_sequence"):
-        a, b = (select(r.records, metric=metric, component=None, site="hidden")["value"] for r in (ours, model))
+        a, b = (
+            select(r.records, metric=metric, component=None, site="hidden")["value"]
+            for r in (ours, model)
+        )
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
@@ -327,9 +411,17 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path):
     ("given", "options", "said"),
     [
         (np.zeros((0, 4)), {}, "at least one vector"),
-        ({"a": np.ones((5, 4)), "b": np.ones((6, 4))}, {}, "layers of the same vectors"),
+        (
+            {"a": np.ones((5, 4)), "b": np.ones((6, 4))},
+            {},
+            "layers of the same vectors",
+        ),
         (np.ones((5, 4)), {"units": [1, 2]}, "a unit for each of 5"),
-        (np.ones((5, 4)), {"labels": ["a", None, "b", "a", "b"]}, "a label for every vector"),
+        (
+            np.ones((5, 4)),
+            {"labels": ["a", None, "b", "a", "b"]},
+            "a label for every vector",
+        ),
         (np.ones((5, 3, 4)), {"labels": [0, 1, 0, 1, 0]}, "pool them"),
         (np.ones((5, 3, 4)), {"mask": torch.ones(5, 4)}, "a mask of the shape"),
         (np.ones((5, 4)), {"metrics": ["attention"]}, "metrics of vectors"),
@@ -355,12 +447,17 @@ def test_numbers_of_any_type_and_byte_order_are_read_as_they_are(tmp_path, dtype
     assert np.array_equal(block[:, 0].double().numpy(), x.astype("f8"))
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:60], lambda b: b[: len(b) // 2], lambda b: b[:99] + b"\0" + b[100:]])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[:60], lambda b: b[: len(b) // 2], lambda b: b[:99] + b"\0" + b[100:]],
+)
 @pytest.mark.parametrize("ending", ["npy", "npz"])
 def test_a_damaged_file_of_vectors_is_told(tmp_path, ending, damage):
     """A damaged archive, and a header that breaks off, ended in a traceback."""
     path = tmp_path / f"x.{ending}"
-    np.savez(path, a=np.ones((40, 3))) if ending == "npz" else np.save(path, np.ones((40, 3)))
+    np.savez(path, a=np.ones((40, 3))) if ending == "npz" else np.save(
+        path, np.ones((40, 3))
+    )
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.np"):
         open_vectors(path)
@@ -371,21 +468,30 @@ DESCRIBED = [{}, [], 3, {"index_columns": ["none"]}, {"index_columns": [7]}]
 
 def write_described(path, change):
     """A parquet file whose description by pandas was changed."""
-    table = pa.Table.from_pandas(pd.DataFrame(np.arange(15.0).reshape(5, 3) ** 0.5, columns=list("abc")))
+    table = pa.Table.from_pandas(
+        pd.DataFrame(np.arange(15.0).reshape(5, 3) ** 0.5, columns=list("abc"))
+    )
     known = json.loads(table.schema.metadata[b"pandas"])
     whole = {**known, **change} if change and isinstance(change, dict) else change
-    pq.write_table(table.replace_schema_metadata({b"pandas": json.dumps(whole).encode()}), path)
+    pq.write_table(
+        table.replace_schema_metadata({b"pandas": json.dumps(whole).encode()}), path
+    )
 
 
 @pytest.mark.parametrize("change", DESCRIBED, ids=map(str, DESCRIBED))
 def test_a_table_whose_description_by_pandas_is_damaged_is_told(tmp_path, change):
     """KeyError, TypeError or AttributeError of pyarrow: found by the campaign, seed 2."""
     write_described(tmp_path / "x.parquet", change)
-    with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.parquet.*columns is damaged"):
+    with pytest.raises(
+        anisoscope.errors.CorpusError,
+        match=r"vectors in .*x\.parquet.*columns is damaged",
+    ):
         open_vectors(tmp_path / "x.parquet")
 
 
-@pytest.mark.parametrize("change", [{"columns": [1]}, {"index_columns": [{"kind": "range"}]}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"columns": [1]}, {"index_columns": [{"kind": "range"}]}], ids=str
+)
 def test_a_description_by_pandas_is_read_for_the_index_alone(tmp_path, change):
     """What else is damaged in it harms no number."""
     write_described(tmp_path / "x.parquet", change)
@@ -405,11 +511,28 @@ def test_the_program_measures_a_file_of_vectors(tmp_path):
     from typed import invoke
 
     x = np.random.default_rng(0).normal(size=(90, 6)) + 1
-    np.savez(tmp_path / "x.npz", a=x, b=x + 1, document=np.arange(90) // 3, kind=np.arange(90) % 2)
+    np.savez(
+        tmp_path / "x.npz",
+        a=x,
+        b=x + 1,
+        document=np.arange(90) // 3,
+        kind=np.arange(90) % 2,
+    )
     columns = ["--unit-column", "document", "--label-column", "kind"]
-    done = invoke(["measure", str(tmp_path / "x.npz"), *columns, "-o", str(tmp_path / "run"), "-q"])
+    done = invoke(
+        [
+            "measure",
+            str(tmp_path / "x.npz"),
+            *columns,
+            "-o",
+            str(tmp_path / "run"),
+            "-q",
+        ]
+    )
     assert done.exit_code == 0, done.output
-    python = anisoscope.measure(tmp_path / "x.npz", unit_column="document", label_column="kind")
+    python = anisoscope.measure(
+        tmp_path / "x.npz", unit_column="document", label_column="kind"
+    )
     same(anisoscope.Run(tmp_path / "run"), python)
     assert (tmp_path / "run" / "report.html").exists()
     refused = invoke(["measure", "builtin:minilm", *columns])
@@ -418,6 +541,11 @@ def test_the_program_measures_a_file_of_vectors(tmp_path):
 
 def test_a_model_of_which_one_part_has_no_weights_is_refused():
     """As one that was loaded with a part of it left on the meta device."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
-    with pytest.raises(anisoscope.errors.UsageError, match=r"weights on the device meta.*load it on cpu"):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta")
+    )
+    with pytest.raises(
+        anisoscope.errors.UsageError,
+        match=r"weights on the device meta.*load it on cpu",
+    ):
         anisoscope.measure(model, [{"x": torch.zeros(2, 4)}])

@@ -34,11 +34,16 @@ def test_interval_of_a_ratio_is_its_definition():
     x, n = rng.random(7), rng.integers(1, 9, 7).astype(float)
     totals = Totals({"x": x, "n": n})
     got = jackknife.jackknife_interval(totals["x"] / totals["n"], level=0.9)
-    left_out = np.array([np.delete(x, g).sum() / np.delete(n, g).sum() for g in range(7)])
+    left_out = np.array(
+        [np.delete(x, g).sum() / np.delete(n, g).sum() for g in range(7)]
+    )
     error = np.sqrt(6 / 7 * ((left_out - left_out.mean()) ** 2).sum())
     assert got.value == pytest.approx(x.sum() / n.sum())
     assert (got.low, got.high) == pytest.approx(
-        (got.value - stats.t.ppf(0.95, 6) * error, got.value + stats.t.ppf(0.95, 6) * error)
+        (
+            got.value - stats.t.ppf(0.95, 6) * error,
+            got.value + stats.t.ppf(0.95, 6) * error,
+        )
     )
 
 
@@ -49,8 +54,14 @@ def test_fewer_than_three_groups_have_no_interval_and_a_reason(replicates):
     assert got.value == 1 and np.isnan(got.low) and np.isnan(got.high)
     groups = len(replicates) - 1
     plural = "s" * (groups != 1)
-    assert jackknife.explain_no_interval(groups) == f"no intervals: {groups} group{plural} of units, 3 needed"
-    assert jackknife.explain_no_interval(3) is None and jackknife.explain_no_interval(32) is None
+    assert (
+        jackknife.explain_no_interval(groups)
+        == f"no intervals: {groups} group{plural} of units, 3 needed"
+    )
+    assert (
+        jackknife.explain_no_interval(3) is None
+        and jackknife.explain_no_interval(32) is None
+    )
 
 
 def test_an_undefined_replicate_undoes_the_interval_and_no_other():
@@ -64,14 +75,24 @@ def test_groups_that_agree_have_an_interval_of_no_width():
 
 def test_over_seeds_is_student_s_and_one_seed_has_no_interval():
     x = np.random.default_rng(2).standard_normal((4, 3))
-    got, expected = jackknife.estimate_over_seeds(x), stats.ttest_1samp(x, 0).confidence_interval(0.95)
-    np.testing.assert_allclose([got.value, got.low, got.high], [x.mean(0), expected.low, expected.high])
+    got, expected = (
+        jackknife.estimate_over_seeds(x),
+        stats.ttest_1samp(x, 0).confidence_interval(0.95),
+    )
+    np.testing.assert_allclose(
+        [got.value, got.low, got.high], [x.mean(0), expected.low, expected.high]
+    )
     assert np.isnan(jackknife.estimate_over_seeds(x[:1]).low).all()
 
 
 # ---- bounded values --------------------------------------------------------------------------------------------------
 
-BOUNDED = {"cosine": (-1.0, 1.0), "share": (0.0, 1.0), "rank": (1.0, 384.0), "norm": (0.0, np.inf)}
+BOUNDED = {
+    "cosine": (-1.0, 1.0),
+    "share": (0.0, 1.0),
+    "rank": (1.0, 384.0),
+    "norm": (0.0, np.inf),
+}
 
 
 def replicates_of(value, spread, bounds, groups=8, seed=0):
@@ -98,11 +119,16 @@ def test_an_interval_stays_where_its_value_can_be(name, place, spread):
 def test_between_two_bounds_the_interval_is_fisher_s():
     """tanh(artanh r ± t·error/(1 − r²)) for a correlation, the same on the logit of a share."""
     theta = replicates_of(0.7, 0.02, (-1, 1), groups=6)
-    plain, got = jackknife.jackknife_interval(theta), jackknife.jackknife_interval(theta, bounds=(-1, 1))
+    plain, got = (
+        jackknife.jackknife_interval(theta),
+        jackknife.jackknife_interval(theta, bounds=(-1, 1)),
+    )
     half = np.arctanh(0.7) + np.array([-1, 1]) * (plain.high - 0.7) / (1 - 0.7**2)
     assert (got.low, got.high) == pytest.approx(np.tanh(half), rel=1e-12)
     share = jackknife.jackknife_interval((theta + 1) / 2, bounds=(0, 1))
-    assert (2 * share.low - 1, 2 * share.high - 1) == pytest.approx((got.low, got.high), rel=1e-12)
+    assert (2 * share.low - 1, 2 * share.high - 1) == pytest.approx(
+        (got.low, got.high), rel=1e-12
+    )
 
 
 def test_far_from_its_bounds_an_interval_is_student_s():
@@ -110,9 +136,15 @@ def test_far_from_its_bounds_an_interval_is_student_s():
     for value, bounds in ((0.5, (0, 1)), (0.3, (-1, 1)), (120.0, (1, 384))):
         room = min(value - bounds[0], bounds[1] - value)
         theta = replicates_of(value, room / 100, bounds, groups=32)
-        plain, got = jackknife.jackknife_interval(theta), jackknife.jackknife_interval(theta, bounds=bounds)
+        plain, got = (
+            jackknife.jackknife_interval(theta),
+            jackknife.jackknife_interval(theta, bounds=bounds),
+        )
         half = plain.high - value
-        assert 0.97 < (got.high - value) / half < 1.03 and 0.97 < (value - got.low) / half < 1.03
+        assert (
+            0.97 < (got.high - value) / half < 1.03
+            and 0.97 < (value - got.low) / half < 1.03
+        )
 
 
 def test_bounds_differ_from_value_to_value():
@@ -122,7 +154,10 @@ def test_bounds_differ_from_value_to_value():
     got = jackknife.jackknife_interval(theta, bounds=(least, most))
     plain = jackknife.jackknife_interval(theta)
     assert got.high[0] < 1 and got.low[0] > 0
-    assert (got.low[1:], got.high[1:]) == (pytest.approx(plain.low[1:]), pytest.approx(plain.high[1:]))
+    assert (got.low[1:], got.high[1:]) == (
+        pytest.approx(plain.low[1:]),
+        pytest.approx(plain.high[1:]),
+    )
 
 
 def test_groups_that_agree_about_a_share_of_things_have_wilson_s_interval():
@@ -131,15 +166,18 @@ def test_groups_that_agree_about_a_share_of_things_have_wilson_s_interval():
     assert (agreeing.low, agreeing.high) == (pytest.approx(12 / (12 + 1.959964**2)), 1)
     assert jackknife.jackknife_interval(np.ones(13), bounds=(0, 1)).low == 1
     theta = replicates_of(0.8, 0.05, (0, 1))
-    assert jackknife.jackknife_interval(theta, bounds=(0, 1), counted=12) == jackknife.jackknife_interval(
-        theta, bounds=(0, 1)
-    )
+    assert jackknife.jackknife_interval(
+        theta, bounds=(0, 1), counted=12
+    ) == jackknife.jackknife_interval(theta, bounds=(0, 1))
 
 
 @pytest.mark.parametrize("right, n", [(0, 7), (1, 7), (5, 9), (40, 40), (611, 1000)])
 def test_wilson_is_scipy_s(right, n):
     expected = stats.binomtest(right, n).proportion_ci(method="wilson")
-    assert jackknife.wilson_interval(right / n, n) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert jackknife.wilson_interval(right / n, n) == (
+        pytest.approx(expected.low),
+        pytest.approx(expected.high),
+    )
 
 
 def test_over_seeds_of_correlations_stays_in_their_range():
@@ -152,7 +190,9 @@ def test_over_seeds_of_correlations_stays_in_their_range():
 
 def test_holm_is_the_step_down_procedure():
     """A hypothesis is rejected at level a by the adjusted p-value exactly where Holm's steps reject it."""
-    assert jackknife.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert jackknife.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
+        [0.03, 0.06, 0.06, 0.02]
+    )
     rng = np.random.default_rng(3)
     for _ in range(20):
         p = rng.random(6) ** 3
@@ -167,7 +207,9 @@ def test_holm_is_the_step_down_procedure():
 
 
 def test_holm_leaves_out_what_is_not_a_test():
-    assert jackknife.holm([0.02, np.nan, 0.03]) == pytest.approx([0.04, np.nan, 0.04], nan_ok=True)
+    assert jackknife.holm([0.02, np.nan, 0.03]) == pytest.approx(
+        [0.04, np.nan, 0.04], nan_ok=True
+    )
     assert jackknife.holm([]).shape == (0,)
 
 
@@ -181,7 +223,10 @@ def test_holm_leaves_out_what_is_not_a_test():
 #                      (1 − w)·‖E[u]‖² + w·E[cosine inside a unit]. As the corpus grows w → 0 and A → A_between.
 
 UNITS, REPLICATIONS, D, GROUPS = 60, 1500, 12, 32
-BETWEEN, NOISE = 0.5, 0.9  # standard deviations of unit means and of vectors, per dimension
+BETWEEN, NOISE = (
+    0.5,
+    0.9,
+)  # standard deviations of unit means and of vectors, per dimension
 DRIFTS = {"strong": np.linspace(0.2, 0.6, D), "weak": np.linspace(-0.1, 0.25, D)}
 SIZES = np.random.default_rng(0).integers(4, 41, UNITS)
 
@@ -191,14 +236,23 @@ def corpora(seed, centre, sizes=SIZES, replications=REPLICATIONS):
     g = torch.Generator().manual_seed(seed)
     shape = (len(sizes), replications, int(max(sizes)), len(centre))
     own = BETWEEN * torch.randn((shape[0], shape[1], 1, shape[3]), generator=g)
-    x = torch.randn(shape, generator=g).mul_(NOISE).add_(own).add_(torch.tensor(centre, dtype=torch.float32))
+    x = (
+        torch.randn(shape, generator=g)
+        .mul_(NOISE)
+        .add_(own)
+        .add_(torch.tensor(centre, dtype=torch.float32))
+    )
     return x, torch.arange(shape[2]) < torch.tensor(sizes)[:, None]
 
 
 def group_sums(x, real, owner, terms=frozenset({"n", "unit", "vector", "norm"})):
     sums = Sums(max(GROUPS, int(owner.max()) + 1))
     for i in range(len(x)):  # one unit at a time keeps memory small
-        sums.add("s", sum_vectors(x[i : i + 1], real[i : i + 1, None], None, terms)[0], owner[i : i + 1])
+        sums.add(
+            "s",
+            sum_vectors(x[i : i + 1], real[i : i + 1, None], None, terms)[0],
+            owner[i : i + 1],
+        )
     return sums.at("s")
 
 
@@ -210,7 +264,9 @@ def truth(centre, seed=99, n=60_000):
     single = u.flatten(
         0, 1
     )  # 2n vectors of n units: take the pairs of one vector with itself and its twin out of ‖mean‖²
-    return float(((mean @ mean) * len(single) - 1 - inside) / (len(single) - 2)), float(inside)
+    return float(((mean @ mean) * len(single) - 1 - inside) / (len(single) - 2)), float(
+        inside
+    )
 
 
 def coverage(estimate, true):
@@ -234,7 +290,10 @@ def check_coverage(drift_name="strong", replications=REPLICATIONS):
     other = np.roll(centre, 3)
     y, _ = corpora(2, other, replications=replications)
     keys = group_sums(y, real, owner, frozenset({"n", "vector"}))
-    pair = Totals({f"query.{t}": terms[t] for t in ("n", "vector")} | {f"key.{t}": v for t, v in keys.items()})
+    pair = Totals(
+        {f"query.{t}": terms[t] for t in ("n", "vector")}
+        | {f"key.{t}": v for t, v in keys.items()}
+    )
     cosine = jackknife.jackknife_interval(query_key.compute(pair)["cosine"])
     between, inside = truth(centre)
     n = SIZES.sum()
@@ -269,10 +328,14 @@ def test_tokens_as_groups_would_not_cover():
     sums = Sums(GROUPS)
     terms = frozenset({"n", "unit", "unit_square"})
     for g in range(GROUPS):
-        dealt = real & ((torch.arange(UNITS)[:, None] + torch.arange(real.shape[1])) % GROUPS == g)
+        dealt = real & (
+            (torch.arange(UNITS)[:, None] + torch.arange(real.shape[1])) % GROUPS == g
+        )
         values, _ = sum_vectors(x, dealt[:, None], None, terms)
         sums.add("s", values, torch.full((UNITS,), g))
-    naive = jackknife.jackknife_interval(mean_cosine.compute(Totals(sums.at("s")))["between"])
+    naive = jackknife.jackknife_interval(
+        mean_cosine.compute(Totals(sums.at("s")))["between"]
+    )
     assert coverage(naive, truth(centre)[0]) < 0.6
 
 

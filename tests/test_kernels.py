@@ -13,19 +13,33 @@ FOLDER = Path(__file__).parent
 ROWS, VECTORS = FOLDER / "row_kernel_cases.py", FOLDER / "vector_kernel_cases.py"
 NEAR = 2e-6
 """Of the largest number: some ten units in the last place of float32."""
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
 
 
 def run_case(cases, name, folder, *, interpreted=True):
     """What a case finds, in a process of its own."""
-    environment = os.environ | {"TRITON_CACHE_DIR": str(folder), "TRITON_INTERPRET": "1" if interpreted else "0"}
+    environment = os.environ | {
+        "TRITON_CACHE_DIR": str(folder),
+        "TRITON_INTERPRET": "1" if interpreted else "0",
+    }
     command = [sys.executable, "-W", "ignore", str(cases), name]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("dtype", "cells"), [("float32", 16), ("float16", 4), ("bfloat16", 4)])
+@pytest.mark.parametrize(
+    ("dtype", "cells"), [("float32", 16), ("float16", 4), ("bfloat16", 4)]
+)
 def test_rows_are_those_of_a_plain_computation(dtype, cells, tmp_path):
     """Every pattern × kind of head, with each side of padding and each form of mask among them, in float64 by hand."""
     assert len(run_case(ROWS, dtype, tmp_path)) == cells
@@ -74,9 +88,18 @@ def test_kernels_prove_themselves_at_first_use(cases, lies, tmp_path):
 
 def test_kernels_compile_for_an_h100_without_spilling(tmp_path):
     """Each form, by the compiler itself: the registers suffice, so that no sum is kept in slow memory."""
-    of_rows, of_vectors = (run_case(cases, "compiled", tmp_path, interpreted=False) for cases in (ROWS, VECTORS))
+    of_rows, of_vectors = (
+        run_case(cases, "compiled", tmp_path, interpreted=False)
+        for cases in (ROWS, VECTORS)
+    )
     assert (len(of_rows), len(of_vectors)) == (12, 9)
     found = of_rows | of_vectors
-    assert {name: each for name, each in found.items() if each["stack"] > 0 or each["registers"] > 255} == {}
+    assert {
+        name: each
+        for name, each in found.items()
+        if each["stack"] > 0 or each["registers"] > 255
+    } == {}
     with_tensor_cores = {name for name, each in of_rows.items() if each["tensor_cores"]}
-    assert with_tensor_cores == {name for name in of_rows if "bf16" in name or "fp16" in name}
+    assert with_tensor_cores == {
+        name for name in of_rows if "bf16" in name or "fp16" in name
+    }

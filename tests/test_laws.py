@@ -9,7 +9,16 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.errors import UsageError
-from anisoscope.metrics import Classes, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
+from anisoscope.metrics import (
+    Classes,
+    Metric,
+    QueryKey,
+    Sample,
+    Vectors,
+    Weights,
+    drift,
+    norms,
+)
 from anisoscope.metrics.base import ratio
 from anisoscope.reads.base import Keeper
 from anisoscope.registry import list_entries_of, registered
@@ -43,8 +52,16 @@ def counting(totals):
 
 
 MISTAKES = [
-    ("it says what it is", {"compute": counting}, "the docstring of test_laws has none of its points"),
-    ("it declares what it has", {"bounds": {"part": (0.0, 1.0)}}, "`bounds` names 'part', which it does not give"),
+    (
+        "it says what it is",
+        {"compute": counting},
+        "the docstring of test_laws has none of its points",
+    ),
+    (
+        "it declares what it has",
+        {"bounds": {"part": (0.0, 1.0)}},
+        "`bounds` names 'part', which it does not give",
+    ),
     ("it declares what it has", {"reference": None}, "it has no reference"),
     ("it declares what it has", {"panel": "hidden"}, "it declares the panel 'hidden'"),
     (
@@ -77,11 +94,23 @@ MISTAKES = [
         {"compute": changed(lambda t: ratio(length(t), t["n"] - 1))},
         r"its value is \d\.\d+ as computed and \d\.\d+ by its definition",
     ),
-    ("it equals its definition", {"reference": lambda _units: {"size": 1.0}}, "names 'size', which it does not give"),
-    ("it equals its definition", {"reference": lambda _units: {}}, "its reference names no value"),
+    (
+        "it equals its definition",
+        {"reference": lambda _units: {"size": 1.0}},
+        "names 'size', which it does not give",
+    ),
+    (
+        "it equals its definition",
+        {"reference": lambda _units: {}},
+        "its reference names no value",
+    ),
     (
         "float32 activations keep six digits",
-        {"compute": changed(lambda t: ratio(length(t).astype(np.float16).astype(np.float64), t["n"]))},
+        {
+            "compute": changed(
+                lambda t: ratio(length(t).astype(np.float16).astype(np.float64), t["n"])
+            )
+        },
         "as computed and",
     ),
     (
@@ -105,10 +134,26 @@ MISTAKES = [
         {"compute": changed(lambda t: length(t) / t["n"][1:2])},
         "it is declared invariant to order, which changes it by",
     ),
-    ("batches do not matter", {"compute": counting}, "in batches of 1 and .* in one batch"),
-    ("two halves add up to the whole", {"compute": counting}, "of two halves and .* of the whole"),
-    ("padding never counts", {"compute": counting}, "with three positions of 1000.0 behind each sequence"),
-    ("zero vectors and NaN never count", {"compute": counting}, "with zero vectors and NaN among others"),
+    (
+        "batches do not matter",
+        {"compute": counting},
+        "in batches of 1 and .* in one batch",
+    ),
+    (
+        "two halves add up to the whole",
+        {"compute": counting},
+        "of two halves and .* of the whole",
+    ),
+    (
+        "padding never counts",
+        {"compute": counting},
+        "with three positions of 1000.0 behind each sequence",
+    ),
+    (
+        "zero vectors and NaN never count",
+        {"compute": counting},
+        "with zero vectors and NaN among others",
+    ),
     (
         "the smallest inputs are decided",
         {"compute": changed(lambda t: 1 / (t["n"] - 1))},
@@ -124,13 +169,29 @@ MISTAKES = [
         {"bounds": {"share": (0.0, 0.1)}},
         "its value 'share' is .* outside its bounds",
     ),
-    ("it changes nothing that it is given", {"compute": doubling}, "the second time and .* the first time"),
-    ("alone on a tensor it is the same", {"compute": counting}, "by anisoscope.metric and"),
-    ("padding never counts", {"compute": lambda _totals: 1 / 0}, "it raises ZeroDivisionError: division by zero"),
+    (
+        "it changes nothing that it is given",
+        {"compute": doubling},
+        "the second time and .* the first time",
+    ),
+    (
+        "alone on a tensor it is the same",
+        {"compute": counting},
+        "by anisoscope.metric and",
+    ),
+    (
+        "padding never counts",
+        {"compute": lambda _totals: 1 / 0},
+        "it raises ZeroDivisionError: division by zero",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "mistake", "words"), MISTAKES, ids=[f"{i}-{m[0]}" for i, m in enumerate(MISTAKES)])
+@pytest.mark.parametrize(
+    ("name", "mistake", "words"),
+    MISTAKES,
+    ids=[f"{i}-{m[0]}" for i, m in enumerate(MISTAKES)],
+)
 def test_a_mistake_breaks_its_law_and_is_told(name, mistake, words):
     law = next(law for law in LAWS if law.name == name)
     law.hold(FOREIGN)
@@ -153,7 +214,10 @@ class MultipliedSums(Keeper):
     def add(self, site, value, done):
         real = done.find_masks(site, value).real.double()
         length = torch.linalg.vector_norm(value, dim=-1) * real
-        done.add_sums(site.name, {"n": real.sum(1)[:, None, None], "norm": length.sum(1)[:, None, None]})
+        done.add_sums(
+            site.name,
+            {"n": real.sum(1)[:, None, None], "norm": length.sum(1)[:, None, None]},
+        )
 
 
 class MultipliedVectors(Vectors):
@@ -163,9 +227,16 @@ class MultipliedVectors(Vectors):
 
 def test_padding_is_tried_with_what_no_mask_of_zeros_takes_away():
     law = next(law for law in LAWS if law.name == "padding never counts")
-    length = {"name": "foreign", "needs": {"n", "norm"}, "compute": lambda totals: {"": totals["norm"] / totals["n"]}}
+    length = {
+        "name": "foreign",
+        "needs": {"n", "norm"},
+        "compute": lambda totals: {"": totals["norm"] / totals["n"]},
+    }
     law.hold(Metric(reads=Vectors(("hidden",)), **length))
-    with pytest.raises(LawBroken, match=r"its value is nan with three positions of nan behind each sequence"):
+    with pytest.raises(
+        LawBroken,
+        match=r"its value is nan with three positions of nan behind each sequence",
+    ):
         law.hold(Metric(reads=MultipliedVectors(("hidden",)), **length))
 
 
@@ -181,14 +252,20 @@ def test_somebody_elses_metric_keeps_the_laws_and_is_not_known_afterwards():
 
 def test_all_broken_laws_are_told_at_once():
     with pytest.raises(LawBroken) as broken:
-        check_metric(replace(FOREIGN, compute=changed(lambda t: ratio(length(t), t["n"] - 1))))
+        check_metric(
+            replace(FOREIGN, compute=changed(lambda t: ratio(length(t), t["n"] - 1)))
+        )
     told = str(broken.value).splitlines()
     assert all(line.startswith("foreign breaks the law “") for line in told)
-    assert {"it equals its definition", "it says what it is"} <= {line.split("“")[1].split("”")[0] for line in told}
+    assert {"it equals its definition", "it says what it is"} <= {
+        line.split("“")[1].split("”")[0] for line in told
+    }
 
 
 def test_a_name_that_is_taken_is_refused():
-    with pytest.raises(UsageError, match="a name that is not taken among metrics; got 'drift'"):
+    with pytest.raises(
+        UsageError, match="a name that is not taken among metrics; got 'drift'"
+    ):
         check_metric(replace(FOREIGN, name="drift"))
 
 
@@ -196,11 +273,20 @@ REFUSED = [
     ({"name": "My metric"}, "a name of a metric.*got 'My metric'"),
     ({"reads": Vectors}, r"got .*Vectors.*, a class: call it"),
     ({"compute": 3}, "a function as `compute` of foreign; got 3"),
-    ({"needs": {"unti"}}, "`needs` of foreign among .*; got 'unti'. Cure: did you mean unit"),
+    (
+        {"needs": {"unti"}},
+        "`needs` of foreign among .*; got 'unti'. Cure: did you mean unit",
+    ),
     ({"invariant": {"shift"}}, "`invariant` of foreign among"),
     ({"reads": Sample()}, "`needs` of foreign empty, since it reads no sums; got"),
-    ({"needs": {"n", "moment"}}, "second moments alone, or other sums; got moment with n"),
-    ({"needs": {"moment", "moment_n"}}, "second moments and subsets of hidden states alone; got .* at hidden"),
+    (
+        {"needs": {"n", "moment"}},
+        "second moments alone, or other sums; got moment with n",
+    ),
+    (
+        {"needs": {"moment", "moment_n"}},
+        "second moments and subsets of hidden states alone; got .* at hidden",
+    ),
     ({"reads": QueryKey(), "needs": {"unit_square"}}, "`needs` of foreign among"),
 ]
 
@@ -217,7 +303,11 @@ def test_what_follows_from_what_a_metric_reads():
     assert norms.METRIC.axes == ("policy", "head") and not norms.METRIC.first_policy
     spread = Metric("spread", Vectors(), norms.compute, needs={"moment", "moment_n"})
     assert spread.axes == ("head",) and spread.first_policy
-    for reads in (Sample(), Classes(), Weights(lambda matrix: {"total": matrix.sum(keepdims=True)[None]})):
+    for reads in (
+        Sample(),
+        Classes(),
+        Weights(lambda matrix: {"total": matrix.sum(keepdims=True)[None]}),
+    ):
         assert Metric("spread", reads, norms.compute).axes == ()
 
 
@@ -231,6 +321,12 @@ def test_another_seed_draws_other_data_and_the_same_seed_the_same(reads):
 
 def test_what_is_registered_is_known_while_inside():
     with registered(FOREIGN):
-        assert metrics.find_metric_by_name("foreign") is FOREIGN and list_entries_of("metrics")["foreign"] is FOREIGN
-    with pytest.raises(UsageError, match=r"the name of a metric; got 'foreign'.*module:NAME, or anisoscope\.register"):
+        assert (
+            metrics.find_metric_by_name("foreign") is FOREIGN
+            and list_entries_of("metrics")["foreign"] is FOREIGN
+        )
+    with pytest.raises(
+        UsageError,
+        match=r"the name of a metric; got 'foreign'.*module:NAME, or anisoscope\.register",
+    ):
         metrics.find_metric_by_name("foreign")

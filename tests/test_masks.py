@@ -43,7 +43,9 @@ NEAR = {"rtol": 2e-5, "atol": 2e-6}
 def shown(seen, convention):
     """A mask as a model adds it, or hands it on: [sequence, 1, query, key]."""
     number = CONVENTIONS[convention]
-    return seen if number is None else torch.zeros(seen.shape).masked_fill(~seen, number)
+    return (
+        seen if number is None else torch.zeros(seen.shape).masked_fill(~seen, number)
+    )
 
 
 def added(seen, convention):
@@ -58,17 +60,23 @@ class Projecting(nn.Module):
 
     def __init__(self):
         super().__init__()
-        drawn = torch.randn(3, HEADS * DIM, HEADS * DIM, generator=torch.Generator().manual_seed(3))
+        drawn = torch.randn(
+            3, HEADS * DIM, HEADS * DIM, generator=torch.Generator().manual_seed(3)
+        )
         self.weight = nn.Parameter(0.6 * drawn)
 
     def heads(self, x):
-        return [(x @ w).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for w in self.weight]
+        return [
+            (x @ w).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for w in self.weight
+        ]
 
 
 class Fused(Projecting):
     def forward(self, x, seen, convention):
         q, k, v = self.heads(x)
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=shown(seen, convention))
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=shown(seen, convention)
+        )
 
 
 class Products(Projecting):
@@ -80,14 +88,18 @@ class Products(Projecting):
 class Einsum(Projecting):
     def forward(self, x, seen, convention):
         q, k, v = self.heads(x)
-        scores = torch.einsum("bhid,bhjd->bhij", q, k) * DIM**-0.5 + added(seen, convention)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * DIM**-0.5 + added(
+            seen, convention
+        )
         return torch.einsum("bhij,bhjd->bhid", functional.softmax(scores, -1), v)
 
 
 class Baddbmm(Projecting):
     def forward(self, x, seen, convention):
         q, k, v = (y.flatten(0, 1) for y in self.heads(x))
-        mask = added(seen, convention).expand(len(x), HEADS, LENGTH, LENGTH).flatten(0, 1)
+        mask = (
+            added(seen, convention).expand(len(x), HEADS, LENGTH, LENGTH).flatten(0, 1)
+        )
         return torch.bmm(torch.baddbmm(mask, q, k.mT, alpha=DIM**-0.5).softmax(-1), v)
 
 
@@ -116,11 +128,15 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)
-        self.inner = nn.TransformerEncoderLayer(HEADS * DIM, HEADS, 12, batch_first=True).eval()
+        self.inner = nn.TransformerEncoderLayer(
+            HEADS * DIM, HEADS, 12, batch_first=True
+        ).eval()
 
     def forward(self, x, seen, convention):
         mask = seen[0, 0]  # the same for all sequences
-        return self.inner(x, src_mask=~mask if convention == "boolean" else shown(mask, convention))
+        return self.inner(
+            x, src_mask=~mask if convention == "boolean" else shown(mask, convention)
+        )
 
 
 MODULES = {
@@ -140,12 +156,18 @@ def pairs(name):
     """Who sees whom [sequence, 1, query, key]: padding and the future hidden; the same for all in torch's layer."""
     lengths = (LENGTH,) * 2 if name == "torch's layer" else (LENGTH, 5)
     real = real_tokens(lengths, "right")
-    return torch.from_numpy(visible_pairs("causal", real)).unsqueeze(1), torch.from_numpy(real)
+    return torch.from_numpy(visible_pairs("causal", real)).unsqueeze(
+        1
+    ), torch.from_numpy(real)
 
 
 def statistics(call, real):
-    made = attention_rows(call.query, call.key, call.masking, scale=call.scale, real=real, median=True)
-    return made, sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
+    made = attention_rows(
+        call.query, call.key, call.masking, scale=call.scale, real=real, median=True
+    )
+    return made, sum_scores(
+        call.query, call.key, call.masking, scale=call.scale, real=real
+    )
 
 
 def check(call, seen, real):
@@ -153,18 +175,38 @@ def check(call, seen, real):
     rows, sums = statistics(call, real)
     for i in range(len(real)):
         for head in range(HEADS):
-            query, key, value = (x[i, head].detach().double().numpy() for x in (call.query, call.key, call.value))
-            wanted = plain_statistics(query, key, value, seen[i, 0].numpy(), real[i].numpy(), scale=call.scale)
-            for name in ("entropy", "row_max", "row_min", "row_median", "first_mass", "keys", "score"):
+            query, key, value = (
+                x[i, head].detach().double().numpy()
+                for x in (call.query, call.key, call.value)
+            )
+            wanted = plain_statistics(
+                query, key, value, seen[i, 0].numpy(), real[i].numpy(), scale=call.scale
+            )
+            for name in (
+                "entropy",
+                "row_max",
+                "row_min",
+                "row_median",
+                "first_mass",
+                "keys",
+                "score",
+            ):
                 got = rows[name][i, head][real[i]].double().numpy()
                 np.testing.assert_allclose(got, wanted[name], **NEAR, err_msg=name)
             scores = query @ key.T * call.scale
-            inside = [np.var(scores[t][seen[i, 0, t].numpy()]) for t in np.flatnonzero(real[i].numpy())]
-            np.testing.assert_allclose(float(sums["row_variance"][i, head]), sum(inside), rtol=1e-5)
+            inside = [
+                np.var(scores[t][seen[i, 0, t].numpy()])
+                for t in np.flatnonzero(real[i].numpy())
+            ]
+            np.testing.assert_allclose(
+                float(sums["row_variance"][i, head]), sum(inside), rtol=1e-5
+            )
 
 
 def inputs(scale=1.0):
-    return scale * torch.randn(2, LENGTH, HEADS * DIM, generator=torch.Generator().manual_seed(4))
+    return scale * torch.randn(
+        2, LENGTH, HEADS * DIM, generator=torch.Generator().manual_seed(4)
+    )
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -184,7 +226,15 @@ def test_a_hidden_pair_is_hidden_by_any_convention(name, convention):
 def test_at_the_attention_interface_too(backend, convention):
     q, k, v = Projecting().heads(inputs())
     seen, real = pairs(backend)
-    call = Call(SimpleNamespace(), q, k, v, shown(seen, convention), {"is_causal": True}, backend=backend)
+    call = Call(
+        SimpleNamespace(),
+        q,
+        k,
+        v,
+        shown(seen, convention),
+        {"is_causal": True},
+        backend=backend,
+    )
     check(call, seen, real)
 
 
@@ -216,20 +266,28 @@ def test_a_bias_hides_a_pair_whose_weight_is_0(dtype):
     rows, sums = statistics(call, None)
     assert torch.equal(rows["keys"], (weights > 0).sum(-1).to(rows["keys"]))
     smallest = torch.where(weights > 0, weights, torch.inf).amin(-1)
-    torch.testing.assert_close(rows["row_min"], smallest, rtol=0.2, atol=0)  # of the last digits there are
+    torch.testing.assert_close(
+        rows["row_min"], smallest, rtol=0.2, atol=0
+    )  # of the last digits there are
     assert (rows["row_min"] > 0).all() and sums["row_variance"].isfinite().all()
 
 
 def test_a_bias_that_hides_nothing_is_left_as_it_is():
     q, k, v = Projecting().heads(inputs())
-    bias = torch.randn(1, HEADS, LENGTH, LENGTH, generator=torch.Generator().manual_seed(6))
-    call = Call(SimpleNamespace(), q, k, v, None, {"position_bias": bias, "is_causal": False})
+    bias = torch.randn(
+        1, HEADS, LENGTH, LENGTH, generator=torch.Generator().manual_seed(6)
+    )
+    call = Call(
+        SimpleNamespace(), q, k, v, None, {"position_bias": bias, "is_causal": False}
+    )
     assert call.masking.keys is None and call.masking.bias is bias
 
 
 def test_masks_of_integers_say_what_is_seen():
     seen, _ = pairs("")
-    read = Masking.read(SimpleNamespace(), torch.zeros(2, HEADS, LENGTH, DIM), seen.long(), {})
+    read = Masking.read(
+        SimpleNamespace(), torch.zeros(2, HEADS, LENGTH, DIM), seen.long(), {}
+    )
     assert torch.equal(read.keys, seen)
 
 
@@ -238,38 +296,77 @@ def test_a_missing_mask_means_what_its_backend_makes_of_it():
     and is causal if that does not say.
     """
     query, causal = torch.zeros(2, HEADS, LENGTH, DIM), SimpleNamespace(is_causal=True)
-    read = {b: Masking.read(causal, query, None, {}, backend=b).causal for b in ("eager", "flex_attention", "sdpa")}
+    read = {
+        b: Masking.read(causal, query, None, {}, backend=b).causal
+        for b in ("eager", "flex_attention", "sdpa")
+    }
     assert read == {"eager": False, "flex_attention": False, "sdpa": True}
-    silent = {b: Masking.read(SimpleNamespace(), query, None, {}, backend=b).causal for b in ("sdpa", "of one's own")}
+    silent = {
+        b: Masking.read(SimpleNamespace(), query, None, {}, backend=b).causal
+        for b in ("sdpa", "of one's own")
+    }
     assert silent == {"sdpa": True, "of one's own": False}
 
 
 # ---- FlashAttention under transformers' own masks, by a stub of its kernels
 
 
-def attended(query, key, value, *, causal, window_size=(-1, -1), softmax_scale=None, softcap=0.0, s_aux=None):
+def attended(
+    query,
+    key,
+    value,
+    *,
+    causal,
+    window_size=(-1, -1),
+    softmax_scale=None,
+    softcap=0.0,
+    s_aux=None,
+):
     """A sequence [token, head, dim] as FlashAttention defines it: inclusive windows, last query at the last key."""
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))
     k, v = (x.repeat_interleave(len(q) // len(k), 0) for x in (k, v))
-    scores = q @ k.mT * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    scores = (
+        q @ k.mT * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    )
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    ahead = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
+    ahead = (
+        torch.arange(k.shape[1])
+        - torch.arange(q.shape[1])[:, None]
+        - (k.shape[1] - q.shape[1])
+    )
     hidden = (ahead > 0) if causal else torch.zeros_like(ahead, dtype=torch.bool)
     for edge, beyond in ((window_size[0], -ahead), (window_size[1], ahead)):
         hidden |= (beyond > edge) if edge >= 0 else False
     scores = scores.masked_fill(hidden, -torch.inf)
     if s_aux is not None:
-        scores = torch.cat((scores, s_aux.to(scores).view(-1, 1, 1).expand(*scores.shape[:2], 1)), -1)
+        scores = torch.cat(
+            (scores, s_aux.to(scores).view(-1, 1, 1).expand(*scores.shape[:2], 1)), -1
+        )
     return (scores.softmax(-1)[..., : k.shape[1]] @ v).transpose(0, 1)
 
 
 def flash_attn_func(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, s_aux=None
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    s_aux=None,
 ):
     """Sequences of one length [sequence, token, head, dim]."""
     assert dropout_p == 0
-    how = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale, "softcap": softcap}
-    return torch.stack([attended(*each, **how, s_aux=s_aux) for each in zip(q, k, v, strict=True)])
+    how = {
+        "causal": causal,
+        "window_size": window_size,
+        "softmax_scale": softmax_scale,
+        "softcap": softcap,
+    }
+    return torch.stack(
+        [attended(*each, **how, s_aux=s_aux) for each in zip(q, k, v, strict=True)]
+    )
 
 
 def flash_attn_varlen_func(
@@ -289,10 +386,18 @@ def flash_attn_varlen_func(
 ):
     """Sequences of any lengths, one after another [token, head, dim]."""
     assert dropout_p == 0 and max_seqlen_q <= len(q) and max_seqlen_k <= len(k)
-    how = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale, "softcap": softcap}
+    how = {
+        "causal": causal,
+        "window_size": window_size,
+        "softmax_scale": softmax_scale,
+        "softcap": softcap,
+    }
     parts = []
     for i in range(len(cu_seqlens_q) - 1):
-        of_q, of_k = (slice(int(ends[i]), int(ends[i + 1])) for ends in (cu_seqlens_q, cu_seqlens_k))
+        of_q, of_k = (
+            slice(int(ends[i]), int(ends[i + 1]))
+            for ends in (cu_seqlens_q, cu_seqlens_k)
+        )
         parts.append(attended(q[of_q], k[of_k], v[of_k], **how, s_aux=s_aux))
     return torch.cat(parts)
 
@@ -318,8 +423,14 @@ def stub(monkeypatch):
 @contextmanager
 def on_backend(model, name):
     """The model as if loaded with another backend."""
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
-    before = {key: config._attn_implementation_internal for key, config in configs.items()}
+    configs = {
+        id(m.config): m.config
+        for m in model.modules()
+        if isinstance(m, PreTrainedModel)
+    }
+    before = {
+        key: config._attn_implementation_internal for key, config in configs.items()
+    }
     for config in configs.values():
         config._attn_implementation_internal = name
     try:
@@ -344,19 +455,25 @@ FAMILIES = {
     "mistral": ("MistralConfig", GROUPED | {"sliding_window": 4}),
     "qwen2": (
         "Qwen2Config",
-        GROUPED | {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1},
+        GROUPED
+        | {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1},
     ),
-    "gemma2": ("Gemma2Config", GROUPED | {"sliding_window": 4, "attn_logit_softcapping": 3.0}),
+    "gemma2": (
+        "Gemma2Config",
+        GROUPED | {"sliding_window": 4, "attn_logit_softcapping": 3.0},
+    ),
     "gemma3": (
         "Gemma3TextConfig",
-        GROUPED | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+        GROUPED
+        | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     ),
     "modernbert": tiny.ARCHITECTURES["modernbert"],
     "bert": tiny.ARCHITECTURES["bert"],
     "gpt2": tiny.ARCHITECTURES["gpt2"],
     "gpt_oss": (
         "GptOssConfig",
-        GROUPED | {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+        GROUPED
+        | {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
 }
 """Families with windows in some layers or all, with none, a cap, sinks: what FlashAttention is told in its own ways."""
@@ -365,14 +482,18 @@ FAMILIES = {
 def family(name, dtype=torch.float64):
     config, sizes = FAMILIES[name]
     torch.manual_seed(0)
-    model = transformers.AutoModel.from_config(getattr(transformers, config)(**sizes), attn_implementation="eager")
+    model = transformers.AutoModel.from_config(
+        getattr(transformers, config)(**sizes), attn_implementation="eager"
+    )
     for parameter in model.parameters():
         parameter.data.add_(0.2 * torch.randn_like(parameter))
     return model.to(dtype).eval()
 
 
 def batch(side):
-    real = torch.from_numpy(real_tokens((12, 7, 1) if side != "none" else (12,) * 3, side))
+    real = torch.from_numpy(
+        real_tokens((12, 7, 1) if side != "none" else (12,) * 3, side)
+    )
     ids = torch.randint(3, 90, real.shape, generator=torch.Generator().manual_seed(1))
     given = {"input_ids": torch.where(real, ids, 0)}
     return given | ({} if side == "none" else {"attention_mask": real.long()}), real
@@ -398,10 +519,16 @@ def compare_maps(rows, weights, real):
     sink = (1 - weights.sum(-1)).clamp(min=0)
     entropy = torch.special.entr(weights).sum(-1) + torch.special.entr(sink)
     positive = torch.where(weights > 0, weights, torch.inf)
-    wanted = {"entropy": entropy, "row_max": weights.amax(-1), "row_min": positive.amin(-1)}
+    wanted = {
+        "entropy": entropy,
+        "row_max": weights.amax(-1),
+        "row_min": positive.amin(-1),
+    }
     wanted["keys"] = (weights > 0).sum(-1).double()
     for name, value in wanted.items():
-        torch.testing.assert_close(rows[name][seen].double(), value[seen], rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            rows[name][seen].double(), value[seen], rtol=1e-5, atol=1e-5, msg=name
+        )
 
 
 @pytest.mark.usefixtures("stub")
@@ -409,7 +536,9 @@ def compare_maps(rows, weights, real):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_windows_and_padding_of_flash_attention(name, side):
     """Windows are in no mask there: entropies were those of full attention; a padded batch was an error."""
-    model = family(name, torch.float32 if name == "gpt_oss" else torch.float64)  # experts know no float64
+    model = family(
+        name, torch.float32 if name == "gpt_oss" else torch.float64
+    )  # experts know no float64
     layers, maps, real = seen_on(model, "flash_attention_2", side)
     assert len(layers) == len(maps)
     for rows, weights in zip(layers, maps, strict=True):
@@ -420,7 +549,9 @@ def test_windows_and_padding_of_flash_attention(name, side):
 def test_sequences_packed_into_one_do_not_see_each_other():
     model = family("mistral")
     lengths = (7, 5)
-    ids = torch.randint(3, 90, (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        3, 90, (1, sum(lengths)), generator=torch.Generator().manual_seed(1)
+    )
     position = torch.cat([torch.arange(n) for n in lengths])[None]
     with torch.no_grad(), on_backend(model, "flash_attention_2"):
         with capture(model, ("attention",)) as packed:
@@ -430,7 +561,9 @@ def test_sequences_packed_into_one_do_not_see_each_other():
                 model(input_ids=ids[:, start : start + n])
             for name in ("entropy", "keys", "row_max"):
                 part = packed["decoder.2.attention"][name][..., start : start + n]
-                torch.testing.assert_close(part, alone["decoder.2.attention"][name], rtol=1e-9, atol=1e-9)
+                torch.testing.assert_close(
+                    part, alone["decoder.2.attention"][name], rtol=1e-9, atol=1e-9
+                )
 
 
 def test_ends_of_packed_sequences_say_so_too():
@@ -447,8 +580,17 @@ def test_ends_of_packed_sequences_say_so_too():
 
 
 def test_ends_of_sequences_in_several_rows_go_on_from_row_to_row():
-    query, settings = torch.zeros(2, HEADS, 4, DIM), {"cu_seq_lens_k": torch.tensor([0, 1, 4, 6, 8])}
-    read = Masking.read(SimpleNamespace(is_causal=False), query, None, settings, backend="flash_attention_2")
+    query, settings = (
+        torch.zeros(2, HEADS, 4, DIM),
+        {"cu_seq_lens_k": torch.tensor([0, 1, 4, 6, 8])},
+    )
+    read = Masking.read(
+        SimpleNamespace(is_causal=False),
+        query,
+        None,
+        settings,
+        backend="flash_attention_2",
+    )
     for row, lengths in enumerate([(1, 3), (2, 2)]):
         expected = torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool()
         assert torch.equal(read.keys[row, 0], expected)
@@ -460,7 +602,9 @@ def test_fewer_queries_than_keys_stand_at_the_end_in_flash_attention():
     read = partial(Masking.read, module, query, backend="flash_attention_2", keys=5)
     ahead = torch.arange(5) - (torch.arange(3)[:, None] + 2)
     assert torch.equal(read(None, {}).keys[0, 0], ahead <= 0)
-    assert torch.equal(read(None, {"sliding_window": 2}).keys[0, 0], (ahead <= 0) & (ahead > -2))
+    assert torch.equal(
+        read(None, {"sliding_window": 2}).keys[0, 0], (ahead <= 0) & (ahead > -2)
+    )
     short = torch.ones(1, 4, dtype=torch.bool)  # a cache with room for more
     assert not read(short, {}).keys[..., 4].any()
 
@@ -489,7 +633,9 @@ def flexible(monkeypatch):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.usefixtures("flexible")
 @pytest.mark.parametrize("side", ["none", "right", "left"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3", "modernbert", "bert"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "gemma2", "gemma3", "modernbert", "bert"]
+)
 def test_masks_of_flex_attention(name, side):
     model = family(name, torch.float32)
     layers, maps, real = seen_on(model, "flex_attention", side)

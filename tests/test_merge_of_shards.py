@@ -25,8 +25,14 @@ class Added:
 def added_up(monkeypatch, shards, total=7, division=3):
     """The batches of shards, each an iterable of them, of a plan of `total` batches in `division` shards."""
     monkeypatch.setattr(merge, "Measurement", Added)
-    parts = [SimpleNamespace(sums_path=tuple(shard), folder=f"run-{i}") for i, shard in enumerate(shards)]
-    manifest = {"settings": {"settings": {}, "shard": [0, division]}, "corpus": {"n_batches": total}}
+    parts = [
+        SimpleNamespace(sums_path=tuple(shard), folder=f"run-{i}")
+        for i, shard in enumerate(shards)
+    ]
+    manifest = {
+        "settings": {"settings": {}, "shard": [0, division]},
+        "corpus": {"n_batches": total},
+    }
     return merge._add_shards(parts, "plan", [manifest]).batches
 
 
@@ -37,7 +43,9 @@ def test_all_shards_are_the_whole(monkeypatch):
 @pytest.mark.parametrize("lacking", [0, 1, 2])
 def test_a_shard_that_lacks_is_named(lacking, monkeypatch):
     shards = [range(i, 7, 3) for i in range(3) if i != lacking]
-    with pytest.raises(MeasureError, match=rf"missing: {lacking + 1}/3\b.*--shard {lacking + 1}/3"):
+    with pytest.raises(
+        MeasureError, match=rf"missing: {lacking + 1}/3\b.*--shard {lacking + 1}/3"
+    ):
         added_up(monkeypatch, shards)
 
 

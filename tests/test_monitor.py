@@ -10,7 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
@@ -19,12 +25,19 @@ from anisoscope.monitor.monitor import Monitor, _unwrap_body
 from anisoscope.monitor.scalars import summarise_layers
 from anisoscope.store import as_records, select
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 
 
 def model_of(seed=0, **changes):
     torch.manual_seed(seed)
-    return BertForMaskedLM(BertConfig(vocab_size=50, max_position_embeddings=16, **SIZES, **changes))
+    return BertForMaskedLM(
+        BertConfig(vocab_size=50, max_position_embeddings=16, **SIZES, **changes)
+    )
 
 
 def probe(n=3):
@@ -52,7 +65,11 @@ def plain_loop(watch, steps=8):
         optimizer.zero_grad()
         losses.append(loss.item())
         states.append([module.training for module in model.modules()])
-    rest = (torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())
+    rest = (
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+    )
     return model.state_dict(), losses, states, rest
 
 
@@ -64,10 +81,19 @@ def same(one, other):
 def test_a_training_is_bit_for_bit_the_same_with_and_without():
     monitor = Monitor(probe(), every=2)
     seen = []
-    same(plain_loop(None), plain_loop(lambda model, step: seen.append(monitor(model, step))))
-    assert [values is not None for values in seen] == [True, True, False, True] + [False, True] * 2
+    same(
+        plain_loop(None),
+        plain_loop(lambda model, step: seen.append(monitor(model, step))),
+    )
+    assert [values is not None for values in seen] == [True, True, False, True] + [
+        False,
+        True,
+    ] * 2
     with pytest.raises(AssertionError):  # the comparison can fail
-        same(plain_loop(None), plain_loop(lambda model, _step: model(input_ids=probe()[0]["input_ids"])))
+        same(
+            plain_loop(None),
+            plain_loop(lambda model, _step: model(input_ids=probe()[0]["input_ids"])),
+        )
 
 
 def test_hooks_are_there_during_a_look_only():
@@ -91,35 +117,74 @@ def test_it_logs_what_measure_says(tmp_path):
     model, monitor = model_of().train(), Monitor(probe(), output=tmp_path)
     values = monitor(model, 4)
     assert model.training
-    given = {"metrics": monitor.settings.metrics, "tokens": "all", "groups": 8, "sample": 0}
+    given = {
+        "metrics": monitor.settings.metrics,
+        "tokens": "all",
+        "groups": 8,
+        "sample": 0,
+    }
     expected = anisoscope.measure(model.bert, probe(), **given).records
     of = select(expected, token_policy="all", component=None)
     a = select(of, metric="mean_cosine", site="hidden", layer=2)["value"].item()
     assert abs(values["anisoscope/encoder.2/A"] - a) <= 1e-12
-    cosines = select(expected, metric="query_key.cosine", site="query.raw", layer=1, component=None)["value"]
+    cosines = select(
+        expected, metric="query_key.cosine", site="query.raw", layer=1, component=None
+    )["value"]
     assert len(cosines) == 2
-    assert abs(values["anisoscope/encoder.1/cosine_query_key"] - cosines.abs().mean()) <= 1e-12
-    entropy = select(expected, metric="attention.entropy", layer=2, component=None)["value"]
+    assert (
+        abs(values["anisoscope/encoder.1/cosine_query_key"] - cosines.abs().mean())
+        <= 1e-12
+    )
+    entropy = select(expected, metric="attention.entropy", layer=2, component=None)[
+        "value"
+    ]
     assert abs(values["anisoscope/encoder.2/entropy"] - entropy.mean()) <= 1e-12
     for name, rows in (("cosine_query_key", cosines.abs()), ("entropy", None)):
         of_layer = (
-            rows if rows is not None else select(expected, metric="attention.entropy", layer=1, component=None)["value"]
+            rows
+            if rows is not None
+            else select(expected, metric="attention.entropy", layer=1, component=None)[
+                "value"
+            ]
         )
         assert abs(values[f"anisoscope/encoder.1/{name}_max"] - of_layer.max()) <= 1e-12
-        assert values[f"anisoscope/encoder.1/{name}_max"] > values[f"anisoscope/encoder.1/{name}"]
-    for layer in (0, 1, 2):  # queries, keys and values of a layer have a drift of their own
+        assert (
+            values[f"anisoscope/encoder.1/{name}_max"]
+            > values[f"anisoscope/encoder.1/{name}"]
+        )
+    for layer in (
+        0,
+        1,
+        2,
+    ):  # queries, keys and values of a layer have a drift of their own
         drift = select(of, metric="drift", site="hidden", layer=layer)["value"].item()
         assert abs(values[f"anisoscope/encoder.{layer}/drift"] - drift) <= 1e-12
     names = {name.rpartition("/")[2] for name in values}
-    sinks = select(expected, metric="attention.first_mass", layer=1, component=None)["value"]
+    sinks = select(expected, metric="attention.first_mass", layer=1, component=None)[
+        "value"
+    ]
     assert abs(values["anisoscope/encoder.1/first_mass_max"] - sinks.max()) <= 1e-12
-    of_heads = {"cosine_query_key", "entropy", "entropy_normalised", "first_mass", "sink_rate"}
+    of_heads = {
+        "cosine_query_key",
+        "entropy",
+        "entropy_normalised",
+        "first_mass",
+        "sink_rate",
+    }
     of_heads |= {f"{name}_max" for name in of_heads}
-    largest = select(expected, metric="logits.largest", layer=2, component=None)["value"]
-    assert values["anisoscope/encoder.2/logit_max"] == pytest.approx(largest.max(), abs=1e-12)
+    largest = select(expected, metric="logits.largest", layer=2, component=None)[
+        "value"
+    ]
+    assert values["anisoscope/encoder.2/logit_max"] == pytest.approx(
+        largest.max(), abs=1e-12
+    )
     rates = select(expected, metric="sinks.rate", layer=1, component=".3")["value"]
-    assert values["anisoscope/encoder.1/sink_rate"] == pytest.approx(rates.mean(), abs=1e-12)
-    assert values["anisoscope/encoder.1/sink_rate_max"] == pytest.approx(rates.max(), abs=1e-12)
+    assert values["anisoscope/encoder.1/sink_rate"] == pytest.approx(
+        rates.mean(), abs=1e-12
+    )
+    assert values["anisoscope/encoder.1/sink_rate_max"] == pytest.approx(
+        rates.max(), abs=1e-12
+    )
     for name, metric, component in (
         ("activation_max", "massive.largest", "1"),
         ("activation_over_median", "massive.over_median", None),
@@ -127,17 +192,29 @@ def test_it_logs_what_measure_says(tmp_path):
         (row,) = select(expected, metric=metric, layer=2, component=component)["value"]
         assert values[f"anisoscope/encoder.2/{name}"] == pytest.approx(row, rel=1e-9)
     of_layers = {"A", "drift", "activation_max", "activation_over_median"}
-    assert names == of_layers | of_heads | {"logit_max"} and len(values) == 3 * 4 + 2 * 11
+    assert (
+        names == of_layers | of_heads | {"logit_max"} and len(values) == 3 * 4 + 2 * 11
+    )
     monitor(model, 8)
     kept = monitor.records
-    assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
-    np.testing.assert_allclose(select(kept, step=4)["value"], expected["value"], rtol=0, atol=1e-12)
+    assert (
+        kept["step"].unique().tolist() == [4, 8]
+        and (tmp_path / "monitor.json").exists()
+    )
+    np.testing.assert_allclose(
+        select(kept, step=4)["value"], expected["value"], rtol=0, atol=1e-12
+    )
 
 
 def test_further_metrics_are_measured_at_every_look():
-    model, monitor = model_of(), Monitor(probe()).also("matrix_entropy", "kurtosis", "drift")
+    model, monitor = (
+        model_of(),
+        Monitor(probe()).also("matrix_entropy", "kurtosis", "drift"),
+    )
     values = monitor.look(model, 0)
-    expected = anisoscope.measure(model.bert, probe(), metrics=("matrix_entropy", "kurtosis"), tokens="all").records
+    expected = anisoscope.measure(
+        model.bert, probe(), metrics=("matrix_entropy", "kurtosis"), tokens="all"
+    ).records
     for metric in ("matrix_entropy", "kurtosis"):
         (row,) = select(expected, metric=metric, layer=2, component=None)["value"]
         assert values[f"anisoscope/encoder.2/{metric}"] == pytest.approx(row, rel=1e-9)
@@ -147,8 +224,23 @@ def test_further_metrics_are_measured_at_every_look():
 
 
 def test_steps_that_are_due():
-    assert [s for s in range(1100) if Monitor(probe()).is_due(s)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1000]
-    assert [s for s in range(30) if Monitor(probe(), every=10, early=False).is_due(s)] == [0, 10, 20]
+    assert [s for s in range(1100) if Monitor(probe()).is_due(s)] == [
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        500,
+        1000,
+    ]
+    assert [
+        s for s in range(30) if Monitor(probe(), every=10, early=False).is_due(s)
+    ] == [0, 10, 20]
     monitor, model = Monitor(probe(), every=1), model_of()
     assert monitor(model, 3) is not None and monitor(model, 3) is None
 
@@ -184,7 +276,9 @@ def trained(folder, callbacks, report_to=()):
     )  # fmt: skip
     tracker = Tracker()
     rows = [{"input_ids": x, "labels": x} for x in ids]
-    trainer = Trainer(model_of(), arguments, train_dataset=rows, callbacks=[*callbacks, tracker])
+    trainer = Trainer(
+        model_of(), arguments, train_dataset=rows, callbacks=[*callbacks, tracker]
+    )
     trainer.train()
     return trainer.model.state_dict(), tracker.told, trainer.state.log_history
 
@@ -195,11 +289,24 @@ def test_a_trainer_reports_it_and_trains_the_same(tmp_path, capsys):
     monitor = Monitor(probe(), every=3, output=tmp_path / "monitor")
     watched, told, history = trained(tmp_path / "watched", [TrainerMonitor(monitor)])
     assert all(torch.equal(value, watched[name]) for name, value in plain.items())
-    assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [0, 1, 2, 3, 6]
-    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy_max" in entry] == [0, 1, 2, 3, 6]
+    assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [
+        0,
+        1,
+        2,
+        3,
+        6,
+    ]
+    assert [
+        entry["step"]
+        for entry in history
+        if "anisoscope/encoder.2/entropy_max" in entry
+    ] == [0, 1, 2, 3, 6]
     assert monitor.records["step"].unique().tolist() == [0, 1, 2, 3, 6]
     assert "anisoscope" not in capsys.readouterr().out and "'loss'" in printed
-    losses = [[(step, logs["loss"]) for step, logs in each if "loss" in logs] for each in (told_plain, told)]
+    losses = [
+        [(step, logs["loss"]) for step, logs in each if "loss" in logs]
+        for each in (told_plain, told)
+    ]
     assert losses[0] == losses[1] and [step for step, _ in losses[1]] == [2, 4, 6], (
         "the trainer's own logs are all there"
     )
@@ -210,20 +317,34 @@ def test_a_callback_that_is_added_later_finds_its_trainer_among_several(tmp_path
     for name in ("one", "other"):
         added = TrainerMonitor(Monitor(probe(), early=False, every=6))
         tracker = Tracker()
-        arguments = TrainingArguments(str(tmp_path / name), max_steps=6, report_to=[], use_cpu=True, save_strategy="no")
+        arguments = TrainingArguments(
+            str(tmp_path / name),
+            max_steps=6,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
+        )
         rows = [{"input_ids": x, "labels": x} for x in probe()[0]["input_ids"]]
-        trainer = Trainer(model_of(), arguments, train_dataset=rows, callbacks=[tracker])
+        trainer = Trainer(
+            model_of(), arguments, train_dataset=rows, callbacks=[tracker]
+        )
         trainer.add_callback(added)
         trainer.train()
-        told[name] = [step for step, logs in tracker.told if "anisoscope/encoder.1/A" in logs]
+        told[name] = [
+            step for step, logs in tracker.told if "anisoscope/encoder.1/A" in logs
+        ]
     assert told == {"one": [0, 6], "other": [0, 6]}
 
 
 def test_tensorboard_has_every_look(tmp_path, monkeypatch):
     """As TensorBoard reads its files back; the values are those of the monitor's own records."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    _, told, _ = trained(tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["tensorboard"])
+    _, told, _ = trained(
+        tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["tensorboard"]
+    )
     found = {}
     for path in (tmp_path / "board").rglob("events*"):
         events = accumulator.EventAccumulator(str(path))
@@ -235,7 +356,9 @@ def test_tensorboard_has_every_look(tmp_path, monkeypatch):
     for name in names:
         scalars = found[f"train/{name}"]
         assert [each.step for each in scalars] == [0, 1, 2, 3, 6]
-        assert [each.value for each in scalars] == pytest.approx([logged[each.step][name] for each in scalars])
+        assert [each.value for each in scalars] == pytest.approx(
+            [logged[each.step][name] for each in scalars]
+        )
 
 
 def wandb_records(path):
@@ -244,7 +367,10 @@ def wandb_records(path):
     assert content[:4] == b":W&B"
     while position + 7 <= len(content):
         left = 32768 - position % 32768
-        length, kind = int.from_bytes(content[position + 4 : position + 6], "little"), content[position + 6]
+        length, kind = (
+            int.from_bytes(content[position + 4 : position + 6], "little"),
+            content[position + 6],
+        )
         if left < 7 or kind == 0:  # the rest of a block is empty
             position += left
             continue
@@ -261,13 +387,22 @@ def test_wandb_has_every_look_without_a_network(tmp_path, monkeypatch):
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    _, told, _ = trained(tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["wandb"])
+    _, told, _ = trained(
+        tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["wandb"]
+    )
     wandb.finish()
-    logged = {step: logs["anisoscope/encoder.1/A"] for step, logs in told if "anisoscope/encoder.1/A" in logs}
+    logged = {
+        step: logs["anisoscope/encoder.1/A"]
+        for step, logs in told
+        if "anisoscope/encoder.1/A" in logs
+    }
     (path,) = tmp_path.rglob("*.wandb")
     found = {}
     for record in map(Record.FromString, wandb_records(path)):
-        items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        items = {
+            "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+            for item in record.history.item
+        }
         if "train/anisoscope/encoder.1/A" in items:
             found[items["train/global_step"]] = items["train/anisoscope/encoder.1/A"]
     assert found == pytest.approx(logged) and [*found] == [0, 1, 2, 3, 6]
@@ -282,7 +417,9 @@ PROBES = {
     "a tuple": (IDS, torch.ones_like(IDS)),
     "a list of tensors": [IDS[:2], IDS[2:]],
     "a generator": ({"input_ids": part} for part in (IDS[:2], IDS[2:])),
-    "a loader": torch.utils.data.DataLoader([{"input_ids": ids} for ids in IDS], batch_size=3),
+    "a loader": torch.utils.data.DataLoader(
+        [{"input_ids": ids} for ids in IDS], batch_size=3
+    ),
 }
 
 
@@ -294,11 +431,15 @@ def test_a_probe_is_whatever_measure_takes(kind):
     for step in (0, 1):  # what can be read once only is kept
         looked = monitor.look(model, step)
         assert looked.keys() == expected.keys()
-        assert [looked[name] for name in expected] == pytest.approx(list(expected.values()), abs=1e-6)
+        assert [looked[name] for name in expected] == pytest.approx(
+            list(expected.values()), abs=1e-6
+        )
 
 
 def test_a_loader_that_shuffles_is_the_same_probe_at_every_look_and_draws_no_number():
-    loader = torch.utils.data.DataLoader([{"input_ids": ids} for ids in torch.cat([IDS] * 4)], 4, shuffle=True)
+    loader = torch.utils.data.DataLoader(
+        [{"input_ids": ids} for ids in torch.cat([IDS] * 4)], 4, shuffle=True
+    )
     torch.manual_seed(3)
     monitor = Monitor(loader)
     drawn = torch.rand(2)
@@ -310,11 +451,21 @@ def test_a_loader_that_shuffles_is_the_same_probe_at_every_look_and_draws_no_num
 def test_texts_are_a_probe_with_their_tokenizer(minilm):
     texts = ["The cat sat.", "A dog barked at it.", "A narrow cone."]
     values = Monitor(texts, processor=minilm.processor).look(minilm.model, 0)
-    expected = anisoscope.measure(minilm, texts, metrics=("mean_cosine",), tokens="all").records
-    a = select(expected, metric="mean_cosine", site="hidden", layer=3, component=None)["value"].item()
+    expected = anisoscope.measure(
+        minilm, texts, metrics=("mean_cosine",), tokens="all"
+    ).records
+    a = select(expected, metric="mean_cosine", site="hidden", layer=3, component=None)[
+        "value"
+    ].item()
     assert values["anisoscope/encoder.3/A"] == pytest.approx(a, abs=1e-12)
     windows = Monitor("builtin:python-docs", processor=minilm.processor)
-    assert sum(len(batch.unit) for batch in windows._get_batches(_unwrap_body(minilm.model))) == 64
+    assert (
+        sum(
+            len(batch.unit)
+            for batch in windows._get_batches(_unwrap_body(minilm.model))
+        )
+        == 64
+    )
     for probe_of_texts in (texts, "builtin:python-docs"):
         with pytest.raises(UsageError, match="a tokenizer for a probe of texts"):
             Monitor(probe_of_texts)
@@ -323,14 +474,18 @@ def test_texts_are_a_probe_with_their_tokenizer(minilm):
 def test_a_call_of_one_s_own_and_units_of_the_probe():
     model = model_of().eval()
     units = torch.tensor([0, 0, 1, 1])
-    own = Monitor({"x": IDS, "unit": units}, forward=lambda net, given: net(input_ids=given["x"]))
+    own = Monitor(
+        {"x": IDS, "unit": units}, forward=lambda net, given: net(input_ids=given["x"])
+    )
     assert own.look(model, 0) == Monitor({"input_ids": IDS}).look(model, 0)
     (batch,) = own._get_batches(_unwrap_body(model))
     assert batch.unit.tolist() == [0, 0, 1, 1]
 
 
 def test_a_corpus_is_a_probe(minilm):
-    monitor = Monitor.on_corpus("builtin:python-docs", minilm.model, minilm.processor, sequences=3, limit=2)
+    monitor = Monitor.on_corpus(
+        "builtin:python-docs", minilm.model, minilm.processor, sequences=3, limit=2
+    )
     assert sum(len(batch.unit) for batch in monitor.probe) == 3
 
 
@@ -339,7 +494,9 @@ def test_lightning_s_loggers_are_given_each_look(monkeypatch):
     stand_in = SimpleNamespace(Callback=object)
     monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=stand_in))
     monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
-    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "anisoscope.integrations.lightning_callback", raising=False
+    )
     from anisoscope.integrations.lightning_callback import LightningMonitor
 
     model, looked, logged = model_of(), [], []
@@ -349,11 +506,16 @@ def test_lightning_s_loggers_are_given_each_look(monkeypatch):
         looked.append((network, step))
         return {"A": 0.5} if step == 2 else {}
 
-    loggers = [SimpleNamespace(log_metrics=lambda values, step: logged.append((values, step))) for _ in range(2)]
+    loggers = [
+        SimpleNamespace(log_metrics=lambda values, step: logged.append((values, step)))
+        for _ in range(2)
+    ]
     for chosen in (None, lambda each: each["head"]):
         watch = LightningMonitor(monitor, chosen)
         watch.on_train_start(SimpleNamespace(global_step=1, loggers=loggers), module)
-        watch.on_train_batch_end(SimpleNamespace(global_step=2, loggers=loggers), module, None, None, 0)
+        watch.on_train_batch_end(
+            SimpleNamespace(global_step=2, loggers=loggers), module, None, None, 0
+        )
     assert looked == [(model, 1), (model, 2), (module["head"], 1), (module["head"], 2)]
     assert logged == [({"A": 0.5}, 2)] * 4
     monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
@@ -410,13 +572,17 @@ def test_lightning_is_told_at_every_look_and_at_no_other_step(monkeypatch):
     stand_in.Callback = object
     monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
     monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
-    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "anisoscope.integrations.lightning_callback", raising=False
+    )
     from anisoscope.integrations.lightning_callback import LightningMonitor
 
     seen, told = [], []
     inner, plain = model_of(), torch.nn.Linear(2, 2)
     module = torch.nn.ModuleDict({"plain": plain, "network": inner})
-    loggers = [SimpleNamespace(log_metrics=lambda values, step: told.append((values, step)))] * 2
+    loggers = [
+        SimpleNamespace(log_metrics=lambda values, step: told.append((values, step)))
+    ] * 2
 
     def monitor(model, step):
         seen.append((model, step))
@@ -427,24 +593,40 @@ def test_lightning_is_told_at_every_look_and_at_no_other_step(monkeypatch):
         watch = LightningMonitor(monitor, chosen)
         watch.on_train_start(SimpleNamespace(global_step=0, loggers=loggers), module)
         for step in (1, 2):
-            watch.on_train_batch_end(SimpleNamespace(global_step=step, loggers=loggers), module, None, None, step)
-        assert [(model is expected, step) for model, step in seen] == [(True, 0), (True, 1), (True, 2)]
+            watch.on_train_batch_end(
+                SimpleNamespace(global_step=step, loggers=loggers),
+                module,
+                None,
+                None,
+                step,
+            )
+        assert [(model is expected, step) for model, step in seen] == [
+            (True, 0),
+            (True, 1),
+            (True, 2),
+        ]
         assert told == [({"A": 0.5}, 2)] * 2
     monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
-    assert LightningMonitor(monitor).model(plain) is plain, "without a transformers model it is the module itself"
+    assert LightningMonitor(monitor).model(plain) is plain, (
+        "without a transformers model it is the module itself"
+    )
 
 
 def test_without_a_trainer_the_state_keeps_it():
     state = SimpleNamespace(global_step=3, log_history=[])
     alone = TrainerMonitor(lambda _model, step: {"A": 0.5} if step == 3 else None)
     alone.on_step_end(None, state, None, model=None)
-    alone.on_train_begin(None, SimpleNamespace(global_step=4, log_history=None), None, model=None)
+    alone.on_train_begin(
+        None, SimpleNamespace(global_step=4, log_history=None), None, model=None
+    )
     assert state.log_history == [{"A": 0.5, "step": 3}]
 
 
 def test_what_a_monitor_is_asked_reaches_its_look_and_what_it_keeps(tmp_path):
     """Blocks, prefix, output and how often: each could be read and forgotten."""
-    monitor = Monitor(probe(), every=7, output=tmp_path, blocks=("encoder.layer",), prefix="mine")
+    monitor = Monitor(
+        probe(), every=7, output=tmp_path, blocks=("encoder.layer",), prefix="mine"
+    )
     assert monitor.settings.blocks == ("encoder.layer",)
     monitor = Monitor(probe(2), every=7, output=tmp_path, prefix="mine")
     assert {name.partition("/")[0] for name in monitor(model_of(), 7)} == {"mine"}
@@ -452,7 +634,9 @@ def test_what_a_monitor_is_asked_reaches_its_look_and_what_it_keeps(tmp_path):
     assert (described["every"], described["batches"]) == (7, 2)
     for step in (70, 14):
         monitor(model_of(), step)
-    assert monitor.records["step"].unique().tolist() == [7, 14, 70], "by number, not by name"
+    assert monitor.records["step"].unique().tolist() == [7, 14, 70], (
+        "by number, not by name"
+    )
 
 
 @pytest.mark.parametrize("given", [{"sequences": 5}, {"sequences": 5, "limit": 9}, {}])
@@ -470,7 +654,11 @@ def test_a_probe_is_read_as_it_is_asked_for(monkeypatch, given):
     assert asked == [
         (
             ("somewhere", "a model", "its tokenizer"),
-            {"modality": "text", "sequences": given.get("sequences", 64), "limit": given.get("limit")},
+            {
+                "modality": "text",
+                "sequences": given.get("sequences", 64),
+                "limit": given.get("limit"),
+            },
         )
     ]
 
@@ -478,7 +666,10 @@ def test_a_probe_is_read_as_it_is_asked_for(monkeypatch, given):
 def test_the_body_is_found_below_every_wrapper():
     """Data parallelism and compilation wrap a model; its head is left out."""
     model = model_of()
-    assert _unwrap_body(model) is model.bert and _unwrap_body(torch.nn.Linear(2, 2)).in_features == 2
+    assert (
+        _unwrap_body(model) is model.bert
+        and _unwrap_body(torch.nn.Linear(2, 2)).in_features == 2
+    )
     for name in ("module", "_orig_mod"):
         wrapped = torch.nn.Module()
         setattr(wrapped, name, model)
@@ -490,10 +681,18 @@ def test_the_body_is_found_below_every_wrapper():
 def test_cross_attention_is_kept_and_not_logged():
     """Two kinds of attention of one layer would be averaged."""
     rows = [
-        {"metric": "attention.entropy", "site": "attention", "kind": kind, "head": head, "value": value}
+        {
+            "metric": "attention.entropy",
+            "site": "attention",
+            "kind": kind,
+            "head": head,
+            "value": value,
+        }
         for kind, value in (("self", 1.0), ("cross", 5.0))
         for head in (0, 1)
     ]
     records = as_records(pd.DataFrame(rows), stack="decoder", layer=1)
     names = ("entropy", "entropy_max")
-    assert summarise_layers(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}
+    assert summarise_layers(records) == {
+        f"anisoscope/decoder.1/{name}": 1.0 for name in names
+    }

@@ -28,7 +28,15 @@ from anisoscope.capture import backends, masking as visible, projections, rows
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.tap import Tap
 from anisoscope.measure import loop as measuring, masks
-from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
+from anisoscope.metrics import (
+    calibrated,
+    drift,
+    group_cosine,
+    mean_cosine,
+    norms,
+    partition,
+    spectrum,
+)
 from anisoscope.reads.rows import add_rows
 from anisoscope.sums import groups as sums, jackknife
 from anisoscope.sums.groups import Sums, Totals, _sum_piece, sum_rows
@@ -52,10 +60,15 @@ def mutant(function, old, new):
     """`function` with `old` replaced by `new` in its source, everywhere it is held."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     source = textwrap.dedent(inspect.getsource(function))
-    assert old in source, f"{function.__qualname__} no longer says {old!r}: name the mutant anew"
+    assert old in source, (
+        f"{function.__qualname__} no longer says {old!r}: name the mutant anew"
+    )
     kept = function.__code__
     function.__code__ = code_named(
-        compile(source.replace(old, new), f"<mutant of {function.__qualname__}>", "exec"), function.__name__
+        compile(
+            source.replace(old, new), f"<mutant of {function.__qualname__}>", "exec"
+        ),
+        function.__name__,
     )
     try:
         yield
@@ -84,11 +97,20 @@ def simply(check, *arguments, **named):
     return lambda tmp_path: check(*arguments, **named)  # noqa: ARG005
 
 
-hidden, rows_of, projected = test_capture.check_hidden, test_capture.check_rows, test_capture.check_projections
+hidden, rows_of, projected = (
+    test_capture.check_hidden,
+    test_capture.check_rows,
+    test_capture.check_projections,
+)
 read = visible.Masking.read
 
 MUTANTS = {
-    "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),
+    "diagonal included": (
+        mean_cosine.compute,
+        "dot(unit, unit) - n",
+        "dot(unit, unit)",
+        reference("mean_cosine"),
+    ),
     "n² pairs": (mean_cosine.compute, "n * (n - 1)", "n * n", reference("mean_cosine")),
     "pairs inside groups kept": (
         mean_cosine._compute_between,
@@ -109,7 +131,12 @@ MUTANTS = {
         reference("intra_sequence"),
     ),
     "biased variance": (norms.compute, "n - 1)", "n)", reference("norms")),
-    "sum for mean": (drift.compute, 'ratio(length, totals["n"])', "length", reference("drift")),
+    "sum for mean": (
+        drift.compute,
+        'ratio(length, totals["n"])',
+        "length",
+        reference("drift"),
+    ),
     "not centred": (
         spectrum._decompose_once,
         "diagonal[0] -= length**2",
@@ -128,10 +155,30 @@ MUTANTS = {
         "rows @ eigenvectors.T",
         reference("partition"),
     ),
-    "one sign": (partition.sum_partition, "np.negative(projected, out=projected)", "projected", reference("partition")),
-    "sample not centred": (calibrated.sum_sample, "vectors - mean", "vectors", reference("calibrated")),
-    "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
-    "bf16 norms": (_sum_piece, "norm.double()", "norm.bfloat16().double()", reference("norms")),
+    "one sign": (
+        partition.sum_partition,
+        "np.negative(projected, out=projected)",
+        "projected",
+        reference("partition"),
+    ),
+    "sample not centred": (
+        calibrated.sum_sample,
+        "vectors - mean",
+        "vectors",
+        reference("calibrated"),
+    ),
+    "bf16 accumulation": (
+        Sums.add,
+        "value.double()",
+        "value.bfloat16().double()",
+        reference("mean_cosine"),
+    ),
+    "bf16 norms": (
+        _sum_piece,
+        "norm.double()",
+        "norm.bfloat16().double()",
+        reference("norms"),
+    ),
     "mask forgotten in sums": (
         _sum_piece,
         "masks = masks.to(x.dtype)",
@@ -154,7 +201,10 @@ MUTANTS = {
         sum_rows,
         "real & sound",
         "real",
-        simply(test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out, float("nan")),
+        simply(
+            test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out,
+            float("nan"),
+        ),
     ),
     "group left out twice": (
         Totals.over,
@@ -192,7 +242,12 @@ MUTANTS = {
         "return cls(None, False, bias)",
         captured(rows_of, "gpt2", "none"),
     ),
-    "position bias forgotten": (read, 'settings.get("position_bias")', "None", captured(rows_of, "t5", "right")),
+    "position bias forgotten": (
+        read,
+        'settings.get("position_bias")',
+        "None",
+        captured(rows_of, "t5", "right"),
+    ),
     "scale forgotten": (
         visible.Call.scale.fget,
         "self.query.shape[-1] ** -0.5 if scale is None else scale",
@@ -257,13 +312,17 @@ MUTANTS = {
         rows._Walk.result,
         "keys + 1",
         "keys",
-        simply(test_no_silent_wrong_number.test_6_uniform_rows_with_a_sink_have_normalised_entropy_1),
+        simply(
+            test_no_silent_wrong_number.test_6_uniform_rows_with_a_sink_have_normalised_entropy_1
+        ),
     ),
     "gate taken for heads": (
         projections.Source._compute_raw,
         "2 * dim if is_gated else dim",
         "dim",
-        simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),
+        simply(
+            test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"
+        ),
     ),
     "mask of the backend lost": (
         backends.wrap_backend,
@@ -329,7 +388,10 @@ MUTANTS = {
 """Name → (function, text in it, what stands there instead, the check that must fail)."""
 
 
-KILLED = (Exception, pytest.fail.Exception)  # an error, or a check's own "did not raise", kills as well as a difference
+KILLED = (
+    Exception,
+    pytest.fail.Exception,
+)  # an error, or a check's own "did not raise", kills as well as a difference
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -344,31 +406,53 @@ def test_mutant_is_killed(name, tmp_path):
 
 
 def test_a_mutant_whose_text_is_gone_says_so():
-    with pytest.raises(AssertionError, match="no longer says 'nowhere'"), mutant(Totals.over, "nowhere", ""):
+    with (
+        pytest.raises(AssertionError, match="no longer says 'nowhere'"),
+        mutant(Totals.over, "nowhere", ""),
+    ):
         pass
 
 
 def test_mutants_are_drawn_in_every_package_of_both_distributions():
     """`make mutants`: a package without tests of its own named ended in a KeyError, and the papers were not found."""
-    packages = {path.parent.name for path in (ROOT / "src/anisoscope").glob("*/__init__.py")}
-    papers = {path.parent.name for path in (ROOT / "papers/src/anisoscope_papers").glob("*/__init__.py")}
+    packages = {
+        path.parent.name for path in (ROOT / "src/anisoscope").glob("*/__init__.py")
+    }
+    papers = {
+        path.parent.name
+        for path in (ROOT / "papers/src/anisoscope_papers").glob("*/__init__.py")
+    }
     assert papers
     assert packages | papers | {"top", "papers"} == {*tool.NAMED}
     for area, named in tool.NAMED.items():
         for path in mutant_places.modules(ROOT, area):
             module = str(path.relative_to(ROOT))
-            assert tool.area_of(module) == area and mutant_tests.path_in_tree(str(path)) == module
+            assert (
+                tool.area_of(module) == area
+                and mutant_tests.path_in_tree(str(path)) == module
+            )
         for name in named.split():
-            folders = [folder for folder in mutant_tests.TESTS_IN if (ROOT / folder / f"test_{name}.py").exists()]
+            folders = [
+                folder
+                for folder in mutant_tests.TESTS_IN
+                if (ROOT / folder / f"test_{name}.py").exists()
+            ]
             assert len(folders) == 1, f"{area}: test_{name}.py"
-    assert [path.name for path in mutant_places.modules(ROOT, "papers/judge")] == ["judge.py"]
+    assert [path.name for path in mutant_places.modules(ROOT, "papers/judge")] == [
+        "judge.py"
+    ]
     with pytest.raises(ValueError, match="nowhere is no package"):
         mutant_places.modules(ROOT, "nowhere")
 
 
 def test_no_file_of_ours_has_the_name_of_a_package_that_libraries_look_for():
     """`tools/kernels.py` was imported as the package of that name, and our own with it: before any mutant was made."""
-    names = set(re.findall(r'is_package_available\("([\w.]+)"', Path(import_utils.__file__).read_text("utf-8")))
+    names = set(
+        re.findall(
+            r'is_package_available\("([\w.]+)"',
+            Path(import_utils.__file__).read_text("utf-8"),
+        )
+    )
     folders = [tool.ROOT / folder for folder in mutant_tests.IMPORTED_FROM]
     files = {path.stem for folder in folders for path in folder.glob("*.py")}
     assert "kernels" in names and "mutants" in files and not names & files
@@ -377,6 +461,10 @@ def test_no_file_of_ours_has_the_name_of_a_package_that_libraries_look_for():
 def test_what_is_imported_beforehand_is_not_ours(monkeypatch):
     """A fork that finds the package imported would test that, and every mutant would live."""
     monkeypatch.setattr(mutant_tests, "MORE", "")
-    monkeypatch.setattr(mutant_tests.importlib, "import_module", lambda _: SimpleNamespace(quick=list, IMPORTED=""))
+    monkeypatch.setattr(
+        mutant_tests.importlib,
+        "import_module",
+        lambda _: SimpleNamespace(quick=list, IMPORTED=""),
+    )
     with pytest.raises(RuntimeError, match="every fork would test it"):
         mutant_tests.import_slow()

@@ -15,7 +15,9 @@ def test_every_name_of_the_field_stands_for_something(name):
     metric, value = metrics.resolve_alias(name)
     assert metric in metrics.find_all()
     if value:
-        assert set(anisoscope.metric(name, X)) == {k for k in anisoscope.metric(metric, X) if k.split(" ")[0] == value}
+        assert set(anisoscope.metric(name, X)) == {
+            k for k in anisoscope.metric(metric, X) if k.split(" ")[0] == value
+        }
 
 
 @pytest.mark.parametrize(
@@ -50,5 +52,8 @@ def test_what_is_no_name_is_told_with_those_that_are():
         anisoscope.metric("isoscor", X)
     with pytest.raises(UsageError, match=r"a value of spectrum; got spectrum\.isoscor"):
         anisoscope.metric("spectrum.isoscor", X)
-    with pytest.raises(UsageError, match=r"the value spectrum\.isoscore of spectrum here.*name spectrum"):
+    with pytest.raises(
+        UsageError,
+        match=r"the value spectrum\.isoscore of spectrum here.*name spectrum",
+    ):
         anisoscope.measure(X, metrics=["isoscore"])

@@ -36,10 +36,14 @@ def same(ours, theirs):
 TABLES = {
     "frame": lambda: pd.DataFrame(X),
     "frame with an index": lambda: pd.DataFrame(X, index=[f"w{k}" for k in range(40)]),
-    "frame with an id": lambda: pd.DataFrame(X).assign(id=np.arange(40) * 7, text="hello"),
+    "frame with an id": lambda: pd.DataFrame(X).assign(
+        id=np.arange(40) * 7, text="hello"
+    ),
     "frame of lists": lambda: pd.DataFrame({"text": "hello", "embedding": list(X)}),
     "arrow": lambda: pyarrow.table({"v": X.tolist(), "id": list(range(40))}),
-    "data set": lambda: datasets.Dataset.from_dict({"v": X.tolist(), "id": list(range(40))}),
+    "data set": lambda: datasets.Dataset.from_dict(
+        {"v": X.tolist(), "id": list(range(40))}
+    ),
 }
 
 
@@ -54,19 +58,38 @@ def test_columns_units_and_labels_of_a_table():
     frame = pd.DataFrame(X, columns=[f"d{k}" for k in range(6)]).assign(
         speaker=np.arange(40) // 4, kind=["a", "b"] * 20
     )
-    given = anisoscope.measure(frame, columns="d*", unit_column="speaker", label_column="kind", **QUICK)
-    same(given, anisoscope.measure(X, units=np.arange(40) // 4, labels=["a", "b"] * 20, **QUICK))
-    same(anisoscope.measure(frame, columns="d*", units=np.arange(40) // 4, label_column="kind", **QUICK), given)
+    given = anisoscope.measure(
+        frame, columns="d*", unit_column="speaker", label_column="kind", **QUICK
+    )
+    same(
+        given,
+        anisoscope.measure(
+            X, units=np.arange(40) // 4, labels=["a", "b"] * 20, **QUICK
+        ),
+    )
+    same(
+        anisoscope.measure(
+            frame, columns="d*", units=np.arange(40) // 4, label_column="kind", **QUICK
+        ),
+        given,
+    )
     with pytest.raises(UsageError, match="name a column with unit_column='speaker'"):
         anisoscope.measure(frame, columns="d*", units="speaker", **QUICK)
-    with pytest.raises(CorpusError, match="one way to read the columns of the DataFrame"):
+    with pytest.raises(
+        CorpusError, match="one way to read the columns of the DataFrame"
+    ):
         anisoscope.measure(pd.DataFrame(np.c_[np.arange(40) * 3, X]), **QUICK)
 
 
 def test_texts_in_a_table_or_a_column(minilm):
     expected = anisoscope.measure(minilm, TEXTS, **QUICK)
     frame = pd.DataFrame({"n": range(12), "review": TEXTS})
-    for given in (frame, frame["review"], datasets.Dataset.from_pandas(frame), pyarrow.Table.from_pandas(frame)):
+    for given in (
+        frame,
+        frame["review"],
+        datasets.Dataset.from_pandas(frame),
+        pyarrow.Table.from_pandas(frame),
+    ):
         same(anisoscope.measure(minilm, given, **QUICK), expected)
     two = frame.assign(title="film")
     with pytest.raises(CorpusError, match=r"a text column in the DataFrame.*--column"):
@@ -77,10 +100,22 @@ def test_texts_in_a_table_or_a_column(minilm):
 def test_texts_and_chats_in_a_list_of_rows(minilm):
     """It asked for messages "as a tensor" and for padding."""
     expected = anisoscope.measure(minilm, TEXTS, **QUICK)
-    same(anisoscope.measure(minilm, [{"text": text, "label": 1} for text in TEXTS], **QUICK), expected)
-    chats = [{"id": 3, "messages": [{"role": "user", "content": text}]} for text in TEXTS]
+    same(
+        anisoscope.measure(
+            minilm, [{"text": text, "label": 1} for text in TEXTS], **QUICK
+        ),
+        expected,
+    )
+    chats = [
+        {"id": 3, "messages": [{"role": "user", "content": text}]} for text in TEXTS
+    ]
     same(anisoscope.measure(minilm, chats, **QUICK), expected)
-    same(anisoscope.measure(minilm, pd.Series([row["messages"] for row in chats]), **QUICK), expected)
+    same(
+        anisoscope.measure(
+            minilm, pd.Series([row["messages"] for row in chats]), **QUICK
+        ),
+        expected,
+    )
 
 
 def inputs_of(minilm):
@@ -96,10 +131,17 @@ def inputs_of(minilm):
 
 
 @pytest.mark.parametrize("form", ["texts", "rows", "batches", "tensors", "tuples"])
-@pytest.mark.parametrize("once", [iter, lambda items: (item for item in items)], ids=["iterator", "generator"])
+@pytest.mark.parametrize(
+    "once",
+    [iter, lambda items: (item for item in items)],
+    ids=["iterator", "generator"],
+)
 def test_inputs_of_a_generator_are_measured_as_those_of_a_list(minilm, form, once):
     given = inputs_of(minilm)[form]
-    same(anisoscope.measure(minilm, once(given), **QUICK), anisoscope.measure(minilm, given, **QUICK))
+    same(
+        anisoscope.measure(minilm, once(given), **QUICK),
+        anisoscope.measure(minilm, given, **QUICK),
+    )
 
 
 RAGGED = [X[:3], X[3:8], X[8:20], X[20:22], X[22:]]
@@ -110,9 +152,18 @@ RAGGED = [X[:3], X[3:8], X[8:20], X[20:22], X[22:]]
     [(X, X), (RAGGED, RAGGED), (X.reshape(5, 8, 6), X.reshape(5, 8, 6))],
     ids=["vectors", "of different lengths", "of one length"],
 )
-@pytest.mark.parametrize("form", [np.asarray, torch.as_tensor, lambda x: x.tolist()], ids=["array", "tensor", "list"])
-def test_vectors_of_a_generator_are_measured_as_the_array_that_they_make(items, whole, form):
-    same(anisoscope.measure((form(item) for item in items), **QUICK), anisoscope.measure(whole, **QUICK))
+@pytest.mark.parametrize(
+    "form",
+    [np.asarray, torch.as_tensor, lambda x: x.tolist()],
+    ids=["array", "tensor", "list"],
+)
+def test_vectors_of_a_generator_are_measured_as_the_array_that_they_make(
+    items, whole, form
+):
+    same(
+        anisoscope.measure((form(item) for item in items), **QUICK),
+        anisoscope.measure(whole, **QUICK),
+    )
 
 
 def test_an_empty_generator_is_no_input(minilm):
@@ -121,7 +172,10 @@ def test_an_empty_generator_is_no_input(minilm):
 
 
 def test_a_generator_is_a_probe_as_its_list_is(minilm):
-    one, two = (anisoscope.Monitor(probe, processor=minilm.processor) for probe in (TEXTS, (text for text in TEXTS)))
+    one, two = (
+        anisoscope.Monitor(probe, processor=minilm.processor)
+        for probe in (TEXTS, (text for text in TEXTS))
+    )
     assert one.look(minilm.model, 1) == two.look(minilm.model, 1)
 
 
@@ -144,12 +198,22 @@ def test_a_text_in_the_place_of_a_corpus_is_told_as_one():
 
 
 def test_a_pipeline_is_its_model_and_its_tokenizer(minilm):
-    pipeline = transformers.pipeline("feature-extraction", model=minilm.model, tokenizer=minilm.processor)
-    same(anisoscope.measure(pipeline, TEXTS, **QUICK), anisoscope.measure(minilm, TEXTS, **QUICK))
+    pipeline = transformers.pipeline(
+        "feature-extraction", model=minilm.model, tokenizer=minilm.processor
+    )
+    same(
+        anisoscope.measure(pipeline, TEXTS, **QUICK),
+        anisoscope.measure(minilm, TEXTS, **QUICK),
+    )
 
 
 def test_a_processor_that_is_given_goes_before_that_of_a_pipeline():
-    pipeline = SimpleNamespace(model="its model", preprocess=None, tokenizer="its tokenizer", image_processor=None)
+    pipeline = SimpleNamespace(
+        model="its model",
+        preprocess=None,
+        tokenizer="its tokenizer",
+        image_processor=None,
+    )
     for given, used in ((None, "its tokenizer"), ("mine", "mine")):
         with unwrap_model(pipeline, given) as opened:
             assert opened == ("its model", used)
@@ -158,31 +222,60 @@ def test_a_processor_that_is_given_goes_before_that_of_a_pipeline():
 def test_columns_of_a_comparison_are_those_that_tell_its_rows_apart():
     """A value of the whole beside one of a part: their place is known by the part alone, or by none."""
     found = object.__new__(Comparison)
-    rows = {"run": "b", "stack": "encoder", "layer": [1, 1], "layer_other": 1, "head": None, "site": "hidden"}
-    rows |= {"component": [None, "3"], **dict.fromkeys(("first", "second", "difference", "low", "high"), 0.5)}
+    rows = {
+        "run": "b",
+        "stack": "encoder",
+        "layer": [1, 1],
+        "layer_other": 1,
+        "head": None,
+        "site": "hidden",
+    }
+    rows |= {
+        "component": [None, "3"],
+        **dict.fromkeys(("first", "second", "difference", "low", "high"), 0.5),
+    }
     found.differences = pd.DataFrame(rows)
     assert list(found.table())[:3] == ["run", "layer", "component"]
 
 
-def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(tmp_path, minilm):
+def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(
+    tmp_path, minilm
+):
     library = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     minilm.model.save_pretrained(tmp_path)
     minilm.processor.save_pretrained(tmp_path)
-    given = [modules.Transformer(str(tmp_path)), modules.Pooling(384, pooling_mode="mean"), modules.Normalize()]
+    given = [
+        modules.Transformer(str(tmp_path)),
+        modules.Pooling(384, pooling_mode="mean"),
+        modules.Normalize(),
+    ]
     model = library.SentenceTransformer(modules=given, device="cpu")
     before = [name for name, _ in model.named_modules()]
     run = anisoscope.measure(model, TEXTS, **QUICK)
-    found = select(run.records, stack="sentence", metric="mean_cosine", token_policy="all", component=None)["value"]
+    found = select(
+        run.records,
+        stack="sentence",
+        metric="mean_cosine",
+        token_policy="all",
+        component=None,
+    )["value"]
     right = anisoscope.measure(model.encode(TEXTS), **QUICK).table()["A"].item()
     assert found.item() == pytest.approx(right, abs=1e-5)
     assert [name for name, _ in model.named_modules()] == before
-    static = library.SentenceTransformer(modules=[modules.StaticEmbedding(minilm.processor, embedding_dim=8)])
-    with pytest.raises(UsageError, match=r"first module is StaticEmbedding. Cure: .*model\.encode\(texts\)"):
+    static = library.SentenceTransformer(
+        modules=[modules.StaticEmbedding(minilm.processor, embedding_dim=8)]
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"first module is StaticEmbedding. Cure: .*model\.encode\(texts\)",
+    ):
         anisoscope.measure(static, TEXTS)
 
 
-@pytest.mark.parametrize(("name", "here"), [("tokenizer", "processor"), ("batch_size", "batch_tokens")])
+@pytest.mark.parametrize(
+    ("name", "here"), [("tokenizer", "processor"), ("batch_size", "batch_tokens")]
+)
 def test_a_keyword_of_other_libraries_is_told_by_its_name_here(name, here):
     with pytest.raises(UsageError, match=f"it is called {here} here"):
         anisoscope.measure("builtin:minilm", TEXTS, **{name: 1})
@@ -190,15 +283,27 @@ def test_a_keyword_of_other_libraries_is_told_by_its_name_here(name, here):
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
-CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "hi there"}]}]
+CHAT = [
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": [{"type": "text", "text": "hi there"}]},
+]
 FORMS = {
     "sole.csv": ("review\na good film\na dull film\n", ["a good film", "a dull film"]),
-    "numbered.csv": ("nr,review\n1,a good film\n2,a dull film\n", ["a good film", "a dull film"]),
+    "numbered.csv": (
+        "nr,review\n1,a good film\n2,a dull film\n",
+        ["a good film", "a dull film"],
+    ),
     "texts.json": (json.dumps(["one text", "another"]), ["one text", "another"]),
     "texts.jsonl": ('"one text"\n"another"\n', ["one text", "another"]),
     "chat.jsonl": (json.dumps({"id": 1, "messages": CHAT}), ["hello\nhi there"]),
-    "sharegpt.json": (json.dumps([{"conversations": [{"from": "human", "value": "hello"}]}]), ["hello"]),
-    "tools.jsonl": (json.dumps({"messages": [*CHAT, {"role": "tool", "content": None}]}), ["hello\nhi there"]),
+    "sharegpt.json": (
+        json.dumps([{"conversations": [{"from": "human", "value": "hello"}]}]),
+        ["hello"],
+    ),
+    "tools.jsonl": (
+        json.dumps({"messages": [*CHAT, {"role": "tool", "content": None}]}),
+        ["hello\nhi there"],
+    ),
 }
 
 
@@ -212,7 +317,9 @@ def test_texts_are_found_where_there_is_but_one_place_for_them(name, tmp_path):
 # ---- paths that are not there ----------------------------------------------------------------------------------------
 
 
-def test_a_slip_in_a_path_is_told_at_once_and_without_the_network(tmp_path, monkeypatch):
+def test_a_slip_in_a_path_is_told_at_once_and_without_the_network(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "my-model-12").mkdir(parents=True)
     (tmp_path / "texts.jsonl").write_text("{}")
@@ -230,7 +337,9 @@ def test_a_slip_in_a_path_is_told_at_once_and_without_the_network(tmp_path, monk
         anisoscope.measure("builtin:minilm", corpus="text.jsonl")
     assert "network" not in str(told.value)
     assert time.monotonic() - started < 2
-    check_model("runs/my-model-350")  # a number that differs names another model, which the hub may have
+    check_model(
+        "runs/my-model-350"
+    )  # a number that differs names another model, which the hub may have
     check_corpus("runs/other")
 
 

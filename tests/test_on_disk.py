@@ -37,14 +37,20 @@ WORDS = ["the", "cat", "sat", "on,", "a", "mat.", "été", "猫", "!", "…", "x
 def make_texts(count, seed=0, longest=40):
     """Texts of unequal lengths; some have several lines, and one has no token."""
     draw = random.Random(seed)
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]
+    texts = [
+        " ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)
+    ]
     texts[3] += "\nsecond line"
     texts[5] = "\u200b"
     return texts
 
 
 def write_jsonl(path, texts):
-    path.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)
+        )
+    )
     return path
 
 
@@ -53,12 +59,20 @@ def write_table(folder, ending):
     texts = [*make_texts(30), "", "  ", *make_texts(9, 1)]
     path = folder / f"t.{ending}"
     if ending == "parquet":
-        parquet.write_table(pyarrow.table({"text": texts, "n": list(range(len(texts)))}), path, row_group_size=7)
+        parquet.write_table(
+            pyarrow.table({"text": texts, "n": list(range(len(texts)))}),
+            path,
+            row_group_size=7,
+        )
     elif ending == "csv":
         with path.open("w") as file:
-            csv.writer(file).writerows([["text", "n"], *([text, n] for n, text in enumerate(texts))])
+            csv.writer(file).writerows(
+                [["text", "n"], *([text, n] for n, text in enumerate(texts))]
+            )
     elif ending == "jsonl.gz":
-        path.write_bytes(gzip.compress(write_jsonl(folder / "plain", texts).read_bytes()))
+        path.write_bytes(
+            gzip.compress(write_jsonl(folder / "plain", texts).read_bytes())
+        )
     else:
         write_jsonl(path, texts)
     return path
@@ -80,7 +94,9 @@ def write_text(folder, kind):
     """A text of articles, of long blocks between blank lines, or without marks."""
     texts = make_texts(60, 2)
     if kind == "articles":
-        content = "".join(f" = T {n} = \n\n{text}\n\n == S == \n\n" for n, text in enumerate(texts))
+        content = "".join(
+            f" = T {n} = \n\n{text}\n\n == S == \n\n" for n, text in enumerate(texts)
+        )
     elif kind == "long blocks":
         content = "\n \t\n".join("word " * 210 + text for text in texts)
     else:
@@ -90,10 +106,17 @@ def write_text(folder, kind):
 
 
 CORPORA = {
-    **{kind: (write_table, kind, {}) for kind in ("jsonl", "json", "jsonl.gz", "csv", "parquet")},
+    **{
+        kind: (write_table, kind, {})
+        for kind in ("jsonl", "json", "jsonl.gz", "csv", "parquet")
+    },
     "first rows": (write_table, "jsonl", {"limit": 11}),
     "blocks of rows": (write_table, "csv", {"documents": "tokens:32"}),
-    "first blocks of rows": (write_table, "csv", {"documents": "tokens:32", "limit": 4}),
+    "first blocks of rows": (
+        write_table,
+        "csv",
+        {"documents": "tokens:32", "limit": 4},
+    ),
     "articles": (write_text, "articles", {}),
     "first articles": (write_text, "articles", {"limit": 7}),
     "long blocks": (write_text, "long blocks", {}),
@@ -138,8 +161,15 @@ def plan_all(path, tokenizer, reading, **how):
 
 def assert_equal_plans(ours, theirs):
     """Every number of two plans, and every batch."""
-    assert ours.fingerprint == theirs.fingerprint and ours.tokens_hash == theirs.tokens_hash
-    assert (ours.n_units, ours.tokens, ours.warnings) == (theirs.n_units, theirs.tokens, theirs.warnings)
+    assert (
+        ours.fingerprint == theirs.fingerprint
+        and ours.tokens_hash == theirs.tokens_hash
+    )
+    assert (ours.n_units, ours.tokens, ours.warnings) == (
+        theirs.n_units,
+        theirs.tokens,
+        theirs.warnings,
+    )
     assert ours.frequency_bins == theirs.frequency_bins
     for one, other in zip(ours.windows[1:], theirs.windows[1:], strict=True):
         assert one.tolist() == other.tolist()
@@ -151,19 +181,26 @@ def assert_equal_plans(ours, theirs):
         for stack, stream in one.streams.items():
             for name, value in vars(stream).items():
                 expected = getattr(other.streams[stack], name)
-                assert value is expected or (torch.equal(value, expected) and value.dtype == expected.dtype), name
+                assert value is expected or (
+                    torch.equal(value, expected) and value.dtype == expected.dtype
+                ), name
 
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_from_the_disk_come_the_same_documents_and_batches(name, tmp_path, request):
     path, reading = write(tmp_path, name)
     held, expected = plan_all(path, TOKENIZERS["bert"][0], reading)
-    assert isinstance(held.documents, list) and isinstance(expected.windows.ids, np.ndarray)
+    assert isinstance(held.documents, list) and isinstance(
+        expected.windows.ids, np.ndarray
+    )
     request.getfixturevalue("nothing_is_small")
     # a piece of a text is cut where the whole is
     request.getfixturevalue("monkeypatch").setattr(files, "PIECE", 100)
     corpus, plan = plan_all(path, TOKENIZERS["bert"][0], reading)
-    assert list(corpus.documents) == held.documents and corpus.fingerprint == held.fingerprint
+    assert (
+        list(corpus.documents) == held.documents
+        and corpus.fingerprint == held.fingerprint
+    )
     assert corpus.source == held.source and corpus.files == held.files
     assert isinstance(corpus.documents, TextsOnDisk) or name == "one document"
     assert isinstance(plan.windows.ids, IdsOnDisk)
@@ -172,7 +209,10 @@ def test_from_the_disk_come_the_same_documents_and_batches(name, tmp_path, reque
     assert_equal_plans(plan.at_least(9), expected.at_least(9))
     if corpus.files:
         hashes = list(corpus.files.values())
-        assert number_by_content(plan.unit, hashes).tolist() == number_by_content(expected.unit, hashes).tolist()
+        assert (
+            number_by_content(plan.unit, hashes).tolist()
+            == number_by_content(expected.unit, hashes).tolist()
+        )
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -190,7 +230,9 @@ def test_whatever_the_tokenizer_and_the_padding(tokenizer, how, tmp_path, reques
 def test_records_are_those_from_memory(tmp_path, request):
     path, _ = write(tmp_path, "csv")
     chosen = Settings(metrics=("mean_cosine", "group_cosine", "sinks"))
-    job = Job(corpus=path, dtype="float64", max_length=12, batch_tokens=90, settings=chosen)
+    job = Job(
+        corpus=path, dtype="float64", max_length=12, batch_tokens=90, settings=chosen
+    )
     expected = run(job, tmp_path / "memory").records
     request.getfixturevalue("nothing_is_small")
     records = run(job, tmp_path / "disk").records
@@ -219,11 +261,19 @@ def split_whole(text, rule):
     return pieces
 
 
-texts_of_lines = st.lists(st.sampled_from(["", " ", "\t", "a", " b ", "\x0b", "\u2028", "words and"]), max_size=12)
+texts_of_lines = st.lists(
+    st.sampled_from(["", " ", "\t", "a", " b ", "\x0b", "\u2028", "words and"]),
+    max_size=12,
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(texts_of_lines, st.sampled_from(["line", "blank-line", "tokens:9"]), st.integers(1, 9), st.integers(0, 9))
+@given(
+    texts_of_lines,
+    st.sampled_from(["line", "blank-line", "tokens:9"]),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
 def test_documents_found_by_pieces_are_those_of_the_whole(lines, rule, piece, head):
     text = "\n".join(lines)
     with pytest.MonkeyPatch.context() as patch:
@@ -232,19 +282,30 @@ def test_documents_found_by_pieces_are_those_of_the_whole(lines, rule, piece, he
         parts = [text[n : n + piece] for n in range(0, len(text), piece)]
         patch.setattr(splitting, "read_pieces", lambda _: iter(parts))
         found = splitting.split_file(Path("t.txt"), None, rule)
-        assert found.documents == splitting.split_text(text, None, rule).documents == split_whole(text, rule)
+        assert (
+            found.documents
+            == splitting.split_text(text, None, rule).documents
+            == split_whole(text, rule)
+        )
         if found.block is None:
-            assert splitting.split_file(Path("t.txt"), 2, rule).documents == found.documents[:2]
+            assert (
+                splitting.split_file(Path("t.txt"), 2, rule).documents
+                == found.documents[:2]
+            )
 
 
 @settings(deadline=None)
-@given(st.text(st.sampled_from("ab \t\n\x0b\x1c\x85\u00a0\u2003\u2028\u200b"), max_size=30))
+@given(
+    st.text(st.sampled_from("ab \t\n\x0b\x1c\x85\u00a0\u2003\u2028\u200b"), max_size=30)
+)
 def test_words_are_counted_as_they_are_split(text):
     assert splitting._count_words(text) == len(text.split())
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 5])
-def test_a_limited_running_text_is_read_up_to_the_same_sizes(limit, tmp_path, monkeypatch):
+def test_a_limited_running_text_is_read_up_to_the_same_sizes(
+    limit, tmp_path, monkeypatch
+):
     """They are in the hash of the corpus."""
     monkeypatch.setattr(splitting, "HEAD", 1000)
     monkeypatch.setattr(files, "PIECE", 70)
@@ -253,17 +314,24 @@ def test_a_limited_running_text_is_read_up_to_the_same_sizes(limit, tmp_path, mo
     found = splitting.split_file(tmp_path / "t.txt", limit, "tokens:50")
     needed = len(content) if limit is None else limit * 50 * splitting.MOST_CHARACTERS
     size = 1000
-    while (text := files.read_start(tmp_path / "t.txt", size)[0]) != content and len(text) < needed:
+    while (text := files.read_start(tmp_path / "t.txt", size)[0]) != content and len(
+        text
+    ) < needed:
         size *= 4
     assert "".join(found.documents) == (content if limit is None else text)
 
 
-def test_a_long_text_without_marks_is_cut_into_the_largest_blocks(tmp_path, monkeypatch):
+def test_a_long_text_without_marks_is_cut_into_the_largest_blocks(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(splitting, "HEAD", 2000)
     path = write_text(tmp_path, "")
     assert splitting.split_file(path, None, "auto").block == splitting.BLOCK
     texts = make_texts(60, 2)
-    assert statistics.median(len(text.split()) for text in texts) < splitting.DOCUMENT_WORDS
+    assert (
+        statistics.median(len(text.split()) for text in texts)
+        < splitting.DOCUMENT_WORDS
+    )
 
 
 def test_a_document_that_does_not_end_is_refused(tmp_path, monkeypatch):
@@ -297,8 +365,17 @@ def test_a_sequence_of_texts(monkeypatch):
     monkeypatch.setattr(on_disk, "BLOCK", 10)
     texts = ["", "a" * 30, "é", "猫" * 3, "\ud800", "", "b\r\nc"]
     found = TextsOnDisk(texts)
-    assert list(found) == texts and len(found) == len(texts) and found[-1] == "b\r\nc" and found[1:4] == texts[1:4]
-    assert found[::-2] == texts[::-2] and list(reversed(found)) == texts[::-1] and "é" in found
+    assert (
+        list(found) == texts
+        and len(found) == len(texts)
+        and found[-1] == "b\r\nc"
+        and found[1:4] == texts[1:4]
+    )
+    assert (
+        found[::-2] == texts[::-2]
+        and list(reversed(found)) == texts[::-1]
+        and "é" in found
+    )
     with pytest.raises(IndexError):
         found[len(texts)]
     assert list(TextsOnDisk([])) == []
@@ -310,10 +387,16 @@ def test_few_texts_and_ids_stay_in_memory(monkeypatch):
     few, many = ["a" * 100] * 5, (f"{n}" * 50 for n in range(20))
     assert keep_texts(iter(few)) == few
     found = keep_texts(many)
-    assert isinstance(found, TextsOnDisk) and list(found) == [f"{n}" * 50 for n in range(20)]
+    assert isinstance(found, TextsOnDisk) and list(found) == [
+        f"{n}" * 50 for n in range(20)
+    ]
     pieces = [np.arange(n, dtype=np.int32) for n in (4, 0, 6)]
     ids = keep_ids(pieces)
-    assert isinstance(ids, np.ndarray) and ids.dtype == np.int32 and ids.tolist() == [*range(4), *range(6)]
+    assert (
+        isinstance(ids, np.ndarray)
+        and ids.dtype == np.int32
+        and ids.tolist() == [*range(4), *range(6)]
+    )
     assert keep_ids([]).tolist() == []
     large = keep_ids([*pieces, *pieces])
     assert isinstance(large, IdsOnDisk) and len(large) == 20
@@ -358,10 +441,14 @@ def test_the_file_has_no_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     before = list_open_files()
-    corpus, plan = plan_all(str(write_table(tmp_path, "jsonl")), TOKENIZERS["bert"][0], {})
+    corpus, plan = plan_all(
+        str(write_table(tmp_path, "jsonl")), TOKENIZERS["bert"][0], {}
+    )
     assert list((tmp_path / "temporary").iterdir()) == []
     opened = [name for name in list_open_files() if name not in before]
-    assert len(opened) == 2 and all(name.startswith(str(tmp_path / "temporary")) for name in opened)
+    assert len(opened) == 2 and all(
+        name.startswith(str(tmp_path / "temporary")) for name in opened
+    )
     del corpus, plan
     assert list_open_files() == before
 
@@ -382,7 +469,10 @@ def test_a_full_disk_is_told(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(CorpusError, match=r"room in .* for the texts of the corpus .*; got File too large.*TMPDIR"):
+        with pytest.raises(
+            CorpusError,
+            match=r"room in .* for the texts of the corpus .*; got File too large.*TMPDIR",
+        ):
             open_text(str(path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -391,7 +481,9 @@ def test_a_full_disk_is_told(tmp_path):
 def measure_peak(path, reading):
     """The most that planning a corpus, and building its batches, holds in memory, in bytes."""
     tracemalloc.start()
-    plan = plan_text(open_text(str(path), **reading), Words(), max_length=512, batch_tokens=4096)
+    plan = plan_text(
+        open_text(str(path), **reading), Words(), max_length=512, batch_tokens=4096
+    )
     for _ in plan:
         pass
     peak = tracemalloc.get_traced_memory()[1]
@@ -410,7 +502,9 @@ def measure_peak(path, reading):
         ("txt", {"documents": "tokens:1000"}),
     ],
 )
-def test_memory_does_not_grow_with_a_single_file(ending, reading, tmp_path, monkeypatch):
+def test_memory_does_not_grow_with_a_single_file(
+    ending, reading, tmp_path, monkeypatch
+):
     """7 times as much text took 7 times as much memory."""
     monkeypatch.setattr(on_disk, "TEXTS_HELD", 1 << 15)
     monkeypatch.setattr(on_disk, "IDS_HELD", 1 << 13)

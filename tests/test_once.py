@@ -6,7 +6,13 @@ from threading import Event, Thread
 import pandas as pd
 import pytest
 
-from anisoscope.store import Busy, list_changed_fields, make_once, make_records_once, visit_busy_last
+from anisoscope.store import (
+    Busy,
+    list_changed_fields,
+    make_once,
+    make_records_once,
+    visit_busy_last,
+)
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
@@ -21,14 +27,20 @@ def test_what_is_there_is_not_made_again(tmp_path):
     assert made == [1]
     folder = tmp_path / "folder"
     for name in ("begun", "whole", "never asked"):
-        make_once(folder, lambda name=name: (folder.mkdir(exist_ok=True), (folder / name).touch()), marker="whole")
+        make_once(
+            folder,
+            lambda name=name: (folder.mkdir(exist_ok=True), (folder / name).touch()),
+            marker="whole",
+        )
     assert sorted(path.name for path in folder.iterdir()) == ["begun", "whole"]
 
 
 def test_a_table_is_kept(tmp_path):
     frame = pd.DataFrame({"value": [1.0]})
     for give in (lambda: frame, lambda: pytest.fail("made again")):
-        pd.testing.assert_frame_equal(make_records_once(tmp_path / "new" / "a.parquet", give), frame)
+        pd.testing.assert_frame_equal(
+            make_records_once(tmp_path / "new" / "a.parquet", give), frame
+        )
 
 
 def test_an_error_leaves_nothing_behind_and_the_claim_is_let_go(tmp_path):
@@ -44,7 +56,9 @@ def test_what_another_process_makes_is_waited_for_or_busy(tmp_path, held):
     with held(key, seconds=1.5):
         started = time.monotonic()
         with pytest.raises(Busy):
-            make_once(key, lambda: pytest.fail("two at once"), marker="whole", wait=False)
+            make_once(
+                key, lambda: pytest.fail("two at once"), marker="whole", wait=False
+            )
         assert time.monotonic() - started < 0.5
         make_once(key, key.mkdir, marker="whole")
         assert time.monotonic() - started > 0.5

@@ -37,14 +37,20 @@ from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, ReadOptions
 
 @declare_settings
 class Inner:
-    letters: Annotated[tuple[Literal["a", "b", "c"], ...], split_names(("a", "b")), option("letters", INPUT)] = ("a",)
+    letters: Annotated[
+        tuple[Literal["a", "b", "c"], ...],
+        split_names(("a", "b")),
+        option("letters", INPUT),
+    ] = ("a",)
 
 
 @declare_settings
 class Outer:
     """A field of every type."""
 
-    whole: Annotated[Whole | None, Field(ge=1, le=5), option("a number", INPUT, "-w")] = None
+    whole: Annotated[
+        Whole | None, Field(ge=1, le=5), option("a number", INPUT, "-w")
+    ] = None
     free: Annotated[Whole, option("any number", INPUT)] = 0
     number: Annotated[Number, Field(ge=0, le=0.9), option("a number", INPUT)] = 0.5
     flag: Annotated[bool, option("a flag", INPUT)] = False
@@ -82,14 +88,22 @@ BAD = [
     ("whole", "0", "{} of at least 1; got 0. Cure: raise {}"),
     ("whole", 6, "{} of at most 5; got 6. Cure: lower {}"),
     ("whole", "9" * 30, "{} of at most 5; got 9"),
-    ("whole", "2.5", "a whole number for {}; got '2.5'. Cure: give one of 1 to 5, in digits"),
+    (
+        "whole",
+        "2.5",
+        "a whole number for {}; got '2.5'. Cure: give one of 1 to 5, in digits",
+    ),
     ("whole", True, "a whole number for {}; got True"),
     ("free", 2**63, "{} of at most 9,223,372,036,854,775,807; got 9223372036854775808"),
     ("number", "nan", "a finite {}; got nan. Cure: change {}"),
     ("number", "0.91", "{} of at most 0.9; got 0.91"),
     ("number", "x", "a number for {}; got 'x'. Cure: give one of 0 to 0.9, in digits"),
     ("flag", "maybe", "true or false for {}; got 'maybe'"),
-    ("text", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'. Cure: correct or rename it"),
+    (
+        "text",
+        "a\x07",
+        r"{} without control characters, in UTF-8; got 'a\x07'. Cure: correct or rename it",
+    ),
     ("text", "a\udc80", r"{} without control characters, in UTF-8; got 'a\udc80'"),
     ("path", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'"),
     ("names", ",", "names for {}; got ','. Cure: leave it out"),
@@ -111,11 +125,17 @@ def of(settings, name):
 def test_what_fits_is_read(name, given, read):
     found = of(build_settings(Outer, {name: given}), name)
     assert found == read and type(found) is type(read)
-    assert of(type_in(f"--{name}", given), name) == read if isinstance(given, str) else True
+    assert (
+        of(type_in(f"--{name}", given), name) == read
+        if isinstance(given, str)
+        else True
+    )
 
 
 @pytest.mark.parametrize(("name", "given", "told"), BAD, ids=str)
-def test_what_does_not_fit_is_told_alike_in_python_and_as_it_is_typed(name, given, told):
+def test_what_does_not_fit_is_told_alike_in_python_and_as_it_is_typed(
+    name, given, told
+):
     with pytest.raises(UsageError) as error:
         build_settings(Outer, {name: given})
     assert told.replace("{}", name) in str(error.value)
@@ -129,10 +149,14 @@ def type_in(*words, **more):
     """The settings that some words make."""
     from cyclopts import App, CycloptsError
 
-    def command(given: Outer = Outer(), *, config: view.Config = None):  # noqa: B008, ARG001
+    def command(given: Outer = Outer(), *, config: view.Config = None):  # noqa: ARG001, B008
         return given
 
-    how = {"exit_on_error": False, "print_error": False, "result_action": "return_value"}
+    how = {
+        "exit_on_error": False,
+        "print_error": False,
+        "result_action": "return_value",
+    }
     own = App(default_parameter=app.default_parameter, config=app.config, **how, **more)
     own.default(command)
     try:
@@ -142,7 +166,10 @@ def type_in(*words, **more):
 
 
 def test_short_flags_repeats_and_what_python_alone_gives():
-    assert type_in("-w", "2").whole == 2 and type_in("--whole=2", "--whole", "3").whole == 3
+    assert (
+        type_in("-w", "2").whole == 2
+        and type_in("--whole=2", "--whole", "3").whole == 3
+    )
     assert type_in("--names", "a", "--names", "b,c").names == ("a", "b", "c")
     with pytest.raises(UsageError, match="got --hidden"):
         type_in("--hidden")
@@ -150,10 +177,18 @@ def test_short_flags_repeats_and_what_python_alone_gives():
 
 
 def test_settings_inside_others_are_given_by_their_own_names_or_whole():
-    assert build_settings(Outer, {"letters": "b", "whole": 2}) == Outer(whole=2, inner=Inner(letters=("b",)))
-    assert build_settings(Outer, {"inner": Inner(), "letters": "c"}).inner.letters == ("c",)
-    assert {"letters", "whole"} <= {*list_field_names(Outer)} and "inner" not in list_field_names(Outer)
-    with pytest.raises(UsageError, match=r"a known keyword; got 'lettrs'. Cure: did you mean letters"):
+    assert build_settings(Outer, {"letters": "b", "whole": 2}) == Outer(
+        whole=2, inner=Inner(letters=("b",))
+    )
+    assert build_settings(Outer, {"inner": Inner(), "letters": "c"}).inner.letters == (
+        "c",
+    )
+    assert {"letters", "whole"} <= {
+        *list_field_names(Outer)
+    } and "inner" not in list_field_names(Outer)
+    with pytest.raises(
+        UsageError, match=r"a known keyword; got 'lettrs'. Cure: did you mean letters"
+    ):
         build_settings(Outer, {"lettrs": "b"})
     with pytest.raises(UsageError, match="did you mean output"):
         build_settings(Outer, {"outpu": "b"}, also=["output"])
@@ -169,7 +204,9 @@ def test_a_group_of_fields_is_handed_on_whole():
 
 def test_what_was_saved_under_other_names_is_read():
     old = {"panels": ["hidden"], "policies": ["content"], "median": True, "groups": 5}
-    assert Settings.read(old) == Settings(panel=("hidden",), tokens=("content",), medians=True, groups=5)
+    assert Settings.read(old) == Settings(
+        panel=("hidden",), tokens=("content",), medians=True, groups=5
+    )
     assert Settings.read(asdict(Settings(groups=5))) == Settings(groups=5)
 
 
@@ -178,9 +215,14 @@ def test_what_was_saved_under_other_names_is_read():
 
 def test_a_file_gives_options_and_what_is_typed_goes_before(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('whole = 2\nflag = true\nnames = ["a", "b"]\nnumbers = "0,-1"\nletters = "c"\n')
+    path.write_text(
+        'whole = 2\nflag = true\nnames = ["a", "b"]\nnumbers = "0,-1"\nletters = "c"\n'
+    )
     read = type_in("--config", str(path))
-    assert read == build_settings(Outer, {"whole": 2, "flag": True, "names": "a,b", "numbers": (0, -1), "letters": "c"})
+    assert read == build_settings(
+        Outer,
+        {"whole": 2, "flag": True, "names": "a,b", "numbers": (0, -1), "letters": "c"},
+    )
     assert type_in("--whole", "3", "--config", str(path)) == replace(read, whole=3)
 
 
@@ -212,8 +254,13 @@ def measured(tmp_path, monkeypatch):
     (tmp_path / "text.txt").touch()
     monkeypatch.chdir(tmp_path)
     got = []
-    monkeypatch.setattr("anisoscope.api.functions.measure_job", lambda job, *_: got.append(job))
-    monkeypatch.setattr("anisoscope.api.classifiers.measure_classes", lambda asked, *_: got.append(asked))
+    monkeypatch.setattr(
+        "anisoscope.api.functions.measure_job", lambda job, *_: got.append(job)
+    )
+    monkeypatch.setattr(
+        "anisoscope.api.classifiers.measure_classes",
+        lambda asked, *_: got.append(asked),
+    )
     monkeypatch.setattr(measure_commands, "_show_run", lambda *_: None)
 
     def run(words):
@@ -230,7 +277,12 @@ JOB = Job(
     corpus="text.txt",
     limit=3,
     dtype="float64",
-    settings=Settings(panel=("hidden", "class"), tokens=("content",), layers=(0, -1), tokens_first=False),
+    settings=Settings(
+        panel=("hidden", "class"),
+        tokens=("content",),
+        layers=(0, -1),
+        tokens_first=False,
+    ),
 )
 
 
@@ -239,7 +291,12 @@ def test_a_run_can_be_measured_again_as_it_was(measured, tmp_path):
     job = measured(f"measure {TYPED}")
     assert job == JOB
     told = {"settings": json.loads(json.dumps(asdict(job))), "model": job.model}
-    told["settings"] |= {"shard": [1, 4], "device": "cuda:3", "trust_remote_code": True, "step": 8}
+    told["settings"] |= {
+        "shard": [1, 4],
+        "device": "cuda:3",
+        "trust_remote_code": True,
+        "step": 8,
+    }
     (tmp_path / "run").mkdir()
     (tmp_path / "run/manifest.json").write_text(json.dumps(told))
     assert measured("measure --config run") == JOB  # on this machine, and all of it
@@ -254,20 +311,40 @@ def test_a_run_can_be_measured_again_as_it_was(measured, tmp_path):
     assert measured("measure --config run").settings.metrics == ("drift",)
     told["settings"]["settings"]["bins"] = [0.0, 1.0]
     (tmp_path / "run/manifest.json").write_text(json.dumps(told))
-    with pytest.raises(UsageError, match=r"measured with bins=\[0.0, 1.0\]. Cure: measure it from Python"):
+    with pytest.raises(
+        UsageError,
+        match=r"measured with bins=\[0.0, 1.0\]. Cure: measure it from Python",
+    ):
         measured("measure --config run")
 
 
 def test_the_classes_of_a_run_can_be_measured_again(measured, tmp_path):
-    asked = measured("classes some/model -c synthetic --text-column t --parts directions --untrained --few 4")
+    asked = measured(
+        "classes some/model -c synthetic --text-column t --parts directions --untrained --few 4"
+    )
     expected = ClassesOptions(
-        "some/model", corpus="synthetic", text_column="t", parts=("directions",), untrained=True, few=4
+        "some/model",
+        corpus="synthetic",
+        text_column="t",
+        parts=("directions",),
+        untrained=True,
+        few=4,
     )
     assert asked == expected
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/manifest.json").write_text(json.dumps({"model": "some/model", "settings": {}}))
+    (tmp_path / "run/manifest.json").write_text(
+        json.dumps({"model": "some/model", "settings": {}})
+    )
     identity = json.loads(json.dumps(asdict(asked)))
-    for classes in (identity, {"corpus": "synthetic", "columns": {"text": "t"}, "parts": ["directions"], "few": 4}):
+    for classes in (
+        identity,
+        {
+            "corpus": "synthetic",
+            "columns": {"text": "t"},
+            "parts": ["directions"],
+            "few": 4,
+        },
+    ):
         (tmp_path / "run/identity.json").write_text(json.dumps({"classes": classes}))
         again = measured("classes --config run --untrained")
         assert again == expected
@@ -290,7 +367,11 @@ def test_every_option_of_a_command_has_its_help_and_stands_under_a_heading():
             command = command[word]
         if name == "train":
             continue
-        shown = [each for each in command.assemble_argument_collection() if each.show and not each.children]
+        shown = [
+            each
+            for each in command.assemble_argument_collection()
+            if each.show and not each.children
+        ]
         for each in shown:
             assert each.parameter.help, (name, each.names)
             assert {group.name for group in each.parameter.group} <= {
@@ -300,7 +381,11 @@ def test_every_option_of_a_command_has_its_help_and_stands_under_a_heading():
 
 def test_names_that_a_command_is_given_by_itself_are_separated_there():
     """A parameter arrives as it was typed: `--report-to tensorboard,wandb` named no tracker."""
-    commands = [entry for each in COMMANDS.values() for entry in getattr(each, "commands", {"": each}).values()]
+    commands = [
+        entry
+        for each in COMMANDS.values()
+        for entry in getattr(each, "commands", {"": each}).values()
+    ]
     found = []
     for command in commands:
         module, _, name = command.run.partition(":")
@@ -308,20 +393,41 @@ def test_names_that_a_command_is_given_by_itself_are_separated_there():
         for parameter, hint in get_type_hints(function, include_extras=True).items():
             if get_args(hint)[: len(get_args(Names))] == get_args(Names):
                 found.append(parameter)
-                assert f"separate_names({parameter})" in inspect.getsource(function), (command.run, parameter)
+                assert f"separate_names({parameter})" in inspect.getsource(function), (
+                    command.run,
+                    parameter,
+                )
     assert {"report_to", "only", "component"} <= {*found}
 
 
 def test_every_setting_is_an_option_or_said_to_be_of_python_alone():
     """A field without an option could not be typed, and nobody was told."""
     arguments = app["measure"].assemble_argument_collection()
-    typed = {each.names[0].removeprefix("--").replace("-", "_") for each in arguments if each.parse}
-    python = {field.name for kind in (Job, Settings) for field in fields(kind)} - typed - {"settings"}
+    typed = {
+        each.names[0].removeprefix("--").replace("-", "_")
+        for each in arguments
+        if each.parse
+    }
+    python = (
+        {field.name for kind in (Job, Settings) for field in fields(kind)}
+        - typed
+        - {"settings"}
+    )
     assert python == {"step", "train_seed", *config.ONLY_IN_PYTHON}
 
 
-@pytest.mark.parametrize("words", [["measure", "--config", "~nobody-here/run.toml"], ["measure", "~nobody-here/model"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["measure", "--config", "~nobody-here/run.toml"],
+        ["measure", "~nobody-here/model"],
+    ],
+)
 def test_a_home_of_nobody_is_a_path_that_is_not_there(program, words):
     """It was a RuntimeError, told as a bug of ours."""
     ended = program(words)
-    assert "bug" not in ended.shown and "~nobody-here" in ended.shown and ended.code not in (0, 1)
+    assert (
+        "bug" not in ended.shown
+        and "~nobody-here" in ended.shown
+        and ended.code not in (0, 1)
+    )

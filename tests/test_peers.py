@@ -17,7 +17,9 @@ THEIRS = json.loads(VALUES.read_text("utf-8"))
 @pytest.mark.parametrize("seed", CASES)
 def test_the_clouds_are_those_that_the_packages_were_given(seed):
     x, y = draw_pair(seed)
-    assert x.sum() + y.sum() == pytest.approx(THEIRS["sum"][seed], abs=1e-9), "python tests/peer_values.py"
+    assert x.sum() + y.sum() == pytest.approx(THEIRS["sum"][seed], abs=1e-9), (
+        "python tests/peer_values.py"
+    )
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -46,7 +48,9 @@ def test_procrustes_is_that_of_rsatoolbox(seed):
 def test_procrustes_is_that_of_scipy(seed):
     """Theirs lets the second cloud be scaled as well: 1 − ρ² where ours is 2 − 2ρ."""
     x, y = draw_pair(seed)
-    width = max(x.shape[1], y.shape[1])  # theirs takes clouds of one width: zeros are no information
+    width = max(
+        x.shape[1], y.shape[1]
+    )  # theirs takes clouds of one width: zeros are no information
     padded = [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in (x, y)]
     disparity = scipy_procrustes(*padded)[2]
     ours = anisoscope.metric("procrustes", (x, y))["procrustes"].value

@@ -23,12 +23,17 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x):
         batch, length, dim = x.shape
-        q, k, v = (y.view(batch, length, HEADS, -1).transpose(1, 2) for y in self.c_attn(x).split(DIM, dim=2))
+        q, k, v = (
+            y.view(batch, length, HEADS, -1).transpose(1, 2)
+            for y in self.c_attn(x).split(DIM, dim=2)
+        )
         if self.flash:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             scores = (q @ k.transpose(-2, -1)) * (1.0 / (k.size(-1) ** 0.5))
-            scores = scores.masked_fill(self.bias[:, :, :length, :length] == 0, float("-inf"))
+            scores = scores.masked_fill(
+                self.bias[:, :, :length, :length] == 0, float("-inf")
+            )
             y = functional.softmax(scores, dim=-1) @ v
         return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, dim))
 
@@ -38,8 +43,14 @@ class Block(nn.Module):
 
     def __init__(self, flash):
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(DIM), CausalSelfAttention(flash), nn.LayerNorm(DIM)
-        self.mlp = nn.Sequential(nn.Linear(DIM, 4 * DIM), nn.GELU(), nn.Linear(4 * DIM, DIM))
+        self.ln_1, self.attn, self.ln_2 = (
+            nn.LayerNorm(DIM),
+            CausalSelfAttention(flash),
+            nn.LayerNorm(DIM),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(DIM, 4 * DIM), nn.GELU(), nn.Linear(4 * DIM, DIM)
+        )
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -51,8 +62,15 @@ class GPT(nn.Module):
 
     def __init__(self, flash):
         super().__init__()
-        parts = {"wte": nn.Embedding(WORDS, DIM), "wpe": nn.Embedding(64, DIM), "drop": nn.Dropout(0.1)}
-        parts |= {"h": nn.ModuleList(Block(flash) for _ in range(LAYERS)), "ln_f": nn.LayerNorm(DIM)}
+        parts = {
+            "wte": nn.Embedding(WORDS, DIM),
+            "wpe": nn.Embedding(64, DIM),
+            "drop": nn.Dropout(0.1),
+        }
+        parts |= {
+            "h": nn.ModuleList(Block(flash) for _ in range(LAYERS)),
+            "ln_f": nn.LayerNorm(DIM),
+        }
         self.transformer = nn.ModuleDict(parts)
         self.lm_head = nn.Linear(DIM, WORDS, bias=False)
         self.transformer.wte.weight = self.lm_head.weight
@@ -63,7 +81,11 @@ class GPT(nn.Module):
         for block in t.h:
             x = block(x)
         logits = self.lm_head(t.ln_f(x))
-        loss = None if targets is None else functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss = (
+            None
+            if targets is None
+            else functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        )
         return logits, loss
 
 
@@ -76,19 +98,28 @@ def test_a_plain_nanogpt_is_measured_whole(flash):
     x = model.transformer.wte(ids) + model.transformer.wpe(torch.arange(9))
     hidden, entropies = [x], []
     for block in model.transformer.h:
-        q, k, _ = (y.view(4, 9, HEADS, -1).transpose(1, 2) for y in block.attn.c_attn(block.ln_1(x)).split(DIM, 2))
+        q, k, _ = (
+            y.view(4, 9, HEADS, -1).transpose(1, 2)
+            for y in block.attn.c_attn(block.ln_1(x)).split(DIM, 2)
+        )
         scores = q @ k.transpose(-2, -1) / (DIM // HEADS) ** 0.5
-        p = scores.masked_fill(~torch.tril(torch.ones(9, 9)).bool(), float("-inf")).softmax(-1)
+        p = scores.masked_fill(
+            ~torch.tril(torch.ones(9, 9)).bool(), float("-inf")
+        ).softmax(-1)
         entropies.append(-(p * p.clamp(min=1e-300).log()).sum(-1).mean((0, 2)))
         x = block(x)
         hidden.append(x)
     hidden.append(model.transformer.ln_f(x))
     rows = run.records[run.records["component"].isna()]
-    cosines = rows[(rows["metric"] == "mean_cosine") & rows["site"].isin(["hidden", "final"])]["value"].tolist()
+    cosines = rows[
+        (rows["metric"] == "mean_cosine") & rows["site"].isin(["hidden", "final"])
+    ]["value"].tolist()
     for given, found in zip(hidden, cosines, strict=True):
         vectors = functional.normalize(given.flatten(0, 1), dim=-1)
         n = len(vectors)
         expected = ((vectors.sum(0).square().sum() - n) / (n * (n - 1))).item()
         assert found == pytest.approx(expected, abs=1e-9)
-    measured = rows[rows["metric"] == "attention.entropy"].sort_values(["layer", "head"])["value"]
+    measured = rows[rows["metric"] == "attention.entropy"].sort_values(
+        ["layer", "head"]
+    )["value"]
     assert measured.tolist() == pytest.approx(torch.cat(entropies).tolist(), abs=1e-9)

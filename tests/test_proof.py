@@ -31,7 +31,9 @@ EVERY_LAYER = {1, 2, 3}
 
 def measured(model, inputs, **how):
     """A default run: what cannot be had of attention is left out."""
-    return anisoscope.measure(model, inputs, groups=4, spectrum_groups=1, sample=0, **how)
+    return anisoscope.measure(
+        model, inputs, groups=4, spectrum_groups=1, sample=0, **how
+    )
 
 
 def layers_of(run, site="attention"):
@@ -52,14 +54,22 @@ def warned(run, text):
 
 @pytest.mark.parametrize("attention", ["model", "fused"])
 @pytest.mark.parametrize("side", ["right", "left", "none"])
-@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2", "llama", "gemma2", "t5"])
+@pytest.mark.parametrize(
+    "name", ["bert", "modernbert", "gpt2", "llama", "gemma2", "t5"]
+)
 def test_both_figures_stand_in_the_manifest(name, side, attention):
     inputs, _ = tiny.padded(name, side)
     # the default run once of each; the proof is the same whatever is summed of what was captured
     panel = {} if side == "right" else {"panel": ("hidden", "attention")}
-    run = measured(tiny.build(name, torch.float32), inputs, attention=attention, **panel)
+    run = measured(
+        tiny.build(name, torch.float32), inputs, attention=attention, **panel
+    )
     told = run.manifest["capture"]
-    assert told["outputs_moved"] <= told["outputs_limit"] <= (0 if attention == "model" else 1e-5)
+    assert (
+        told["outputs_moved"]
+        <= told["outputs_limit"]
+        <= (0 if attention == "model" else 1e-5)
+    )
     assert told["attention_error"] < 1e-6 < told["attention_limit"] < 1e-4
     expected = {"t5": 9}.get(name, 3)
     assert (told["attention_compared"], told["attention_not_compared"]) == (expected, 0)
@@ -70,7 +80,10 @@ def test_both_figures_stand_in_the_manifest(name, side, attention):
 def test_attention_of_other_modalities_is_compared_too(name):
     import tiny_models
 
-    model, inputs = tiny_models.build(name, torch.float32), tiny_models.inputs(name, dtype=torch.float32)
+    model, inputs = (
+        tiny_models.build(name, torch.float32),
+        tiny_models.inputs(name, dtype=torch.float32),
+    )
     with torch.no_grad(), capture(model, ("attention",)) as tap:
         tap.proof = tried = Proof()
         model(**inputs)
@@ -148,15 +161,22 @@ def swap_queries(look):
 
 def test_a_dropped_window_is_seen(monkeypatch):
     """In the layers that have one: the others are measured."""
-    model, inputs = tiny.build("gemma3", torch.float32), tiny.padded("gemma3", "right")[0]
+    model, inputs = (
+        tiny.build("gemma3", torch.float32),
+        tiny.padded("gemma3", "right")[0],
+    )
     honest = measured(model, inputs)
     monkeypatch.setattr(Masking, "read", read_without_windows(Masking.read))
     run = measured(model, inputs)
     assert layers_of(honest) == EVERY_LAYER and layers_of(run) == {2}
     assert warned(
-        run, "attention of layers 1, 3 of decoder: softmax(scores)·values is not the output of Gemma3Attention"
+        run,
+        "attention of layers 1, 3 of decoder: softmax(scores)·values is not the output of Gemma3Attention",
     )
-    assert run.manifest["capture"]["attention_refused"].keys() == {"decoder.1", "decoder.3"}
+    assert run.manifest["capture"]["attention_refused"].keys() == {
+        "decoder.1",
+        "decoder.3",
+    }
     assert hidden_of(run).equals(hidden_of(honest))
 
 
@@ -168,7 +188,9 @@ def test_a_wrong_scale_is_seen(monkeypatch, backend, factor):
     honest, scale = measured(model, inputs), Call.scale.fget
     monkeypatch.setattr(Call, "scale", property(lambda call: factor * scale(call)))
     run = measured(model, inputs)
-    assert layers_of(run) == layers_of(run, "query.raw") == set() and hidden_of(run).equals(hidden_of(honest))
+    assert layers_of(run) == layers_of(run, "query.raw") == set() and hidden_of(
+        run
+    ).equals(hidden_of(honest))
 
 
 def test_a_lost_sink_is_seen(monkeypatch):
@@ -180,7 +202,10 @@ def test_a_lost_sink_is_seen(monkeypatch):
 
 
 def test_a_lost_cap_is_seen(monkeypatch):
-    model, inputs = tiny.build("gemma2", torch.float32), tiny.padded("gemma2", "right")[0]
+    model, inputs = (
+        tiny.build("gemma2", torch.float32),
+        tiny.padded("gemma2", "right")[0],
+    )
     monkeypatch.setattr(heads, "attention_rows", rows_without("softcap"))
     assert layers_of(measured(model, inputs)) == set()
 
@@ -188,9 +213,13 @@ def test_a_lost_cap_is_seen(monkeypatch):
 def test_a_lost_bias_is_seen(monkeypatch):
     model, inputs = tiny.build("t5", torch.float32), tiny.padded("t5", "right")[0]
     read = Masking.read
-    monkeypatch.setattr(Masking, "read", lambda *given, **how: replace(read(*given, **how), bias=None))
+    monkeypatch.setattr(
+        Masking, "read", lambda *given, **how: replace(read(*given, **how), bias=None)
+    )
     run = measured(model, inputs)
-    assert set(run.records.loc[run.records["site"] == "attention", "kind"]) <= {"cross"}  # which have none
+    assert set(run.records.loc[run.records["site"] == "attention", "kind"]) <= {
+        "cross"
+    }  # which have none
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -217,7 +246,9 @@ def test_a_swapped_layer_is_seen(monkeypatch, lie):
         monkeypatch.setattr(Heads, "look", swap_queries(Heads.look))
     run = measured(model, inputs)
     assert layers_of(run) == ({3} if lie == "layers" else {1})
-    assert lie == "queries" or warned(run, "LlamaAttention, which belongs to another block, was found there")
+    assert lie == "queries" or warned(
+        run, "LlamaAttention, which belongs to another block, was found there"
+    )
 
 
 def rename_backend(attach, name):
@@ -226,7 +257,10 @@ def rename_backend(attach, name):
     def attaching(self, *given):
         if "attention" in self.wanted:
             config = self.model.config
-            kept, config._attn_implementation_internal = config._attn_implementation, name
+            kept, config._attn_implementation_internal = (
+                config._attn_implementation,
+                name,
+            )
             self.ends.callback(setattr, config, "_attn_implementation_internal", kept)
         attach(self, *given)
 
@@ -245,7 +279,9 @@ def renaming(monkeypatch):
 
 
 def sparse():
-    model = test_backends.built("DeepseekV32Config", test_backends.LATENT | test_backends.INDEX)
+    model = test_backends.built(
+        "DeepseekV32Config", test_backends.LATENT | test_backends.INDEX
+    )
     return model, {"input_ids": test_backends.token_ids(40)}
 
 
@@ -264,18 +300,28 @@ def test_a_renamed_backend_is_seen(request):
 @pytest.mark.usefixtures("renaming")
 def test_attention_alone_of_a_model_that_moves_is_an_error():
     model, inputs = sparse()
-    with pytest.raises(MeasureError, match=r"the capture moves the outputs by .* Cure: measure hidden states"):
+    with pytest.raises(
+        MeasureError,
+        match=r"the capture moves the outputs by .* Cure: measure hidden states",
+    ):
         anisoscope.measure(model, inputs, panel="attention")
 
 
-def test_a_model_that_ends_within_a_capture_only_is_measured_in_its_hidden_states(monkeypatch):
+def test_a_model_that_ends_within_a_capture_only_is_measured_in_its_hidden_states(
+    monkeypatch,
+):
     model, inputs = tiny.build("llama", torch.float32), tiny.padded("llama", "right")[0]
     honest = measured(model, inputs)
-    monkeypatch.setattr(heads.Heads, "begin", lambda *_: 1 / 0)  # a hook of ours, outside of any guard
+    monkeypatch.setattr(
+        heads.Heads, "begin", lambda *_: 1 / 0
+    )  # a hook of ours, outside of any guard
     monkeypatch.setattr(Tap, "_start", start_without(Tap._start))
     run = measured(model, inputs)
     assert layers_of(run) == set() and hidden_of(run).equals(hidden_of(honest))
-    assert warned(run, "the model ends with ZeroDivisionError within the capture, and without it does not")
+    assert warned(
+        run,
+        "the model ends with ZeroDivisionError within the capture, and without it does not",
+    )
 
 
 def start_without(start):
@@ -304,7 +350,11 @@ class Drawing(nn.Module):
 
     def forward(self, x):
         self.number += 1
-        noise = torch.full_like(x, 1e-3 * self.number) if self.counts else 1e-3 * torch.randn_like(x)
+        noise = (
+            torch.full_like(x, 1e-3 * self.number)
+            if self.counts
+            else 1e-3 * torch.randn_like(x)
+        )
         return self.encoder(x + noise * x)
 
 
@@ -339,7 +389,11 @@ def test_inputs_that_a_model_writes_into_are_the_same_for_both_calls():
 
 def test_a_proof_is_kept_and_the_worse_of_two_is_told(tmp_path):
     places = [("decoder", layer, "self") for layer in (1, 2, 3)]
-    first = Proof(0.0, attention={places[0]: (1e-7, 1e-5), places[1]: (3e-7, 1e-5)}, unheard={places[2]})
+    first = Proof(
+        0.0,
+        attention={places[0]: (1e-7, 1e-5), places[1]: (3e-7, 1e-5)},
+        unheard={places[2]},
+    )
     second = Proof(2e-6, limit=1e-5, attention={places[0]: (5e-7, 1e-5)})
     assert Proof.from_json(first.to_json()) == first
     whole = first.merge(second)
@@ -358,25 +412,39 @@ def test_a_proof_is_kept_and_the_worse_of_two_is_told(tmp_path):
 
 def test_a_layer_that_is_refused_is_not_in_the_figures():
     place = ("decoder", 1, "self")
-    told = Proof(0.0, attention={place: (0.3, 1e-5), ("decoder", 2, "self"): (1e-7, 1e-5)}).describe()
+    told = Proof(
+        0.0, attention={place: (0.3, 1e-5), ("decoder", 2, "self"): (1e-7, 1e-5)}
+    ).describe()
     assert told["attention_error"] == 1e-7 and told["attention_compared"] == 2
 
 
 @pytest.mark.parametrize("large", [False, True])
 def test_outputs_are_compared_bit_for_bit(monkeypatch, large):
     if large:
-        monkeypatch.setattr(proof, "SAMPLED", 4)  # of a large output some numbers are kept
+        monkeypatch.setattr(
+            proof, "SAMPLED", 4
+        )  # of a large output some numbers are kept
     x = torch.arange(1.0, 13.0).view(3, 4)
-    output = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=x, attentions=(x, torch.tensor([1, 2])))
+    output = transformers.modeling_outputs.BaseModelOutput(
+        last_hidden_state=x, attentions=(x, torch.tensor([1, 2]))
+    )
     assert Outputs(output).measure_difference(Outputs(output)) == 0
     for place in range(12):
         moved = x.clone()
-        moved.view(-1)[place] = torch.nextafter(moved.view(-1)[place], torch.tensor(100.0))
-        other = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=moved, attentions=output.attentions)
+        moved.view(-1)[place] = torch.nextafter(
+            moved.view(-1)[place], torch.tensor(100.0)
+        )
+        other = transformers.modeling_outputs.BaseModelOutput(
+            last_hidden_state=moved, attentions=output.attentions
+        )
         assert 0 < Outputs(output).measure_difference(Outputs(other)) < 1e-6
     swapped = x[[1, 0, 2]]
     assert Outputs(x).measure_difference(Outputs(swapped)) > 0
-    assert Outputs(x).measure_difference(Outputs(x[:2])) == Outputs(x).measure_difference(Outputs((x, x))) == torch.inf
+    assert (
+        Outputs(x).measure_difference(Outputs(x[:2]))
+        == Outputs(x).measure_difference(Outputs((x, x)))
+        == torch.inf
+    )
     spoiled = x.clone()
     spoiled[0, 0] = torch.nan
     assert Outputs(spoiled).measure_difference(Outputs(spoiled.clone())) == 0
@@ -391,8 +459,12 @@ def test_positions_are_those_of_the_list_of_blocks():
     def at(layer):
         return SimpleNamespace(stack="decoder", layer=layer)
 
-    assert not positions.contradict(blocks[1][0], at(2)) and positions.contradict(blocks[1][0], at(1))
-    assert not positions.contradict(shared, at(1)) and not positions.contradict(shared, at(2))
+    assert not positions.contradict(blocks[1][0], at(2)) and positions.contradict(
+        blocks[1][0], at(1)
+    )
+    assert not positions.contradict(shared, at(1)) and not positions.contradict(
+        shared, at(2)
+    )
     assert not positions.contradict(nn.Linear(2, 2), at(1))  # outside of blocks
     assert not positions.contradict(blocks[0][0], at(3))  # of blocks that run again
 
@@ -405,7 +477,9 @@ def test_positions_do_not_count_a_list_of_blocks_that_does_not_run():
     positions = Positions({"decoder": blocks}, names)
 
     def is_apart(block, layer):
-        return positions.contradict(blocks[block], SimpleNamespace(stack="decoder", layer=layer))
+        return positions.contradict(
+            blocks[block], SimpleNamespace(stack="decoder", layer=layer)
+        )
 
     assert [layer for layer in range(1, 6) if not is_apart(3, layer)] == [2, 4]
     assert [layer for layer in range(1, 6) if not is_apart(1, layer)] == [2]
@@ -413,10 +487,14 @@ def test_positions_do_not_count_a_list_of_blocks_that_does_not_run():
 
 def test_what_was_refused_does_not_count_as_seen():
     """Attention that was asked for and refused is missing, though it had fired before."""
-    tap = Tap(tiny.model("bert"), frozenset({"attention", "hidden"}), None, "position", None)
+    tap = Tap(
+        tiny.model("bert"), frozenset({"attention", "hidden"}), None, "position", None
+    )
     for quantity in ("attention", "hidden"):
         tap.emit(Site("encoder", 1, quantity), torch.zeros(1, 2, 3))
     assert tap.fired >= {"attention", "hidden"}
-    tap.refuse(Site("encoder", 1, "attention").place, "it is not what the model computes")
+    tap.refuse(
+        Site("encoder", 1, "attention").place, "it is not what the model computes"
+    )
     assert "hidden" in tap.fired and not tap.fired & HEADS
     assert tap.sites == ["encoder.1.hidden"]

@@ -50,7 +50,10 @@ def every_pair(units, chunk=1024):
                 np.fill_diagonal(gram, 0.0)
             twice = 1 if i == j else 2
             total += twice * gram.sum()
-            apart += twice * gram[owner[i : i + chunk, None] != owner[None, j : j + chunk]].sum()
+            apart += (
+                twice
+                * gram[owner[i : i + chunk, None] != owner[None, j : j + chunk]].sum()
+            )
     n, sizes = len(u), np.array([len(part) for part in units], dtype=float)
     return total / (n * (n - 1)), apart / (n**2 - (sizes**2).sum())
 
@@ -66,15 +69,22 @@ def test_mean_cosine_is_that_of_all_pairs_at_every_layer(minilm, corpus):
                 hidden = tap[f"encoder.{layer}.hidden"]
                 for row, unit in enumerate(batch.unit.tolist()):
                     vectors[layer][unit].append(hidden[row][real[row]].numpy())
-    records = run_pass(minilm.model, batches, Settings(metrics=("mean_cosine",), groups=8)).records()
+    records = run_pass(
+        minilm.model, batches, Settings(metrics=("mean_cosine",), groups=8)
+    ).records()
     tokens = sum(batches.tokens)
     assert 1_500 < tokens < 3_000
     for layer in range(LAYERS + 1):
         units = [np.concatenate(parts) for parts in vectors[layer]]
         assert sum(map(len, units)) == tokens
         whole, between = every_pair(units)
-        for metric, expected in (("mean_cosine", whole), ("mean_cosine.between", between)):
-            row = select(records, site="hidden", layer=layer, metric=metric, token_policy="all").iloc[0]
+        for metric, expected in (
+            ("mean_cosine", whole),
+            ("mean_cosine.between", between),
+        ):
+            row = select(
+                records, site="hidden", layer=layer, metric=metric, token_policy="all"
+            ).iloc[0]
             assert abs(row.value - expected) <= 1e-6, (layer, metric)
             assert row.n_vectors == tokens and row.n_units == DOCUMENTS
             assert row.low < row.value < row.high
@@ -85,10 +95,15 @@ def differences(a, b):
     frames = [r[r["component"].isna()].reset_index(drop=True) for r in (a, b)]
     keys = ["layer", "site", "token_policy", "metric", "n_vectors"]
     assert frames[0][keys].equals(frames[1][keys])
-    return max(float((frames[0][c] - frames[1][c]).abs().max()) for c in ("value", "low", "high"))
+    return max(
+        float((frames[0][c] - frames[1][c]).abs().max())
+        for c in ("value", "low", "high")
+    )
 
 
-@pytest.mark.parametrize("dtype, most", [("float64", 1e-9), ("float32", torch.finfo(torch.float32).eps)])
+@pytest.mark.parametrize(
+    "dtype, most", [("float64", 1e-9), ("float32", torch.finfo(torch.float32).eps)]
+)
 def test_batch_size_does_not_matter(corpus, dtype, most):
     """Values and both ends of the intervals. In float32 the model itself answers to batch shapes with other
     roundings, relative ε each.
@@ -99,7 +114,8 @@ def test_batch_size_does_not_matter(corpus, dtype, most):
     )
     short = replace(corpus, documents=[text[:800] for text in corpus.documents])
     first, second = (
-        run_pass(subject.model, plan(subject, short, tokens, 64), settings).records() for tokens in (4096, 300)
+        run_pass(subject.model, plan(subject, short, tokens, 64), settings).records()
+        for tokens in (4096, 300)
     )
     assert differences(first, second) <= most
 
@@ -123,18 +139,26 @@ def test_attention_of_a_pretrained_model_is_the_eager_one(minilm, side):
             minilm.model(**inputs)
         try:
             minilm.model.set_attn_implementation("eager")
-            expected = minilm.model(**inputs, output_attentions=True, output_hidden_states=True)
+            expected = minilm.model(
+                **inputs, output_attentions=True, output_hidden_states=True
+            )
         finally:
             minilm.model.set_attn_implementation("sdpa")
     for layer, state in enumerate(expected.hidden_states):
-        torch.testing.assert_close(tap[f"encoder.{layer}.hidden"][real], state[real], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            tap[f"encoder.{layer}.hidden"][real], state[real], rtol=1e-4, atol=1e-5
+        )
     for layer, p in enumerate(expected.attentions, start=1):
         rows = tap[f"encoder.{layer}.attention"]
         entropy = -torch.xlogy(p, p).sum(-1)
         for name, value in (("entropy", entropy), ("row_max", p.amax(-1))):
             torch.testing.assert_close(
-                rows[name].transpose(1, 2)[real], value.transpose(1, 2)[real], rtol=1e-4, atol=1e-5
+                rows[name].transpose(1, 2)[real],
+                value.transpose(1, 2)[real],
+                rtol=1e-4,
+                atol=1e-5,
             )
         assert torch.equal(
-            rows["keys"].transpose(1, 2)[real], real.sum(1)[torch.nonzero(real)[:, 0], None].expand(-1, 12).to(p.dtype)
+            rows["keys"].transpose(1, 2)[real],
+            real.sum(1)[torch.nonzero(real)[:, 0], None].expand(-1, 12).to(p.dtype),
         )

@@ -34,7 +34,9 @@ def test_setting_the_version_changes_every_place_and_nothing_else(tmp_path):
     sources.set_version("7.8.9", copy)
     assert set(sources.versions(copy).values()) == {"7.8.9"}
     for name in sources.VERSION_PLACES:
-        before, after = ((root / name).read_text("utf-8").splitlines() for root in (ROOT, copy))
+        before, after = (
+            (root / name).read_text("utf-8").splitlines() for root in (ROOT, copy)
+        )
         changed = [new for old, new in zip(before, after, strict=True) if old != new]
         assert len(changed) == 1 and "7.8.9" in changed[0], name
 
@@ -46,16 +48,22 @@ def test_a_version_that_is_none_is_refused(tmp_path, capsys):
     assert "expected a version" in capsys.readouterr().err
 
 
-def test_a_tag_of_another_version_and_a_version_that_differs_are_refused(monkeypatch, capsys):
+def test_a_tag_of_another_version_and_a_version_that_differs_are_refused(
+    monkeypatch, capsys
+):
     monkeypatch.setenv("GITHUB_REF_NAME", "v99.0.0")
     assert release.main(["--build-only", "--repository", REPOSITORY]) == 1
     assert "got v99.0.0" in capsys.readouterr().err
-    monkeypatch.setattr(release, "versions", lambda: {"one": "1.0.0", "another": "1.0.1"})
+    monkeypatch.setattr(
+        release, "versions", lambda: {"one": "1.0.0", "another": "1.0.1"}
+    )
     assert release.main(["--build-only", "--repository", REPOSITORY]) == 1
     assert "one version everywhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ["", "github.com/a/b", "http://github.com/a/b", "https://github.com"])
+@pytest.mark.parametrize(
+    "address", ["", "github.com/a/b", "http://github.com/a/b", "https://github.com"]
+)
 def test_an_address_that_is_no_repository_is_refused(address):
     with pytest.raises(ValueError, match="expected a public repository"):
         sources.check_repository(address)
@@ -65,13 +73,19 @@ def test_copies_have_addresses_and_readmes_that_work_anywhere(tmp_path):
     folders = sources.copy_sources(tmp_path, REPOSITORY)
     for distribution in sources.DISTRIBUTIONS:
         folder = folders[distribution.name]
-        project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+        project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))[
+            "project"
+        ]
         assert project["urls"]["Issues"] == f"{REPOSITORY}/issues"
-        assert (folder / "LICENSE").read_text("utf-8") == (ROOT / "LICENSE").read_text("utf-8")
+        assert (folder / "LICENSE").read_text("utf-8") == (ROOT / "LICENSE").read_text(
+            "utf-8"
+        )
         readme = (folder / "README.md").read_text("utf-8")
         assert f"]({REPOSITORY}/blob/v{anisoscope.__version__}/" in readme
         for found in sources.PLACES.finditer(readme):
-            assert found["code"] or sources.ANYWHERE.match(found["target"] or found["value"]), found[0]
+            assert found["code"] or sources.ANYWHERE.match(
+                found["target"] or found["value"]
+            ), found[0]
 
 
 def test_links_become_absolute_but_for_code_and_what_already_is(tmp_path):
@@ -89,11 +103,19 @@ def test_links_become_absolute_but_for_code_and_what_already_is(tmp_path):
     assert absolute("[![p](p.png)](a.md)") == badge
     assert absolute('<img src="p.png">') == f'<img src="{REPOSITORY}/raw/v1/p.png">'
     assert absolute("[up](../a.md)", "docs") == f"[up]({REPOSITORY}/blob/v1/a.md)"
-    for same in ("[x](https://x.test)", "[x](#here)", "`[x](gone.md)`", "```\n[x](gone.md)\n```", "    [x](gone.md)"):
+    for same in (
+        "[x](https://x.test)",
+        "[x](#here)",
+        "`[x](gone.md)`",
+        "```\n[x](gone.md)\n```",
+        "    [x](gone.md)",
+    ):
         assert absolute(same) == same
     with pytest.raises(ValueError, match=r"links to gone\.md, which is not there"):
         absolute("[x](gone.md)")
-    assert sources.relative_addresses('<a href="#x"></a><a href="https://x"></a><img src="p.png">') == ["p.png"]
+    assert sources.relative_addresses(
+        '<a href="#x"></a><a href="https://x"></a><img src="p.png">'
+    ) == ["p.png"]
 
 
 def test_what_is_cited_is_the_same_everywhere():
@@ -109,24 +131,44 @@ def test_what_is_cited_is_the_same_everywhere():
 
 def test_notebooks_open_in_colab_if_the_repository_is_on_github(tmp_path):
     (tmp_path / "n.ipynb").touch()
-    link = sources.absolute_links("[n](n.ipynb)", "", "https://github.com/somebody/anisoscope", "v1", tmp_path)
-    assert link == "[n](https://colab.research.google.com/github/somebody/anisoscope/blob/v1/n.ipynb)"
+    link = sources.absolute_links(
+        "[n](n.ipynb)", "", "https://github.com/somebody/anisoscope", "v1", tmp_path
+    )
+    assert (
+        link
+        == "[n](https://colab.research.google.com/github/somebody/anisoscope/blob/v1/n.ipynb)"
+    )
     elsewhere = sources.absolute_links("[n](n.ipynb)", "", REPOSITORY, "v1", tmp_path)
     assert elsewhere == f"[n]({REPOSITORY}/blob/v1/n.ipynb)"
 
 
-def test_recipes_for_conda_name_what_the_projects_need_and_the_hash_of_what_was_built(tmp_path):
+def test_recipes_for_conda_name_what_the_projects_need_and_the_hash_of_what_was_built(
+    tmp_path,
+):
     for distribution in sources.DISTRIBUTIONS:
         archive = tmp_path / f"{distribution.package}-{anisoscope.__version__}.tar.gz"
         archive.write_bytes(distribution.name.encode())
-    tool, papers = (json.loads(path.read_text("utf-8")) for path in write_recipes(tmp_path, REPOSITORY))
+    tool, papers = (
+        json.loads(path.read_text("utf-8"))
+        for path in write_recipes(tmp_path, REPOSITORY)
+    )
     assert tool["source"]["sha256"] == hashlib.sha256(b"anisoscope").hexdigest()
-    assert tool["source"]["url"].endswith("/a/anisoscope/anisoscope-${{ version }}.tar.gz")
+    assert tool["source"]["url"].endswith(
+        "/a/anisoscope/anisoscope-${{ version }}.tar.gz"
+    )
     needs = {line.split(" ")[0] for line in tool["requirements"]["run"]}
-    assert {"python", "pytorch", "numpy", "cyclopts"} <= needs and not {"torch", "transformers"} & needs
-    assert any(line.startswith("transformers >=") for line in tool["requirements"]["run_constraints"])
+    assert {"python", "pytorch", "numpy", "cyclopts"} <= needs and not {
+        "torch",
+        "transformers",
+    } & needs
+    assert any(
+        line.startswith("transformers >=")
+        for line in tool["requirements"]["run_constraints"]
+    )
     of_papers = papers["requirements"]["run"]
-    assert f"anisoscope =={anisoscope.__version__}" in of_papers and any("transformers" in line for line in of_papers)
+    assert f"anisoscope =={anisoscope.__version__}" in of_papers and any(
+        "transformers" in line for line in of_papers
+    )
 
 
 def test_uv_takes_the_versions_that_pip_takes():
@@ -135,13 +177,21 @@ def test_uv_takes_the_versions_that_pip_takes():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
     assert settings["constraint-dependencies"] == known
     locked = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
-    versions = {package["name"]: package["version"] for package in locked if "version" in package}
+    versions = {
+        package["name"]: package["version"]
+        for package in locked
+        if "version" in package
+    }
     for line in known:
         name, _, version = line.partition("==")
         name = name.lower().replace("_", "-")
-        assert versions.get(name, version) == version, f"{name}: uv lock writes it again"
+        assert versions.get(name, version) == version, (
+            f"{name}: uv lock writes it again"
+        )
     names = {Requirement(text).name.lower().replace("_", "-") for text in all_needs()}
-    assert names <= set(versions) | {"anisoscope", "anisoscope-papers"}, "uv lock writes it again"
+    assert names <= set(versions) | {"anisoscope", "anisoscope-papers"}, (
+        "uv lock writes it again"
+    )
 
 
 def all_needs():

@@ -5,7 +5,13 @@ import pytest
 from anisoscope.errors import OutputError
 from anisoscope.store import RunFolder
 
-OWN = ("manifest.json", "records.parquet", "replicates.parquet", "sums.safetensors", "reservoir.safetensors")
+OWN = (
+    "manifest.json",
+    "records.parquet",
+    "replicates.parquet",
+    "sums.safetensors",
+    "reservoir.safetensors",
+)
 STATES = ("state.0.safetensors", "state.12.safetensors")
 FOREIGN = (
     "model.safetensors",
@@ -42,9 +48,14 @@ def test_a_folder_of_another_program_is_not_overwritten(tmp_path):
     """Its identity.json was taken for a run's, and replaced."""
     for name in ("identity.json", *OWN):
         (tmp_path / name).write_text('{"mine": 1}')
-    with pytest.raises(OutputError, match=r"identity\.json that no run has written.*another --output"):
+    with pytest.raises(
+        OutputError, match=r"identity\.json that no run has written.*another --output"
+    ):
         RunFolder.start(tmp_path, {"of": "one"}, resume=False, overwrite=True)
-    assert all((tmp_path / name).read_text() == '{"mine": 1}' for name in ("identity.json", *OWN))
+    assert all(
+        (tmp_path / name).read_text() == '{"mine": 1}'
+        for name in ("identity.json", *OWN)
+    )
 
 
 def test_states_are_those_of_processes(begun):
@@ -58,7 +69,11 @@ def test_without_overwriting_nothing_is_touched(begun):
 
 
 def test_what_differs_is_named_but_not_all_of_it(tmp_path):
-    before, after = ({"code": {f"module_{i}": text for i in range(9)}} for text in ("a", "b"))
+    before, after = (
+        {"code": {f"module_{i}": text for i in range(9)}} for text in ("a", "b")
+    )
     RunFolder.start(tmp_path / "run", before, resume=False)
-    with pytest.raises(OutputError, match=r"code\.module_0, .*code\.module_5 and 3 more differ"):
+    with pytest.raises(
+        OutputError, match=r"code\.module_0, .*code\.module_5 and 3 more differ"
+    ):
         RunFolder.start(tmp_path / "run", after, resume=True)

@@ -25,22 +25,43 @@ def answers(tmp_path_factory):
     given = []
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        patched.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
+        patched.setattr(
+            import_module("anisoscope.report"),
+            "build_page",
+            lambda folder, *_: folder / "report.html",
+        )
         for line in COMMANDS:
             words = shlex.split(line)
             done = invoke(words)
             assert done.exit_code == 0, (line, done.output)
             published = "measure" if words[0] == "measure" else words[0]
-            given.append((words, check_answer(done.stdout, published) if "json" in words else done.stdout))
+            given.append(
+                (
+                    words,
+                    check_answer(done.stdout, published)
+                    if "json" in words
+                    else done.stdout,
+                )
+            )
     return given
 
 
 def test_the_page_has_every_step(answers):
-    assert [words[0] for words, _ in answers] == ["doctor", "measure", "measure", "cure", "apply", "measure", "compare"]
+    assert [words[0] for words, _ in answers] == [
+        "doctor",
+        "measure",
+        "measure",
+        "cure",
+        "apply",
+        "measure",
+        "compare",
+    ]
 
 
 def test_answers_hold_what_the_page_reads(answers):
-    doctor, reading, measured, cured, _, after, compared = (answer for _, answer in answers)
+    doctor, reading, measured, cured, _, after, compared = (
+        answer for _, answer in answers
+    )
     assert doctor["works"] and doctor["versions"]
     assert "400" in reading
     of = {row["metric"]: row for row in measured["records"] if row["component"] is None}
@@ -61,5 +82,8 @@ def test_the_list_for_programs_is_made_from_the_pages():
 
 
 def test_first_sentences():
-    assert llms.first_sentence("---\na: b\n---\n\n# T\n\nOne [two](x.md)\nthree. Four.") == "One two three."
+    assert (
+        llms.first_sentence("---\na: b\n---\n\n# T\n\nOne [two](x.md)\nthree. Four.")
+        == "One two three."
+    )
     assert llms.first_sentence("# T\n\n| a |") == ""

@@ -48,7 +48,10 @@ def package(tmp_path, monkeypatch):
 
     def write(**files):
         for name, text in files.items():
-            path = folder / f"{name.replace('inner_', 'inner/').replace('init', '__init__')}.py"
+            path = (
+                folder
+                / f"{name.replace('inner_', 'inner/').replace('init', '__init__')}.py"
+            )
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             now = next(clock)  # two files may be written within one tick of the clock
@@ -56,8 +59,13 @@ def package(tmp_path, monkeypatch):
         sources._find_folders_of_package.cache_clear()
 
     def hashed(*roots):
-        found = sources.hash_modules([f"shapes_of_a_test.{root}" for root in roots], is_own)
-        return {name.removeprefix("shapes_of_a_test").removeprefix("."): meaning for name, meaning in found.items()}
+        found = sources.hash_modules(
+            [f"shapes_of_a_test.{root}" for root in roots], is_own
+        )
+        return {
+            name.removeprefix("shapes_of_a_test").removeprefix("."): meaning
+            for name, meaning in found.items()
+        }
 
     def is_own(name):
         return name.partition(".")[0] == "shapes_of_a_test"
@@ -72,12 +80,18 @@ SAME = {
     "no comment": PLAIN.replace("  # roughly", ""),
     "docstring of the module": PLAIN.replace("A module.", "Another text."),
     "docstring of a class": PLAIN.replace('"""A shape."""', ""),
-    "docstring of a method": PLAIN.replace('"""Its area."""', '"""The area,\n\n        in metres."""'),
+    "docstring of a method": PLAIN.replace(
+        '"""Its area."""', '"""The area,\n\n        in metres."""'
+    ),
     "docstring of a field": PLAIN.replace('    """How many."""\n', ""),
     "blank lines": PLAIN.replace("\n\n", "\n\n\n"),
     "layout": PLAIN.replace("math.pi * x**2", "(math.pi\n            * x ** 2)"),
-    "quotes and prefix": PLAIN.replace('"""Nothing else."""', "'''Nothing\n    at all.'''"),
-    "what type checkers import": PLAIN.replace("from other import Name", "from another import Thing"),
+    "quotes and prefix": PLAIN.replace(
+        '"""Nothing else."""', "'''Nothing\n    at all.'''"
+    ),
+    "what type checkers import": PLAIN.replace(
+        "from other import Name", "from another import Thing"
+    ),
     "how a number is written": PLAIN.replace("2.0", "2.00"),
 }
 OTHER = {
@@ -90,11 +104,14 @@ OTHER = {
     "a field": PLAIN.replace("sides = 3", "sides = 4"),
     "a condition": PLAIN.replace("if TYPE_CHECKING:", "if not TYPE_CHECKING:"),
     "what runs where no type checker does": PLAIN.replace(
-        "    from other import Name\n", "    from other import Name\nelse:\n    Name = int\n"
+        "    from other import Name\n",
+        "    from other import Name\nelse:\n    Name = int\n",
     ),
     "an import": PLAIN.replace("import math", "import cmath as math"),
     "a decorator": PLAIN.replace("class Shape", "@print\nclass Shape"),
-    "a text that is used": PLAIN.replace('"""Nothing else."""', 'return "Nothing else."'),
+    "a text that is used": PLAIN.replace(
+        '"""Nothing else."""', 'return "Nothing else."'
+    ),
     "what is below and above": PLAIN.replace("math.pi * x**2", "(math.pi * x)**2"),
 }
 
@@ -129,7 +146,16 @@ def test_modules_that_are_imported_count_and_no_others(package):
         g="y = 2",
         h="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from shapes_of_a_test import e",
     )
-    assert set(package.hashed("a")) == {"", "a", "b", "d", "inner", "inner.c", "inner.f", "g"}
+    assert set(package.hashed("a")) == {
+        "",
+        "a",
+        "b",
+        "d",
+        "inner",
+        "inner.c",
+        "inner.f",
+        "g",
+    }
     assert set(package.hashed("e")) == {*package.hashed("a"), "e"}
     assert set(package.hashed("h")) == {"", "h"}
     before = package.hashed("a")
@@ -140,7 +166,11 @@ def test_modules_that_are_imported_count_and_no_others(package):
 
 def test_what_was_hashed_is_known_to_be_as_it_was(package):
     package.write(init="", a=PLAIN, b="x = 1")
-    hashes = {f"shapes_of_a_test.{name}": meaning for name, meaning in package.hashed("a", "b").items() if name}
+    hashes = {
+        f"shapes_of_a_test.{name}": meaning
+        for name, meaning in package.hashed("a", "b").items()
+        if name
+    }
     assert sources.are_unchanged(hashes)
     package.write(a=SAME["a comment"])
     assert sources.are_unchanged(hashes)
@@ -150,7 +180,9 @@ def test_what_was_hashed_is_known_to_be_as_it_was(package):
     package.write(c="def broken(:")
     broken = package.hashed("c")
     package.write(c="def broken(;")
-    assert package.hashed("c") != broken  # nothing is raised for a file that is no Python
+    assert (
+        package.hashed("c") != broken
+    )  # nothing is raised for a file that is no Python
 
 
 def test_another_process_finds_what_was_parsed(package, monkeypatch):
@@ -166,9 +198,15 @@ def test_another_process_finds_what_was_parsed(package, monkeypatch):
         sources._read_module.cache_clear()
         with monkeypatch.context() as patch:
             if text is None:
-                patch.setattr(sources, "_parse_source", lambda _: pytest.fail("parsed again"))
+                patch.setattr(
+                    sources, "_parse_source", lambda _: pytest.fail("parsed again")
+                )
             assert package.hashed("a") == first
-    monkeypatch.setattr(sources, "_find_parse_cache", lambda: package.folder / "__init__.py" / "below a file")
+    monkeypatch.setattr(
+        sources,
+        "_find_parse_cache",
+        lambda: package.folder / "__init__.py" / "below a file",
+    )
     package.write(a=OTHER["a name"])
     assert package.hashed("a") != first
 
@@ -178,12 +216,18 @@ def test_functions_without_a_file_count_with_those_that_they_call():
 
     def made(helper="x + 1", body="helper(x) * 2", comment=""):
         module = {"__name__": "a_session"}
-        exec(f"def helper(x):\n    return {helper}\ndef unused(x):\n    return x{comment}\n", module)
+        exec(
+            f"def helper(x):\n    return {helper}\ndef unused(x):\n    return x{comment}\n",
+            module,
+        )
         exec(f"def own(x):\n    return [{body} for _ in [0]]\n", module)
         return sources.hash_function(module["own"])
 
     assert made() == made(comment=" - 1")
-    assert len({made(), made(helper="x + 2"), made(body="helper(x) * 3"), made(body="x")}) == 4
+    assert (
+        len({made(), made(helper="x + 2"), made(body="helper(x) * 3"), made(body="x")})
+        == 4
+    )
 
 
 def test_a_function_with_a_file_counts_without_its_comments(tmp_path, monkeypatch):
@@ -206,5 +250,7 @@ print([name for name in sys.modules if name.split(".")[0] in ("torch", "transfor
 ours = {name.split(".")[1] for name in sys.modules if name.startswith("anisoscope.")}
 print(sorted(ours - {"errors", "provenance", "registry"}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["[]", "[]"]

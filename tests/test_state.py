@@ -54,18 +54,26 @@ def assert_same(one, other, *, within=1e-12):
     first, second = values(one), values(other)
     assert len(first) == len(second) and len(first) > 3
     for column in ("site", "layer", "metric", "component", "n_vectors", "n_units"):
-        assert first[column].astype(str).tolist() == second[column].astype(str).tolist(), column
+        assert (
+            first[column].astype(str).tolist() == second[column].astype(str).tolist()
+        ), column
     for column in ("value", "low", "high"):
-        np.testing.assert_allclose(first[column], second[column], rtol=within, atol=within, err_msg=column)
+        np.testing.assert_allclose(
+            first[column], second[column], rtol=within, atol=within, err_msg=column
+        )
 
 
 def parts_of_vectors(*cuts, **options):
     """A state for each part of the vectors."""
     for first, last in zip((0, *cuts), (*cuts, len(VECTORS)), strict=True):
-        yield anisoscope.State(**options).add(VECTORS[first:last], units=UNITS[first:last])
+        yield anisoscope.State(**options).add(
+            VECTORS[first:last], units=UNITS[first:last]
+        )
 
 
-@pytest.mark.parametrize("options", [{}, {"metrics": ("mean_cosine", "drift")}, {"panel": "spectrum"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"metrics": ("mean_cosine", "drift")}, {"panel": "spectrum"}]
+)
 def test_parts_of_vectors_add_up_to_the_run_of_all(options):
     whole = anisoscope.measure(VECTORS, units=UNITS, **options)
     first, *rest = parts_of_vectors(13, 205, 400, **options)
@@ -87,7 +95,9 @@ def test_the_order_of_merging_and_adding_changes_nothing():
 def test_names_of_units_are_the_same_in_every_state_and_many_calls_are_one():
     names = [f"file-{unit}" for unit in UNITS]
     asked = {"metrics": ("mean_cosine", "drift", "norms")}
-    halves = [anisoscope.State(**asked).add(VECTORS[i::2], units=names[i::2]) for i in (0, 1)]
+    halves = [
+        anisoscope.State(**asked).add(VECTORS[i::2], units=names[i::2]) for i in (0, 1)
+    ]
     run = halves[0].merge(halves[1]).finish()
     assert run.records["n_units"].max() == 70
     one = anisoscope.State(**asked)
@@ -108,7 +118,9 @@ def test_batches_of_a_model_add_up_to_the_run_of_all(panel):
         done += count
     run = parts[1].merge(parts[0]).finish()
     assert_same(whole, run, within=1e-9)
-    assert run.manifest["capture"] is not None and run.manifest["corpus"]["n_tokens"] > 0
+    assert (
+        run.manifest["capture"] is not None and run.manifest["corpus"]["n_tokens"] > 0
+    )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -117,10 +129,15 @@ def test_positions_count_from_the_first_real_token_on_either_side_of_the_padding
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
     mask = mask.flip(1) if side == "left" else mask
     none = torch.zeros(3, dtype=torch.long)
-    batch = Batch({}, torch.arange(3), {"decoder": Stream(mask, torch.zeros_like(mask), none)})
+    batch = Batch(
+        {}, torch.arange(3), {"decoder": Stream(mask, torch.zeros_like(mask), none)}
+    )
     placed = _renumber(batch, np.array([7, 8, 8]), np.array([0, 0, 2]))
     stream = placed.streams["decoder"]
-    first = [int(start) + row.tolist().index(True) for start, row in zip(stream.start, mask, strict=True)]
+    first = [
+        int(start) + row.tolist().index(True)
+        for start, row in zip(stream.start, mask, strict=True)
+    ]
     assert placed.unit.tolist() == [7, 8, 8]
     assert first == [0, 0, 2]
 
@@ -132,7 +149,10 @@ def test_a_state_is_saved_loaded_and_sent_to_another_process(tmp_path):
     assert repr(kept) == repr(a) and sent.n_units == b.n_units
     assert_same(kept.merge(sent).finish(), a.merge(b).finish())
     empty = pickle.loads(pickle.dumps(anisoscope.State("x", panel="hidden")))
-    assert empty.name == "x" and empty.settings == anisoscope.State(panel="hidden").settings
+    assert (
+        empty.name == "x"
+        and empty.settings == anisoscope.State(panel="hidden").settings
+    )
     assert empty.merge(a) is a and a.merge(empty) is a
 
 
@@ -148,17 +168,23 @@ def test_units_without_names_go_on_being_numbered_after_loading(tmp_path):
 def test_a_finished_state_is_a_run_folder_with_a_page(tmp_path):
     (state,) = parts_of_vectors()
     run = state.finish(tmp_path / "run", corpus="my stream")
-    assert (run.report()).is_file() and anisoscope.Run(tmp_path / "run").table()["A"].notna().all()
+    assert (run.report()).is_file() and anisoscope.Run(tmp_path / "run").table()[
+        "A"
+    ].notna().all()
     assert run.manifest["corpus"]["name"] == "my stream"
     with pytest.raises(OutputError, match="overwrite"):
         state.finish(tmp_path / "run")
-    more = state.add(VECTORS[:50] * 2, units=range(100, 150)).finish(tmp_path / "run", overwrite=True)
+    more = state.add(VECTORS[:50] * 2, units=range(100, 150)).finish(
+        tmp_path / "run", overwrite=True
+    )
     assert more.records["n_units"].max() == 120
 
 
 def test_units_without_names_need_states_with_names():
     one, other = (anisoscope.State().add(VECTORS[:100]) for _ in range(2))
-    with pytest.raises(MeasureError, match=r"two called '' .*State\(name=…\) or units=…"):
+    with pytest.raises(
+        MeasureError, match=r"two called '' .*State\(name=…\) or units=…"
+    ):
         one.merge(other)
     named = anisoscope.State("second").add(VECTORS[100:200])
     run = one.merge(named).finish()
@@ -189,7 +215,9 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
 
 def test_another_model_is_refused_though_it_has_the_same_class():
     one, batch = bert(), texts_of(1)[0]
-    state = anisoscope.State(panel="hidden").add_batch(one, batch, units=range(len(batch["input_ids"])))
+    state = anisoscope.State(panel="hidden").add_batch(
+        one, batch, units=range(len(batch["input_ids"]))
+    )
     other = bert()
     with torch.no_grad():
         next(other.parameters()).add_(1)
@@ -212,8 +240,14 @@ def texts(tmp_path_factory):
     for file in range(4):
         rows = []
         for n in range(2 * file, 2 * file + 2):
-            rows += [(f"d{n}", text) for text in found.documents[n].split("\n\n")[:3] if text.strip()]
-        pd.DataFrame(rows, columns=["document", "text"]).to_parquet(folder / "texts" / f"{file}.parquet")
+            rows += [
+                (f"d{n}", text)
+                for text in found.documents[n].split("\n\n")[:3]
+                if text.strip()
+            ]
+        pd.DataFrame(rows, columns=["document", "text"]).to_parquet(
+            folder / "texts" / f"{file}.parquet"
+        )
     run_script(folder, "job_array", "texts", "alone", "0", "1")
     run_script(folder, "job_array", "texts", "alone")
     return folder, anisoscope.Run((folder / "run").rename(folder / "run-alone"))
@@ -235,19 +269,38 @@ def test_a_job_array_adds_up_to_one_process(texts):
 
 @pytest.mark.parametrize(
     "command",
-    [["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "with_torchrun.py"], ["with_ray.py"]],
+    [
+        [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "with_torchrun.py",
+        ],
+        ["with_ray.py"],
+    ],
 )
 def test_processes_of_torchrun_and_of_ray_add_up_to_one_process(texts, command):
     if "ray" in command[-1]:
         pytest.importorskip("ray")
     folder, alone = texts
     words = [*command[:-1], str(SCALE / command[-1]), "texts"]
-    environment = os.environ | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | {
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert_same(alone, anisoscope.Run((folder / "run").rename(folder / f"run-{len(words)}")))
+    assert_same(
+        alone, anisoscope.Run((folder / "run").rename(folder / f"run-{len(words)}"))
+    )
 
 
 def test_the_package_is_pickled_by_its_name():

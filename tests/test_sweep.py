@@ -12,7 +12,9 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.models.blocks import TokenPositions, find_blocks, find_stack
 from anisoscope.models.families import FAMILIES
 
-RUN_ELSEWHERE = {tiny.family or name for name, tiny in ARCHITECTURES.items()} | SEEN.keys()
+RUN_ELSEWHERE = {
+    tiny.family or name for name, tiny in ARCHITECTURES.items()
+} | SEEN.keys()
 """Families of which test_architectures.py or test_families.py runs a tiny model, against what it returns."""
 ROWS = sorted(FAMILIES.keys() - RUN_ELSEWHERE)
 """The other families with a row of their own: a new row is run here with nothing more than the row."""
@@ -50,8 +52,25 @@ def test_a_model_type_is_what_the_table_says(model_type):
     assert look_at(model_type) == kept()[model_type]
 
 
-WITH_WEIGHTS = ("gpt_oss", "granite_swa", "nllb-moe", "ibert", "timesfm", "fsmt", "zaya", "informer", "glpn")
-TOWERS = ("qwen2_5_vl", "granite_speech", "chameleon", "blip-2", "idefics", "seamless_m4t")
+WITH_WEIGHTS = (
+    "gpt_oss",
+    "granite_swa",
+    "nllb-moe",
+    "ibert",
+    "timesfm",
+    "fsmt",
+    "zaya",
+    "informer",
+    "glpn",
+)
+TOWERS = (
+    "qwen2_5_vl",
+    "granite_speech",
+    "chameleon",
+    "blip-2",
+    "idefics",
+    "seamless_m4t",
+)
 
 
 def test_the_table_has_all_that_odd_model_types_have():
@@ -59,7 +78,10 @@ def test_the_table_has_all_that_odd_model_types_have():
     table = kept()
     for name in ROWS:
         assert table[name].status in ("measured", "partly"), name
-        assert "hidden states" in table[name].compared or table[name].compared == "nothing returned", name
+        assert (
+            "hidden states" in table[name].compared
+            or table[name].compared == "nothing returned"
+        ), name
         assert "hidden_states: of a part" not in table[name].reason, name
     for name in DRAWN:
         assert table[name].status == "measured", name
@@ -67,11 +89,15 @@ def test_the_table_has_all_that_odd_model_types_have():
         seen, blocks = table[name].attention.split(" of ")
         assert "weights" in table[name].compared and seen == blocks, name
     for name in TOWERS:  # the language model behind a tower has its own layers
-        assert "weights" in table[name].compared and "decoder 3" in table[name].hidden, name
+        assert (
+            "weights" in table[name].compared and "decoder 3" in table[name].hidden
+        ), name
     # the encoder fills up its input to whole windows, and takes off again what it filled in
     assert "Attention: (4, 9)" not in table["led"].reason
     for name in ("led", "longformer", "pegasus_x"):
-        assert "encoder 3" in table[name].hidden and "of a part" not in table[name].reason, name
+        assert (
+            "encoder 3" in table[name].hidden and "of a part" not in table[name].reason
+        ), name
 
 
 def test_a_comparison_can_fail(monkeypatch):
@@ -82,7 +108,12 @@ def test_a_comparison_can_fail(monkeypatch):
 
     def shifted(model, inputs, plain):
         found = own(model, inputs, plain)
-        return found._replace(hidden={name: [x * 1.01 for x in states] for name, states in found.hidden.items()})
+        return found._replace(
+            hidden={
+                name: [x * 1.01 for x in states]
+                for name, states in found.hidden.items()
+            }
+        )
 
     monkeypatch.setattr(sweep, "own_of", shifted)
     assert look_at("llama").status == "wrong"
@@ -102,24 +133,40 @@ def test_the_page_is_made_from_the_table_of_all_types():
 
     rows = sweep.kept()
     assert len(rows) > 600
-    assert len(rows.keys() & set(sweep.model_types())) > 500  # of another version of transformers some differ
+    assert (
+        len(rows.keys() & set(sweep.model_types())) > 500
+    )  # of another version of transformers some differ
     assert {row.status for row in rows.values()} <= set(sweep.WHAT_BECAME)
     assert all(row.reason for row in rows.values() if row.status != "measured")
     assert sweep.PAGE.read_text("utf-8") == sweep.page()
 
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+}
 
 
 def clip():
     text = SIZES | {"vocab_size": 100, "num_hidden_layers": 3}
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=SIZES | {"image_size": 32, "patch_size": 8}))
+    return CLIPModel(
+        CLIPConfig(
+            text_config=text, vision_config=SIZES | {"image_size": 32, "patch_size": 8}
+        )
+    )
 
 
 def test_a_tower_is_a_stack_of_its_own():
     model = clip()
-    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {"encoder": 3, "vision": 2}
-    assert {stack: len(blocks) for stack, blocks in find_blocks(model.vision_model).items()} == {"encoder": 2}
+    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {
+        "encoder": 3,
+        "vision": 2,
+    }
+    assert {
+        stack: len(blocks) for stack, blocks in find_blocks(model.vision_model).items()
+    } == {"encoder": 2}
 
 
 @pytest.mark.parametrize("reads", [("image",), ("image", "video"), "video"])
@@ -128,7 +175,10 @@ def test_a_tower_that_reads_videos_is_one_of_images(reads):
     model.frames = model.vision_model  # a name that says nothing
     del model.vision_model
     model.frames.input_modalities = reads
-    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {"encoder": 3, "vision": 2}
+    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {
+        "encoder": 3,
+        "vision": 2,
+    }
 
 
 def test_the_class_token_of_a_tower_is_special_and_no_token_of_the_text():
@@ -141,9 +191,16 @@ def test_the_class_token_of_a_tower_is_special_and_no_token_of_the_text():
 
 def test_the_text_of_a_model_with_a_tower_is_read_by_its_language_model():
     text = SIZES | {"model_type": "llama", "vocab_size": 100, "num_key_value_heads": 2}
-    vision = SIZES | {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8}
+    vision = SIZES | {
+        "model_type": "clip_vision_model",
+        "image_size": 32,
+        "patch_size": 8,
+    }
     model = LlavaModel(LlavaConfig(text_config=text, vision_config=vision))
-    assert find_stack(model) == "decoder" and find_blocks(model).keys() == {"decoder", "vision"}
+    assert find_stack(model) == "decoder" and find_blocks(model).keys() == {
+        "decoder",
+        "vision",
+    }
 
 
 def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():
@@ -167,8 +224,14 @@ def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():
 
     mask = torch.arange(32) < torch.tensor([[32], [9]])
     frames = Stream(mask, torch.zeros_like(mask), torch.tensor([0, 64]))
-    made = TokenPositions(Whole()).streams(Batch({}, torch.arange(2), {"frames": frames}))["encoder"]
-    assert made.mask.shape == (2, 8) and made.mask.sum(1).tolist() == [8, 3] and made.start.tolist() == [0, 16]
+    made = TokenPositions(Whole()).streams(
+        Batch({}, torch.arange(2), {"frames": frames})
+    )["encoder"]
+    assert (
+        made.mask.shape == (2, 8)
+        and made.mask.sum(1).tolist() == [8, 3]
+        and made.start.tolist() == [0, 16]
+    )
 
 
 @pytest.mark.parametrize("part", ["", "x", "1", "0/4", "5/4", "1/0", "1/2/3"])
@@ -177,7 +240,10 @@ def test_a_share_that_is_none_is_told_in_one_sentence(part, capsys):
     with pytest.raises(SystemExit) as ended:
         main([f"--part={part}"])
     assert ended.value.code == 2
-    assert f"expected I/N with 1 ≤ I ≤ N, such as 1/4; got {part!r}" in capsys.readouterr().err
+    assert (
+        f"expected I/N with 1 ≤ I ≤ N, such as 1/4; got {part!r}"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_reason_names_no_path_of_the_machine():

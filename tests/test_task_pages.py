@@ -37,7 +37,9 @@ def run_at_once(monkeypatch, folder):
     def run_command(line, _folder):
         done = invoke(shlex.split(line, comments=True)[1:])
         assert done.exit_code in (0, task_pages.CONDITION_MET), done.exception
-        return task_pages.printed_text(done.stdout, done.stderr, done.exit_code).splitlines()
+        return task_pages.printed_text(
+            done.stdout, done.stderr, done.exit_code
+        ).splitlines()
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", task_pages.COLUMNS)
@@ -53,9 +55,15 @@ def test_a_page_shows_what_its_commands_print(name, folder):
         pytest.skip("anisoscope-papers is not installed")
     text = PAGES[name].read_text("utf-8")
     now = task_pages.refresh(text, folder)
-    assert masked(now) == masked(text), f"python tools/task_pages.py {name} writes it again"
+    assert masked(now) == masked(text), (
+        f"python tools/task_pages.py {name} writes it again"
+    )
 
 
 def test_every_picture_of_a_page_is_there():
-    shown = [(page, name) for page in PAGES.values() for name, _ in task_pages.PICTURE.findall(page.read_text("utf-8"))]
+    shown = [
+        (page, name)
+        for page in PAGES.values()
+        for name, _ in task_pages.PICTURE.findall(page.read_text("utf-8"))
+    ]
     assert shown and all((page.parent / name).is_file() for page, name in shown)

@@ -19,17 +19,47 @@ from torch.nn import functional
 import anisoscope
 from anisoscope.errors import MeasureError
 
-METRICS = ("mean_cosine", "drift", "query_key", "score_terms", "attention", "sinks", "massive", "partition")
+METRICS = (
+    "mean_cosine",
+    "drift",
+    "query_key",
+    "score_terms",
+    "attention",
+    "sinks",
+    "massive",
+    "partition",
+)
 METRICS = (*METRICS, "centred_attention")
-SIZES = {"vocab_size": 60, "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 8, "max_position_embeddings": 64}
-MOE = {"num_local_experts": 6, "num_experts_per_tok": 2, "layer_types": ["sliding_attention", "full_attention"]}
-LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 8}
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 48,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+}
+HEADS = {
+    "num_attention_heads": 12,
+    "num_key_value_heads": 6,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+MOE = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+LATENT = {
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
 OF_TRANSFORMERS = {
     "llama": {},
     "qwen3": {},  # norms of queries and keys
     "gpt_oss": MOE,  # sinks, one a head, and experts
-    "deepseek_v3": LATENT | {"first_k_dense_replace": 2, "num_key_value_heads": 12, "head_dim": 4},
+    "deepseek_v3": LATENT
+    | {"first_k_dense_replace": 2, "num_key_value_heads": 12, "head_dim": 4},
 }
 """Model types of transformers, whose own plans are used, with what they need beside sizes."""
 STEPS = 20
@@ -46,8 +76,13 @@ class Attention(nn.Module):
         self.wk, self.wv = (nn.Linear(48, 8 if kept else 48) for _ in range(2))
 
     def forward(self, x):
-        q, k, v = (w(x).unflatten(-1, (-1, 8)).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        q, k, v = (
+            w(x).unflatten(-1, (-1, 8)).transpose(1, 2)
+            for w in (self.wq, self.wk, self.wv)
+        )
+        y = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=True
+        )
         return self.wo(y.transpose(1, 2).flatten(2))
 
 
@@ -55,7 +90,11 @@ class Block(nn.Module):
     def __init__(self, kept):
         super().__init__()
         self.norm_1, self.attention = nn.LayerNorm(48), Attention(kept)
-        self.norm_2, self.w1, self.w2 = nn.LayerNorm(48), nn.Linear(48, 96), nn.Linear(96, 48)
+        self.norm_2, self.w1, self.w2 = (
+            nn.LayerNorm(48),
+            nn.Linear(48, 96),
+            nn.Linear(96, 48),
+        )
 
     def forward(self, x):
         x = x + self.attention(self.norm_1(x))
@@ -95,16 +134,31 @@ def cut(model, world, form):
     mesh = init_device_mesh("cpu", (world,))
     between = Shard(1) if form == "tokens" else Replicate()
     columns = ColwiseParallel(input_layouts=between)
-    plan = {"attention.wq": ColwiseParallel(), "attention.wo": RowwiseParallel(output_layouts=between)}
+    plan = {
+        "attention.wq": ColwiseParallel(),
+        "attention.wo": RowwiseParallel(output_layouts=between),
+    }
     if form != "kept":
         plan |= {"attention.wk": ColwiseParallel(), "attention.wv": ColwiseParallel()}
     plan |= {"w1": columns, "w2": RowwiseParallel(output_layouts=between)}
     if form == "tokens":
-        given = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
-        plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel(), "attention": given}
-        ends = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)}
+        given = PrepareModuleInput(
+            input_layouts=(between,), desired_input_layouts=(Replicate(),)
+        )
+        plan |= {
+            "norm_1": SequenceParallel(),
+            "norm_2": SequenceParallel(),
+            "attention": given,
+        }
+        ends = {
+            "embedding": RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=between
+            )
+        }
         head = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
-        parallelize_module(model, mesh, {**ends, "norm": SequenceParallel(), "head": head})
+        parallelize_module(
+            model, mesh, {**ends, "norm": SequenceParallel(), "head": head}
+        )
     for block in model.blocks:
         parallelize_module(block, mesh, plan)
     return model
@@ -137,20 +191,33 @@ def cut_model_of(name, folder, world):
     if name not in OF_TRANSFORMERS:
         return cut(model_of(name, folder), world, name)
     how = DistributedConfig(tp_size=world, tp_plan="auto")
-    return AutoModelForCausalLM.from_pretrained(folder / name, distributed_config=how, **LOADED).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder / name, distributed_config=how, **LOADED
+    ).eval()
 
 
 def data(count):
     """Batches whose lengths 2 and 3 divide, without masks (which sequence parallelism has no place for)."""
     g = torch.Generator().manual_seed(1)
-    return [{"input_ids": torch.randint(5, 60, (2, 6 * (i + 1)), generator=g)} for i in range(count)]
+    return [
+        {"input_ids": torch.randint(5, 60, (2, 6 * (i + 1)), generator=g)}
+        for i in range(count)
+    ]
 
 
 def measured(name, model, count=2, **options):
     given = batches(count) if name in OF_TRANSFORMERS else data(count)
-    metrics = METRICS[:-1] if name == "zeros" else METRICS  # of queries of 0, rounding alone would be compared
+    metrics = (
+        METRICS[:-1] if name == "zeros" else METRICS
+    )  # of queries of 0, rounding alone would be compared
     blocks = () if name in OF_TRANSFORMERS else ("Block",)
-    options |= {"metrics": metrics, "tokens": "all", "groups": 4, "sample": 0, "blocks": blocks}
+    options |= {
+        "metrics": metrics,
+        "tokens": "all",
+        "groups": 4,
+        "sample": 0,
+        "blocks": blocks,
+    }
     return anisoscope.measure(model, given, **options)
 
 
@@ -160,7 +227,9 @@ def in_each_process(folder):
 
     import torch.distributed as dist
 
-    faulthandler.dump_traceback_later(200, exit=True)  # a process that waits for ever is a failure
+    faulthandler.dump_traceback_later(
+        200, exit=True
+    )  # a process that waits for ever is a failure
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     hashes = pd.read_json(folder / "weights.json", typ="series")
@@ -174,11 +243,18 @@ def in_each_process(folder):
         assert capture["attention_compared"] == 2 and capture["attention_error"] < 1e-6
     model = cut_model_of("columns", folder, world)
     on_disk = measured("columns", model, output=folder / "run")
-    assert on_disk.manifest["plan"] == run.manifest["plan"] and len(on_disk.records) > 100
+    assert (
+        on_disk.manifest["plan"] == run.manifest["plan"] and len(on_disk.records) > 100
+    )
     assert not [*(folder / "run").glob("*state*")]
-    for given, why in ((data(2 if rank else 3), "batches"), (data(3)[rank:][:1], "inputs")):
+    for given, why in (
+        (data(2 if rank else 3), "batches"),
+        (data(3)[rank:][:1], "inputs"),
+    ):
         try:
-            anisoscope.measure(model, given, metrics=("drift",), sample=0, blocks=("Block",))
+            anisoscope.measure(
+                model, given, metrics=("drift",), sample=0, blocks=("Block",)
+            )
         except MeasureError as error:
             (folder / f"{why}-{rank}").write_text(str(error))
         dist.barrier()
@@ -188,10 +264,14 @@ def in_each_process(folder):
 
 def watch(folder, world, rank):
     """The same training twice, watched the second time."""
-    unwatched = train(cut_model_of("llama", folder, world), lambda _model, _step: None, STEPS)
+    unwatched = train(
+        cut_model_of("llama", folder, world), lambda _model, _step: None, STEPS
+    )
     monitor = anisoscope.Monitor(batches(2), every=10, output=folder / "looks")
     watched = train(cut_model_of("llama", folder, world), monitor, STEPS)
-    pd.DataFrame({"unwatched": unwatched, "watched": watched}).to_csv(folder / f"losses-{rank}.csv", index=False)
+    pd.DataFrame({"unwatched": unwatched, "watched": watched}).to_csv(
+        folder / f"losses-{rank}.csv", index=False
+    )
 
 
 def save_whole_models(folder):
@@ -225,31 +305,62 @@ def test_records_are_those_of_one_process(world, whole, tmp_path):
     saved, alone, looks_alone = whole
     for name in (*OF_TRANSFORMERS, "weights.json"):
         (tmp_path / name).symlink_to(saved / name)
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = [
+        *quick(),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world),
+        "--no-python",
+    ]
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=280, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for name in MODELS[world]:
         records = alone[name].records
         for rank in range(world):
             found = pd.read_parquet(tmp_path / f"{name}-{rank}.parquet")
-            both = records.merge(found, on=KEYS, suffixes=("", "_parts"), validate="1:1")
+            both = records.merge(
+                found, on=KEYS, suffixes=("", "_parts"), validate="1:1"
+            )
             assert len(both) == len(records) == len(found) > 100, name
             for column in ("value", "low", "high"):
-                ours, theirs = both[column].to_numpy(float), both[f"{column}_parts"].to_numpy(float)
-                assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6, nan_ok=True), name
+                ours, theirs = (
+                    both[column].to_numpy(float),
+                    both[f"{column}_parts"].to_numpy(float),
+                )
+                assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6, nan_ok=True), (
+                    name
+                )
     for rank in range(world):
-        assert "the same batches in every process" in (tmp_path / f"batches-{rank}").read_text()
-        assert "the same inputs in every process" in (tmp_path / f"inputs-{rank}").read_text()
-        losses = pd.read_csv(tmp_path / f"losses-{rank}.csv", float_precision="round_trip")
+        assert (
+            "the same batches in every process"
+            in (tmp_path / f"batches-{rank}").read_text()
+        )
+        assert (
+            "the same inputs in every process"
+            in (tmp_path / f"inputs-{rank}").read_text()
+        )
+        losses = pd.read_csv(
+            tmp_path / f"losses-{rank}.csv", float_precision="round_trip"
+        )
         assert losses["watched"].tolist() == losses["unwatched"].tolist()
         assert losses["watched"].iloc[-1] < losses["watched"].iloc[0]
     found = anisoscope.Monitor(batches(2), every=10, output=tmp_path / "looks").records
     keys = [*found.columns.drop(["value", "low", "high"])]
     both = looks_alone.set_index(keys).join(found.set_index(keys), rsuffix="_parts")
     assert set(found["step"]) == set(looks_alone["step"]) == {1, 2, 4, 8, 10, 20}
-    assert both["value"].to_numpy() == pytest.approx(both["value_parts"].to_numpy(), abs=1e-5, nan_ok=True)
+    assert both["value"].to_numpy() == pytest.approx(
+        both["value_parts"].to_numpy(), abs=1e-5, nan_ok=True
+    )
 
 
 if __name__ == "__main__":

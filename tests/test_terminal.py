@@ -39,7 +39,11 @@ def on_a_terminal(program, words, columns, **how):
 
 def lines(shown):
     """What stood on the terminal, line by line, what was overwritten too."""
-    return [part for line in ESCAPES.sub("", shown).split("\n") for part in line.rstrip("\r").split("\r")]
+    return [
+        part
+        for line in ESCAPES.sub("", shown).split("\n")
+        for part in line.rstrip("\r").split("\r")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +52,43 @@ def folder(program, tmp_path_factory):
     path = tmp_path_factory.mktemp("t")
     text = path / "text.txt"
     text.write_text(
-        "\n".join(f"{i}. The cat sat on the mat; a dog barked {i} times, and rain fell." for i in range(40))
+        "\n".join(
+            f"{i}. The cat sat on the mat; a dog barked {i} times, and rain fell."
+            for i in range(40)
+        )
     )
     np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(80, 6)) + 2)
     of_networks = f'model = "builtin:minilm"\ncorpus = "{text}"\ndocuments = "line"\npanel = "hidden"'
     path.joinpath("list.toml").write_text(f"[[network]]\n{of_networks}\n")
     small = SMALL.format(text=text).split()
-    for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
+    for name, more in (
+        ("run", []),
+        ("part-1", ["--shard", "1/2"]),
+        ("part-2", ["--shard", "2/2"]),
+    ):
         code, shown = on_a_terminal(
-            program, ["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100, setup=NO_PAGE
+            program,
+            ["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more],
+            100,
+            setup=NO_PAGE,
         )
         assert code == 0, shown
     return path
 
 
 def typed(command, folder, columns, commands=COMMANDS):
-    return commands[command].format(text=folder / "text.txt", folder=folder, columns=columns).split()
+    return (
+        commands[command]
+        .format(text=folder / "text.txt", folder=folder, columns=columns)
+        .split()
+    )
 
 
 def test_every_command_has_an_example_here():
     added = list_entries_of("commands")
-    assert {name for name in command_names() if name.split()[0] not in added} == COMMANDS.keys()
+    assert {
+        name for name in command_names() if name.split()[0] not in added
+    } == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -76,9 +96,17 @@ def test_every_command_has_an_example_here():
 def test_a_command_fits_the_terminal(program, folder, command, columns):
     """On a terminal every long command ended in a traceback, and tables were twice as wide as it."""
     if columns != 80 and command == "classes":
-        pytest.skip("its lines are those of the others: looked at where they are narrowest")
+        pytest.skip(
+            "its lines are those of the others: looked at where they are narrowest"
+        )
     drawn = command == "report" or (columns == 80 and command in ("measure", "classes"))
-    check_fits(program, folder, typed(command, folder, columns), columns, setup="" if drawn else NO_PAGE)
+    check_fits(
+        program,
+        folder,
+        typed(command, folder, columns),
+        columns,
+        setup="" if drawn else NO_PAGE,
+    )
 
 
 def check_fits(program, folder, words, columns, setup):
@@ -86,7 +114,9 @@ def check_fits(program, folder, words, columns, setup):
     code, shown = on_a_terminal(program, words, columns, setup=setup)
     assert code == 0, shown
     assert "Traceback" not in shown
-    own = [line for line in lines(shown) if str(folder) not in line]  # a path is never broken
+    own = [
+        line for line in lines(shown) if str(folder) not in line
+    ]  # a path is never broken
     assert max(map(cell_len, own)) <= columns, max(own, key=cell_len)
     assert shown.count(HIDDEN) <= shown.count(SHOWN), "the cursor comes back"
 
@@ -102,7 +132,9 @@ def test_help_fits_the_terminal(program, command, columns):
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"CI": "true"}])
 def test_nothing_moves_where_nothing_can(program, folder, environment):
-    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=NO_PAGE, **environment)
+    code, shown = on_a_terminal(
+        program, typed("measure", folder, 80), 80, setup=NO_PAGE, **environment
+    )
     assert code == 0, shown
     assert "\x1b" not in shown
     assert "drawing the report …" in shown
@@ -110,7 +142,9 @@ def test_nothing_moves_where_nothing_can(program, folder, environment):
 
 
 def test_no_colours_where_none_are_wanted(program, folder):
-    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=NO_PAGE, NO_COLOR="1")
+    code, shown = on_a_terminal(
+        program, typed("measure", folder, 80), 80, setup=NO_PAGE, NO_COLOR="1"
+    )
     assert code == 0, shown
     assert not re.search(r"\x1b\[(3|4|9|38|48)\d", shown)
 
@@ -118,22 +152,42 @@ def test_no_colours_where_none_are_wanted(program, folder):
 def test_findings_come_before_the_report_is_drawn(program, folder):
     """The first answer waited for the pictures."""
     _, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=NO_PAGE)
-    assert shown.index("nisotropic") < shown.index("drawing the report") < shown.rindex("next: anisoscope compare")
+    assert (
+        shown.index("nisotropic")
+        < shown.index("drawing the report")
+        < shown.rindex("next: anisoscope compare")
+    )
 
 
 STOPS = [
     (["measure"], "loading", "nothing to keep", "anisoscope {words}"),
-    (["measure"], "drawing the report", "the run is finished, but for its page", "anisoscope report {folder}/new"),
+    (
+        ["measure"],
+        "drawing the report",
+        "the run is finished, but for its page",
+        "anisoscope report {folder}/new",
+    ),
 ]
 """A command, what stands on the terminal when Ctrl-C comes, what is kept, and how it goes on."""
 
 
 @pytest.mark.parametrize(
-    ("command", "stop", "kept", "again"), STOPS, ids=lambda x: " ".join(x) if isinstance(x, list) else x
+    ("command", "stop", "kept", "again"),
+    STOPS,
+    ids=lambda x: " ".join(x) if isinstance(x, list) else x,
 )
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(program, folder, command, stop, kept, again):
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    program, folder, command, stop, kept, again
+):
     """It said `interrupted`, and where nothing was kept that --resume goes on."""
-    check_ctrl_c(program, folder, [*typed(command[0], folder, 80), *command[1:]], stop, kept, again)
+    check_ctrl_c(
+        program,
+        folder,
+        [*typed(command[0], folder, 80), *command[1:]],
+        stop,
+        kept,
+        again,
+    )
 
 
 def check_ctrl_c(program, folder, words, stop, kept, again):
@@ -141,9 +195,14 @@ def check_ctrl_c(program, folder, words, stop, kept, again):
     code, shown = on_a_terminal(program, words, 80, stop_at=stop)
     assert code == 130, shown
     assert "Traceback" not in shown
-    resumed = shlex.join([*(word for word in words if word != "--overwrite"), "--resume"])
+    resumed = shlex.join(
+        [*(word for word in words if word != "--overwrite"), "--resume"]
+    )
     text, _, last = lines(shown.strip())[-1].partition("; to go on: ")
-    assert text.startswith("anisoscope: interrupted; ") and kept.format(folder=folder) in text
+    assert (
+        text.startswith("anisoscope: interrupted; ")
+        and kept.format(folder=folder) in text
+    )
     assert last == again.format(folder=folder, words=shlex.join(words), resumed=resumed)
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
 
@@ -166,7 +225,9 @@ def test_a_signal_as_a_bar_begins(program, folder, number):
     setup = STOPS_AS_IT_BEGINS.format(number=int(number))
     code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=setup)
     assert code == 128 + number, shown
-    assert lines(shown.strip())[-1].startswith("anisoscope: interrupted; nothing to keep")
+    assert lines(shown.strip())[-1].startswith(
+        "anisoscope: interrupted; nothing to keep"
+    )
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
 
 
@@ -183,7 +244,11 @@ def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, 
     setup = ends.format(f"anisoscope.{module}", name, int(signal.SIGTERM))
     ended = program([*typed("measure", folder, 80), "--quiet"], setup=setup)
     assert ended.code == 143, ended.shown
-    assert ended.told.strip().splitlines()[-1].startswith(f"anisoscope: interrupted; {kept}; to go on: ")
+    assert (
+        ended.told.strip()
+        .splitlines()[-1]
+        .startswith(f"anisoscope: interrupted; {kept}; to go on: ")
+    )
     assert "Traceback" not in ended.told
 
 
@@ -199,10 +264,16 @@ progress.call_uninterrupted = stopping
 """
 
 
-def test_a_bar_that_a_signal_kept_from_ending_is_ended_before_the_last_line(program, folder):
+def test_a_bar_that_a_signal_kept_from_ending_is_ended_before_the_last_line(
+    program, folder
+):
     """It drew itself on, over the line that says how to go on, and kept stderr to itself."""
-    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_BEFORE_A_BAR_ENDS)
-    assert code == 130 and lines(shown.strip())[-1].startswith("anisoscope: interrupted; "), shown
+    code, shown = on_a_terminal(
+        program, typed("measure", folder, 80), 80, setup=STOPS_BEFORE_A_BAR_ENDS
+    )
+    assert code == 130 and lines(shown.strip())[-1].startswith(
+        "anisoscope: interrupted; "
+    ), shown
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
 
 
@@ -224,7 +295,11 @@ Progress.add_task = add_task
 
 def test_ctrl_c_inside_a_finaliser(program, folder):
     """Python printed a traceback and went on to the end."""
-    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_IN_A_FINALISER)
+    code, shown = on_a_terminal(
+        program, typed("measure", folder, 80), 80, setup=STOPS_IN_A_FINALISER
+    )
     assert code == 130, shown
     assert "Traceback" not in shown
-    assert lines(shown.strip())[-1].startswith("anisoscope: interrupted; nothing to keep")
+    assert lines(shown.strip())[-1].startswith(
+        "anisoscope: interrupted; nothing to keep"
+    )

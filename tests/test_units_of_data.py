@@ -31,13 +31,20 @@ from anisoscope.errors import CorpusError, ModelError, UsageError
 
 def header_of(text, width=None):
     rows = [line.split(",") for line in text.split()]
-    return vector_tables._read_header(rows, width or max(map(len, rows[1:] or rows)), "x.csv")
+    return vector_tables._read_header(
+        rows, width or max(map(len, rows[1:] or rows)), "x.csv"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "header", "names", "index"),
     [
-        ("one,.1 two,.2 7,.3 four,.4", False, ["0", "1"], ()),  # a column of words with one number is none of numbers
+        (
+            "one,.1 two,.2 7,.3 four,.4",
+            False,
+            ["0", "1"],
+            (),
+        ),  # a column of words with one number is none of numbers
         ("a,.1 7,.2 b,.3", False, ["0", "1"], ()),  # nor is one that is half numbers
         ("word,x a,1 b,2", True, ["word", "x"], ()),
         ("0,1 .5,.25", True, ["0", "1"], ()),
@@ -60,7 +67,11 @@ def test_the_first_line_is_a_header_or_a_vector(text, header, names, index):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("0,1,2 3,4,5 6,7,8", "a first line of whole numbers"), ("9,4 .5,.25", "names, or a vector"), ("a,b", "a header")],
+    [
+        ("0,1,2 3,4,5 6,7,8", "a first line of whole numbers"),
+        ("9,4 .5,.25", "names, or a vector"),
+        ("a,b", "a header"),
+    ],
 )
 def test_a_first_line_that_may_be_either_is_refused(text, said):
     with pytest.raises(CorpusError, match=said):
@@ -83,7 +94,9 @@ def test_the_beginning_of_a_text_is_so_many_characters_of_all_its_parts(monkeypa
 
 def test_what_is_a_number_in_a_row_of_texts():
     """A column of −2.5 and 1e-3 is none of texts."""
-    assert all(map(table_rows.is_number, ["1", "-2.5", "1e-3", " 7 ", ".5", "+3", "nan"]))
+    assert all(
+        map(table_rows.is_number, ["1", "-2.5", "1e-3", " 7 ", ".5", "+3", "nan"])
+    )
     assert not any(map(table_rows.is_number, ["", "x", "1,5", "1.2.3", "-", "n/a"]))
 
 
@@ -102,7 +115,10 @@ def test_what_counts_as_a_number_in_a_cell():
         (["1|2", "3|4"], "|"),
         (["word", "other"], ","),
         (["[1 2]", "[3 4]"], ","),
-        (["1,2;5", "3;6", "4;7", "8;9"], ";"),  # rows of one length, not those of most numbers
+        (
+            ["1,2;5", "3;6", "4;7", "8;9"],
+            ";",
+        ),  # rows of one length, not those of most numbers
     ],
 )
 def test_the_separator_makes_rows_of_numbers(lines, separator, tmp_path):
@@ -124,17 +140,23 @@ def test_columns_of_whole_numbers_are_told_from_decimals():
 
 
 def test_sequences_and_printed_lists_of_a_column():
-    values, mask = vector_tables._arrange_sequences(np.arange(8.0).reshape(4, 2), np.array([1, 3]))
+    values, mask = vector_tables._arrange_sequences(
+        np.arange(8.0).reshape(4, 2), np.array([1, 3])
+    )
     assert values.shape == (2, 3, 2) and values[0].tolist() == [[0, 1], [0, 0], [0, 0]]
     assert mask.tolist() == [[True, False, False], [True] * 3]
-    assert vector_tables._arrange_sequences(np.ones((4, 2)), np.array([2, 2]))[1] is None
+    assert (
+        vector_tables._arrange_sequences(np.ones((4, 2)), np.array([2, 2]))[1] is None
+    )
 
     def read(*texts):
         return vector_tables._parse_printed_lists(np.array(texts, object))
 
     assert read("[1, 2]", "[3 4]")[0].tolist() == [[1, 2], [3, 4]]
     assert read("array([1., 2.], dtype=float32)")[0].tolist() == [[1, 2]]
-    assert read(None, "[1 ... 2]")[2].startswith("lists cut short when they were printed (row 2")
+    assert read(None, "[1 ... 2]")[2].startswith(
+        "lists cut short when they were printed (row 2"
+    )
     assert read("[1, 2]", "[3]")[2] == "lists of 1 to 2 numbers"
     assert read("[1, 2]", "[oops]")[0].tolist() == ["[1, 2]", "[oops]"]
     assert read("plain")[2] == ""
@@ -150,13 +172,24 @@ def test_columns_of_arrow_that_are_no_vectors_say_why():
     assert read([[], []], pa.list_(pa.float64()))[2] == "empty lists"
     assert read([None, None])[2] == "empty"
     assert read([[[[1.0]]]])[2] == "lists in lists in lists"
-    assert read([True, False])[0].dtype == bool and read([True, None])[0].dtype == object
-    assert read(["a", "b", "a"], pa.dictionary(pa.int32(), pa.string()))[0].tolist() == ["a", "b", "a"]
+    assert (
+        read([True, False])[0].dtype == bool and read([True, None])[0].dtype == object
+    )
+    assert read(["a", "b", "a"], pa.dictionary(pa.int32(), pa.string()))[
+        0
+    ].tolist() == ["a", "b", "a"]
     nested = pa.table({"m": pa.array([{"label": 1, "deep": {"x": 2.0}}])})
-    assert [name for name, _ in vector_tables._iter_flat_columns(nested)] == ["m.label", "m.deep.x"]
-    frame = pa.Table.from_pandas(pd.DataFrame({"x": [1.0]}, index=pd.Index([5], name="key")))
+    assert [name for name, _ in vector_tables._iter_flat_columns(nested)] == [
+        "m.label",
+        "m.deep.x",
+    ]
+    frame = pa.Table.from_pandas(
+        pd.DataFrame({"x": [1.0]}, index=pd.Index([5], name="key"))
+    )
     assert vector_tables._find_index(frame, {"x": 0, "key": 0}) == ("key",)
-    assert vector_tables._find_index(pa.table({"a": [1]}), {"__index_level_0__": 0, "a": 0}) == ("__index_level_0__",)
+    assert vector_tables._find_index(
+        pa.table({"a": [1]}), {"__index_level_0__": 0, "a": 0}
+    ) == ("__index_level_0__",)
 
 
 def test_a_table_of_blanks_skips_comments_and_keeps_its_types(tmp_path):
@@ -168,8 +201,16 @@ def test_a_table_of_blanks_skips_comments_and_keeps_its_types(tmp_path):
         "a": [1, 2],
         "b": [0.5, 1000],
     }
-    assert content.columns["a"].dtype == np.int64 and content.named and content.first_line == 3
-    assert content.notes == ["no header", "names in line 2, a comment", "1 comment line skipped"]
+    assert (
+        content.columns["a"].dtype == np.int64
+        and content.named
+        and content.first_line == 3
+    )
+    assert content.notes == [
+        "no header",
+        "names in line 2, a comment",
+        "1 comment line skipped",
+    ]
 
 
 # ---- roles of columns ------------------------------------------------------------------------------------------------
@@ -195,27 +236,50 @@ def test_columns_are_named_by_patterns_ranges_and_places():
 
 
 def test_names_are_written_in_few_words():
-    assert vector_roles.compress_names(["d0", "d1", "d2", "e3", "d5"]) == "d0–d2, e3, d5"
+    assert (
+        vector_roles.compress_names(["d0", "d1", "d2", "e3", "d5"]) == "d0–d2, e3, d5"
+    )
     assert vector_roles.compress_names(["9", "10", "12"]) == "9–10, 12"
     assert vector_roles.list_names([*"abcdef"]) == "a, b, c, d, e, f"
     assert vector_roles.list_names([*"abcdefg"]) == "a, b, c, d, e and 2 more"
     assert vector_roles.to_spec(["d1", "d2", "d3"]) == "d1-d3"
     assert vector_roles.to_spec(["d1", "d3"]) == "d*"
     assert vector_roles.to_spec(["1", "3"]) == "1,3"
-    assert vector_roles.to_spec(["a"]) == "a" and vector_roles.to_spec([*"abcdefg"]) == "a,b,c,d,e,f,…"
-    assert vector_roles.quote_for_shell("d*") == "'d*'" and vector_roles.quote_for_shell("0-7") == "0-7"
+    assert (
+        vector_roles.to_spec(["a"]) == "a"
+        and vector_roles.to_spec([*"abcdefg"]) == "a,b,c,d,e,f,…"
+    )
+    assert (
+        vector_roles.quote_for_shell("d*") == "'d*'"
+        and vector_roles.quote_for_shell("0-7") == "0-7"
+    )
 
 
 def test_suspicious_columns_are_whole_among_decimals_or_count_the_rows():
     decimals = np.array([0.5, 0.25, 0.75, 1.5])
-    assert vector_roles._find_suspect([decimals, np.array([3, 9, 4, 4])]) == (1, "holds whole numbers among decimals")
-    assert vector_roles._find_suspect([decimals, np.arange(4)]) == (1, "counts the rows")
+    assert vector_roles._find_suspect([decimals, np.array([3, 9, 4, 4])]) == (
+        1,
+        "holds whole numbers among decimals",
+    )
+    assert vector_roles._find_suspect([decimals, np.arange(4)]) == (
+        1,
+        "counts the rows",
+    )
     assert vector_roles._find_suspect([decimals, np.ones(4)]) is None
-    assert vector_roles._find_suspect([np.arange(4), np.array([3, 9, 4, 4])]) == (0, "counts the rows")
+    assert vector_roles._find_suspect([np.arange(4), np.array([3, 9, 4, 4])]) == (
+        0,
+        "counts the rows",
+    )
     assert vector_roles._find_suspect([np.arange(4)]) is None
-    counts = [vector_roles._counts_rows(np.array(x)) for x in ([0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 1], [0, 2, 4])]
+    counts = [
+        vector_roles._counts_rows(np.array(x))
+        for x in ([0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 1], [0, 2, 4])
+    ]
     assert counts == [True, True, False, False, False]
-    whole = [vector_roles._is_whole(np.array(x)) for x in ([1.0, np.nan], [1.5, 2], [np.nan], [np.inf, 2.0])]
+    whole = [
+        vector_roles._is_whole(np.array(x))
+        for x in ([1.0, np.nan], [1.5, 2], [np.nan], [np.inf, 2.0])
+    ]
     assert whole == [True, False, False, True]
 
 
@@ -228,11 +292,27 @@ def test_a_bad_cell_is_told_only_in_a_column_of_numbers():
 
 
 def test_names_say_what_is_no_dimension():
-    for name in ("id", "doc_id", "Unnamed: 0", "meta.ID", "index", "uuid", "id_of_row", "row_num", "nr"):
+    for name in (
+        "id",
+        "doc_id",
+        "Unnamed: 0",
+        "meta.ID",
+        "index",
+        "uuid",
+        "id_of_row",
+        "row_num",
+        "nr",
+    ):
         assert vector_roles._identify_by_name(name) == "an id, by its name", name
     assert vector_roles._identify_by_name("Year") == "by its name"
-    assert not any(map(vector_roles._identify_by_name, ("width", "grid", "dim_0", "valid", "x")))
-    assert vector_roles._find_numbered(["a1", "b1", "b2", "c", "a2", "b3"]) == ["b1", "b2", "b3"]
+    assert not any(
+        map(vector_roles._identify_by_name, ("width", "grid", "dim_0", "valid", "x"))
+    )
+    assert vector_roles._find_numbered(["a1", "b1", "b2", "c", "a2", "b3"]) == [
+        "b1",
+        "b2",
+        "b3",
+    ]
     assert vector_roles._find_numbered(["a1", "b1"]) == []
     names = ["e.float[]", "e.int8[]", "f.ubinary", "g"]
     assert vector_roles._find_lower_precisions(names) == ["e.int8[]", "f.ubinary"]
@@ -245,35 +325,54 @@ def numbers(*names, rows=5):
 
 
 def test_numbered_columns_are_the_vector_from_three_quarters_on():
-    three = vector_roles.decide_roles(Content(numbers("d0", "d1", "d2", "mean")), "x.csv")
-    assert three.layers == {"x": ("d0", "d1", "d2")} and three.left_out == {"mean": "as well as the numbered columns"}
-    with pytest.raises(CorpusError, match="two: d0–d1 may be the vector, or d0–d1, mean"):
+    three = vector_roles.decide_roles(
+        Content(numbers("d0", "d1", "d2", "mean")), "x.csv"
+    )
+    assert three.layers == {"x": ("d0", "d1", "d2")} and three.left_out == {
+        "mean": "as well as the numbered columns"
+    }
+    with pytest.raises(
+        CorpusError, match="two: d0–d1 may be the vector, or d0–d1, mean"
+    ):
         vector_roles.decide_roles(Content(numbers("d0", "d1", "mean")), "x.csv")
     counted = numbers("0", "1", "2") | {"0": np.arange(5)}
     unnamed = vector_roles.decide_roles(Content(counted, named=False), "x.csv")
-    assert unnamed.layers == {"x": ("1", "2")} and unnamed.left_out == {"0": "it counts the rows"}
+    assert unnamed.layers == {"x": ("1", "2")} and unnamed.left_out == {
+        "0": "it counts the rows"
+    }
     with pytest.raises(CorpusError, match="columns of numbers"):
-        vector_roles.decide_roles(Content(numbers("x") | {"t": np.array([*"abcde"], object)}), "x.csv")
+        vector_roles.decide_roles(
+            Content(numbers("x") | {"t": np.array([*"abcde"], object)}), "x.csv"
+        )
 
 
 def test_units_labels_and_masks_are_found_by_name():
-    content = Content(numbers("d0", "d1") | {"Unit": np.arange(5) % 2, "labels": np.arange(5) % 3})
+    content = Content(
+        numbers("d0", "d1") | {"Unit": np.arange(5) % 2, "labels": np.arange(5) % 3}
+    )
     roles = vector_roles.decide_roles(content, "x.csv")
     assert (roles.units, roles.labels, roles.mask) == ("Unit", "labels", None)
     arrays_ = {"x": np.ones((2, 3, 4)) * 0.5, "mask": np.ones((2, 3), int)}
-    assert vector_roles.decide_roles(Content(arrays_, is_table=False), "x.npz").mask == "mask"
+    assert (
+        vector_roles.decide_roles(Content(arrays_, is_table=False), "x.npz").mask
+        == "mask"
+    )
     with pytest.raises(CorpusError, match="a column or an array of the file"):
         vector_roles.decide_roles(content, "x.csv", unit_column="none")
 
 
 def test_of_columns_of_lists_those_called_vectors_are_measured():
     wide = np.random.default_rng(0).normal(size=(6, 4))
-    roles = vector_roles.decide_roles(Content({"a": wide, "text_embedding": wide}), "x.parquet")
+    roles = vector_roles.decide_roles(
+        Content({"a": wide, "text_embedding": wide}), "x.parquet"
+    )
     assert list(roles.layers) == ["text_embedding"]
     assert roles.left_out == {"a": "lists as well as a column named vector"}
     both = vector_roles.decide_roles(Content({"a": wide, "b": wide}), "x.parquet")
     assert list(both.layers) == ["a", "b"]
-    narrow = vector_roles.decide_roles(Content({"a": wide, "b": wide[:, :1]}, is_table=False), "x.npz")
+    narrow = vector_roles.decide_roles(
+        Content({"a": wide, "b": wide[:, :1]}, is_table=False), "x.npz"
+    )
     assert narrow.left_out == {"b": "one number a row"}
 
 
@@ -283,9 +382,20 @@ def test_of_columns_of_lists_those_called_vectors_are_measured():
 def test_lists_of_numbers_in_json():
     assert np.isnan(vector_json._to_numbers([1, None])[1])
     assert vector_json._to_numbers([1, 2]).dtype.kind == "i"
-    for other in ([True, False], ["a"], [None, None], [], [1, "a"], [[1], [1, 2]], [1, None, True]):
+    for other in (
+        [True, False],
+        ["a"],
+        [None, None],
+        [],
+        [1, "a"],
+        [[1], [1, 2]],
+        [1, None, True],
+    ):
         assert vector_json._to_numbers(other) is None, other
-    assert [vector_json._name_path(path) for path in ("data[].embedding", "[]", "e[]", "a[].b[]", "x.y")] == [
+    assert [
+        vector_json._name_path(path)
+        for path in ("data[].embedding", "[]", "e[]", "a[].b[]", "x.y")
+    ] == [
         "embedding",
         "vectors",
         "e",
@@ -295,41 +405,85 @@ def test_lists_of_numbers_in_json():
     assert vector_json._decode_base64("AACAPwAAAEA=").tolist() == [1.0, 2.0]
     for text in ("AACA", "AACAPwAAAEA", "AACAfwAAgH8=", "gJYYSwAAgD8=", "not base 64!"):
         assert vector_json._decode_base64(text) is None
-    assert vector_json._collect_scalars({"a": 1, "b": {"c": "x", "d": [1]}, "e": [2]}) == {"a": 1, "b.c": "x"}
+    assert vector_json._collect_scalars(
+        {"a": 1, "b": {"c": "x", "d": [1]}, "e": [2]}
+    ) == {"a": 1, "b.c": "x"}
     assert vector_json._are_rows(["0", "1"]) and not vector_json._are_rows(["1", "2"])
-    columns = vector_json._make_columns([{"a": 1, "b": True, "c": "x"}, {"a": None, "b": False}])
-    assert np.isnan(columns["a"][1]) and columns["b"].dtype == bool and columns["c"].tolist() == ["x", None]
+    columns = vector_json._make_columns(
+        [{"a": 1, "b": True, "c": "x"}, {"a": None, "b": False}]
+    )
+    assert (
+        np.isnan(columns["a"][1])
+        and columns["b"].dtype == bool
+        and columns["c"].tolist() == ["x", None]
+    )
 
 
 def test_lists_beside_and_in_records_of_json():
     value = {"ids": [7, 8], "embeddings": [[0.5, 1.0], [1.5, 2.0]], "model": "m"}
     content = vector_json.read_json_value(value, "x.json")
-    assert content.columns["embeddings"].shape == (2, 2) and content.columns["ids"].tolist() == [7, 8]
+    assert content.columns["embeddings"].shape == (2, 2) and content.columns[
+        "ids"
+    ].tolist() == [7, 8]
     assert content.columns["model"].tolist() == ["m", "m"]
-    tokens = [{"hidden_states": [[0.5, 1.0], [1.5, 2.0]]}, {"hidden_states": [[2.5, 3.0]]}]
+    tokens = [
+        {"hidden_states": [[0.5, 1.0], [1.5, 2.0]]},
+        {"hidden_states": [[2.5, 3.0]]},
+    ]
     content = vector_json.read_json_value(tokens, "x.json")
     assert content.columns["hidden_states"].shape == (2, 2, 2)
     assert content.masks["hidden_states"].tolist() == [[True, True], [True, False]]
     several = [{"thing": [[0.5, 1.0], [1.5, 2.0]]}, {"thing": [[2.5, 3.0]]}]
-    assert "several vectors in a record" in vector_json.read_json_value(several, "x.json").unusable["thing"]
-    alike = {"queries": [{"vec": [0.5, 1.0]}], "documents": [{"vec": [1.5, 2.0]}, {"vec": [2.5, 3.0]}]}
+    assert (
+        "several vectors in a record"
+        in vector_json.read_json_value(several, "x.json").unusable["thing"]
+    )
+    alike = {
+        "queries": [{"vec": [0.5, 1.0]}],
+        "documents": [{"vec": [1.5, 2.0]}, {"vec": [2.5, 3.0]}],
+    }
     content = vector_json.read_json_value(alike, "x.json")
-    assert list(content.columns) == ["documents[].vec"] and list(content.unusable) == ["queries[].vec"]
+    assert list(content.columns) == ["documents[].vec"] and list(content.unusable) == [
+        "queries[].vec"
+    ]
     split = {"columns": ["a", "b"], "data": [[1.5, 2.5], [3.5, 4.5]], "index": [0, 1]}
-    assert vector_json.read_json_value(split, "x.json").columns["b"].tolist() == [2.5, 4.5]
+    assert vector_json.read_json_value(split, "x.json").columns["b"].tolist() == [
+        2.5,
+        4.5,
+    ]
 
 
 def test_which_files_are_layers_pieces_and_lines_of_numbers():
-    assert vector_files.natural_sort_key("layer.2") < vector_files.natural_sort_key("layer.10")
-    rows = {"1 2": True, "a 1.5 2": True, "a 1 2": False, "1": False, "a b c": False, "a .5": False}
-    assert {text: vector_files._is_row_of_numbers(text.split()) for text in rows} == rows
+    assert vector_files.natural_sort_key("layer.2") < vector_files.natural_sort_key(
+        "layer.10"
+    )
+    rows = {
+        "1 2": True,
+        "a 1.5 2": True,
+        "a 1 2": False,
+        "1": False,
+        "a b c": False,
+        "a .5": False,
+    }
+    assert {
+        text: vector_files._is_row_of_numbers(text.split()) for text in rows
+    } == rows
     for stem in ("layer_0", "hidden_states.11", "model.layer-3", "h4"):
         assert vector_files.LAYERS.fullmatch(stem), stem
-    assert not vector_files.LAYERS.fullmatch("player3") and not vector_files.LAYERS.fullmatch("layer")
+    assert not vector_files.LAYERS.fullmatch(
+        "player3"
+    ) and not vector_files.LAYERS.fullmatch("layer")
     for stem in ("part-0", "train-00001-of-00004", "x_shard2", "validation"):
         assert vector_files.PIECES.fullmatch(stem), stem
-    assert not vector_files.PIECES.fullmatch("depart") and not vector_files.PIECES.fullmatch("a")
-    for name in ("config.json", "model-00001-of-2.safetensors", "pytorch_model.bin", "tokenizer_config.json"):
+    assert not vector_files.PIECES.fullmatch(
+        "depart"
+    ) and not vector_files.PIECES.fullmatch("a")
+    for name in (
+        "config.json",
+        "model-00001-of-2.safetensors",
+        "pytorch_model.bin",
+        "tokenizer_config.json",
+    ):
         assert vector_files.OF_MODEL.fullmatch(name), name
     assert not vector_files.OF_MODEL.fullmatch("vectors.json")
 
@@ -337,10 +491,18 @@ def test_which_files_are_layers_pieces_and_lines_of_numbers():
 def test_what_a_file_of_torch_holds(tmp_path):
     path = tmp_path / "x.pt"
     found = dict(
-        vector_files._iter_tensors({"a": [torch.ones(3)] * 2, "b": {"c": torch.ones(2, 2)}, "n": [1, 2]}, path)
+        vector_files._iter_tensors(
+            {"a": [torch.ones(3)] * 2, "b": {"c": torch.ones(2, 2)}, "n": [1, 2]}, path
+        )
     )
-    assert {name: tuple(value.shape) for name, value in found.items()} == {"a": (2, 3), "b.c": (2, 2), "n": (2,)}
-    layers = dict(vector_files._iter_tensors([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], path))
+    assert {name: tuple(value.shape) for name, value in found.items()} == {
+        "a": (2, 3),
+        "b.c": (2, 2),
+        "n": (2,),
+    }
+    layers = dict(
+        vector_files._iter_tensors([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], path)
+    )
     assert list(layers) == ["layer 0", "layer 1"] and layers["layer 1"].sum() == 0
     assert list(dict(vector_files._iter_tensors(torch.ones(2, 2), path))) == ["x"]
     for several, said in (
@@ -365,27 +527,45 @@ def test_a_block_of_vectors_keeps_every_digit():
         (torch.tensor([[0.5, 2]], dtype=torch.bfloat16), torch.float32),
     ):
         block = arrays.wrap_vectors(given).block("0", np.array([0]))
-        assert block.dtype == kind and block.shape == (1, 1, 2) and block[0, 0].tolist() == given[0].tolist()
+        assert (
+            block.dtype == kind
+            and block.shape == (1, 1, 2)
+            and block[0, 0].tolist() == given[0].tolist()
+        )
     four = arrays.wrap_vectors(np.arange(8.0).reshape(4, 2))
     assert four.block("0", np.array([1, 2]))[:, 0, 0].tolist() == [2, 4]
 
 
 def test_batches_of_vectors_and_sequences(monkeypatch):
     plan = arrays.VectorPlan(
-        arrays.wrap_vectors(np.arange(20.0).reshape(10, 2), units=[*"aabbccddee"], labels=[*"xy"] * 5)
+        arrays.wrap_vectors(
+            np.arange(20.0).reshape(10, 2), units=[*"aabbccddee"], labels=[*"xy"] * 5
+        )
     )
     batch = plan[0]
-    assert len(plan) == 1 and batch.label.tolist() == [0, 1] * 5 and plan.classes == ("x", "y")
+    assert (
+        len(plan) == 1
+        and batch.label.tolist() == [0, 1] * 5
+        and plan.classes == ("x", "y")
+    )
     assert batch.unit.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and plan.n_units == 5
-    assert batch.streams["vectors"].start.tolist() == [*range(10)] and plan.words["position"] == "vector"
+    assert (
+        batch.streams["vectors"].start.tolist() == [*range(10)]
+        and plan.words["position"] == "vector"
+    )
     mask = np.array([[1, 1, 0], [1, 0, 0]])
     sequences = arrays.VectorPlan(arrays.wrap_vectors(np.ones((2, 3, 4)), mask=mask))
     stream = sequences[0].streams["vectors"]
-    assert stream.start.tolist() == [0, 3] and stream.mask.tolist() == mask.astype(bool).tolist()
+    assert (
+        stream.start.tolist() == [0, 3]
+        and stream.mask.tolist() == mask.astype(bool).tolist()
+    )
     assert sequences.tokens == [3] and sequences.words["counted"] == "token"
     monkeypatch.setattr(arrays, "BLOCK_BYTES", 8 * 2 * 4)
     layers = {"narrow": np.ones((10, 1)), "wide": np.ones((10, 2))}
-    assert [len(rows) for rows in arrays.VectorPlan(arrays.wrap_vectors(layers)).batches] == [4, 4, 2]
+    assert [
+        len(rows) for rows in arrays.VectorPlan(arrays.wrap_vectors(layers)).batches
+    ] == [4, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -394,9 +574,17 @@ def test_batches_of_vectors_and_sequences(monkeypatch):
         (np.ones((3, 2)), {"units": [1, None, 2]}, "1 missing"),
         (np.ones((3, 2)), {"labels": [1, 2]}, "a label for each of 3"),
         (np.ones((2, 3, 4)), {"labels": [1, 2]}, "pool them"),
-        (np.ones((2, 3, 4)), {"mask": np.ones((2, 4))}, r"a mask of the shape \[2, 3\]"),
+        (
+            np.ones((2, 3, 4)),
+            {"mask": np.ones((2, 4))},
+            r"a mask of the shape \[2, 3\]",
+        ),
         (np.ones((3, 2)), {"mask": np.ones((3, 2))}, "a mask of the shape"),
-        ({"a": np.ones((3, 2)), "b": np.ones((4, 2))}, {}, "layers of the same vectors"),
+        (
+            {"a": np.ones((3, 2)), "b": np.ones((4, 2))},
+            {},
+            "layers of the same vectors",
+        ),
         (np.ones(3), {}, r"x\[None\]"),
         (np.ones((3, 2), bool), {}, "real numbers"),
         (np.ones((3, 2), complex), {}, "real numbers"),
@@ -413,24 +601,42 @@ def test_arrays_that_are_no_vectors_are_refused(given, options, said):
 
 
 def corpus(sizes, labels=("a", "b"), source=None, **splits):
-    made = {split: tuple(Example((f"{split}{i}",), i % 2) for i in range(n)) for split, n in sizes.items()}
+    made = {
+        split: tuple(Example((f"{split}{i}",), i % 2) for i in range(n))
+        for split, n in sizes.items()
+    }
     return LabelledCorpus("c", labels, made | splits, source=source or {})
 
 
 def test_a_balanced_part_is_taken_in_order():
     examples = [Example((str(i),), label) for i, label in enumerate([0, 0, 0, 1, 1, 0])]
     assert [e.text for e in labelled.take_balanced(examples, 3, 2)] == ["0", "1", "3"]
-    assert [e.text for e in labelled.take_balanced(examples, 4, 2)] == ["0", "1", "3", "4"]
+    assert [e.text for e in labelled.take_balanced(examples, 4, 2)] == [
+        "0",
+        "1",
+        "3",
+        "4",
+    ]
 
 
 def test_a_random_division_has_the_shares_of_every_class():
     examples = [Example((str(i),), int(i >= 20)) for i in range(30)]
-    parts = labelled.split_at_random(examples, {"train": 0.8, "validation": 0.1, "test": 0.1}, 3)
-    counts = {name: [sum(e.label == label for e in part) for label in (0, 1)] for name, part in parts.items()}
+    parts = labelled.split_at_random(
+        examples, {"train": 0.8, "validation": 0.1, "test": 0.1}, 3
+    )
+    counts = {
+        name: [sum(e.label == label for e in part) for label in (0, 1)]
+        for name, part in parts.items()
+    }
     assert counts == {"train": [16, 8], "validation": [2, 1], "test": [2, 1]}
     order = [int(e.text) for e in parts["train"]]
-    assert order == sorted(order) and sorted(int(e.text) for part in parts.values() for e in part) == [*range(30)]
-    again, other = (labelled.split_at_random(examples, {"a": 0.5, "b": 0.5}, seed) for seed in (3, 4))
+    assert order == sorted(order) and sorted(
+        int(e.text) for part in parts.values() for e in part
+    ) == [*range(30)]
+    again, other = (
+        labelled.split_at_random(examples, {"a": 0.5, "b": 0.5}, seed)
+        for seed in (3, 4)
+    )
     assert again == labelled.split_at_random(examples, {"a": 0.5, "b": 0.5}, 3) != other
 
 
@@ -439,25 +645,60 @@ def test_a_random_division_has_the_shares_of_every_class():
     [
         ({}, "", {}, "test", ""),
         ({}, "train", {}, "train", ""),
-        ({"drawn": ["test"]}, "", {}, "test", "c has no test split: looked at 2 of 14 rows drawn at random"),
+        (
+            {"drawn": ["test"]},
+            "",
+            {},
+            "test",
+            "c has no test split: looked at 2 of 14 rows drawn at random",
+        ),
         ({"drawn": ["validation"]}, "", {}, "test", ""),
-        ({"drawn": list(labelled.SPLITS)}, "", {}, "all", "c has no splits: looked at all 14 rows"),
-        ({"drawn": list(labelled.SPLITS)}, "", {"limit": 4}, "all", "looked at 4 of 14 rows (--limit: there are 14)"),
-        ({"drawn": list(labelled.SPLITS)}, "", {"trained_on": True}, "held-out", "6 of 14 rows that the model was not"),
+        (
+            {"drawn": list(labelled.SPLITS)},
+            "",
+            {},
+            "all",
+            "c has no splits: looked at all 14 rows",
+        ),
+        (
+            {"drawn": list(labelled.SPLITS)},
+            "",
+            {"limit": 4},
+            "all",
+            "looked at 4 of 14 rows (--limit: there are 14)",
+        ),
+        (
+            {"drawn": list(labelled.SPLITS)},
+            "",
+            {"trained_on": True},
+            "held-out",
+            "6 of 14 rows that the model was not",
+        ),
     ],
 )
 def test_which_split_is_looked_at(source, split, options, chosen, note):
     given = corpus({"train": 8, "validation": 4, "test": 2}, source=source)
-    found, name, said = labelled.choose_split(given, split, **{"trained_on": False} | options)
+    found, name, said = labelled.choose_split(
+        given, split, **{"trained_on": False} | options
+    )
     assert name == chosen and note in said and bool(note) == bool(said)
-    assert len(found.splits[name]) == {"test": 2, "train": 8, "all": 14, "held-out": 6}[name]
+    assert (
+        len(found.splits[name])
+        == {"test": 2, "train": 8, "all": 14, "held-out": 6}[name]
+    )
 
 
 def test_a_corpus_is_usable_from_two_examples_of_every_class_on():
     assert labelled.require_usable(corpus({"train": 4, "validation": 2, "test": 2}))
     for sizes, said in (
-        ({"train": 3, "validation": 2, "test": 2}, "at least 2 examples of every class in the train split.*b .1."),
-        ({"train": 4, "validation": 1, "test": 2}, "at least 1 example of every class in the validation split"),
+        (
+            {"train": 3, "validation": 2, "test": 2},
+            "at least 2 examples of every class in the train split.*b .1.",
+        ),
+        (
+            {"train": 4, "validation": 1, "test": 2},
+            "at least 1 example of every class in the validation split",
+        ),
         ({"train": 4, "validation": 2}, "a test split in c"),
     ):
         with pytest.raises(CorpusError, match=said):
@@ -476,7 +717,10 @@ def test_a_corpus_is_usable_from_two_examples_of_every_class_on():
     counted = corpus({"train": 4, "test": 3})
     assert counted.counts() == {"train": {"a": 2, "b": 2}, "test": {"a": 2, "b": 1}}
     assert counted.majority() == 2 / 3 and counted.majority("train") == 0.5
-    assert len(counted.limited(2).splits["train"]) == 2 and counted.limited(None) is counted
+    assert (
+        len(counted.limited(2).splits["train"]) == 2
+        and counted.limited(None) is counted
+    )
 
 
 def test_a_fingerprint_holds_all_that_is_read():
@@ -487,40 +731,67 @@ def test_a_fingerprint_holds_all_that_is_read():
         Example(("a",), 0, ("b",)),
         Example(("a", "b"), 0, None, (1, 0)),
     ]
-    prints = {LabelledCorpus("c", ("x", "y"), {"train": (each,)}).fingerprint for each in (base, *others)}
+    prints = {
+        LabelledCorpus("c", ("x", "y"), {"train": (each,)}).fingerprint
+        for each in (base, *others)
+    }
     prints.add(LabelledCorpus("c", ("x", "z"), {"train": (base,)}).fingerprint)
     prints.add(LabelledCorpus("c", ("x", "y"), {"test": (base,)}).fingerprint)
-    prints.add(LabelledCorpus("c", ("x", "y"), {"train": (base,)}, tokenised=True).fingerprint)
+    prints.add(
+        LabelledCorpus("c", ("x", "y"), {"train": (base,)}, tokenised=True).fingerprint
+    )
     assert len(prints) == 8
 
 
 def labelled_row(label, names=None, **values):
     return labelled_tables._label_row(
-        "w", {"label": label} | values, {"label": "label"} | {k: k for k in values}, names
+        "w",
+        {"label": label} | values,
+        {"label": "label"} | {k: k for k in values},
+        names,
     )
 
 
 def test_labels_of_a_table():
-    assert [labelled_row(x).label for x in (1, 1.0, "1.00", " x ", None, -1.0, "1.5", True)] == [
+    assert [
+        labelled_row(x).label for x in (1, 1.0, "1.00", " x ", None, -1.0, "1.5", True)
+    ] == [
         *("1", "1", "1", "x", "", "-1", "1.5", "True"),
     ]
-    assert [labelled_row(x, ["no", "yes"]).label for x in (0, 1, 2, -1, "yes")] == ["no", "yes", "", "", "yes"]
+    assert [labelled_row(x, ["no", "yes"]).label for x in (0, 1, 2, -1, "yes")] == [
+        "no",
+        "yes",
+        "",
+        "",
+        "yes",
+    ]
     with pytest.raises(CorpusError, match="one label"):
         labelled_row([1, 2])
     rows = [labelled_row(x) for x in ("10", "9", "b", "a", "")]
     assert labelled_tables._collect_labels(rows) == ["9", "10", "a", "b"]
-    assert labelled_tables._collect_labels([labelled_row(x) for x in (-1, 1)]) == ["-1", "1"]
+    assert labelled_tables._collect_labels([labelled_row(x) for x in (-1, 1)]) == [
+        "-1",
+        "1",
+    ]
     for bad in ((-1, 0, 1), ("nan", "a"), ("inf", "a"), ("<NA>", "b")):
         with pytest.raises(CorpusError, match="a label in every row"):
             labelled_tables._collect_labels([labelled_row(x) for x in bad])
-    assert labelled_tables._collect_labels([labelled_row(x) for x in (-2, -1, 0)]) == ["-2", "-1", "0"]
+    assert labelled_tables._collect_labels([labelled_row(x) for x in (-2, -1, 0)]) == [
+        "-2",
+        "-1",
+        "0",
+    ]
 
 
 def test_words_and_marks_of_a_row():
-    assert labelled_tables._split_words(" a  b ", "w") == ("a", "b") and labelled_tables._split_words(["a b"], "w") == (
-        "a b",
+    assert labelled_tables._split_words(" a  b ", "w") == (
+        "a",
+        "b",
+    ) and labelled_tables._split_words(["a b"], "w") == ("a b",)
+    assert (
+        labelled_tables._split_words(["a", "b"], "w") == ("a", "b")
+        and labelled_tables._split_words(None, "w") == ()
     )
-    assert labelled_tables._split_words(["a", "b"], "w") == ("a", "b") and labelled_tables._split_words(None, "w") == ()
     with pytest.raises(CorpusError, match="one text"):
         labelled_tables._split_words(["a b", "c"], "w")
     for text in ([0, 1], "[0, 1]", "0 1", "0,1", " 0  1 "):
@@ -548,18 +819,35 @@ def test_text_and_label_of_two_columns_are_told_by_their_content():
         {"x": texts, "y": classes, "z": classes},
     ):
         assert labelled_tables._guess_by_content(unclear) == {}
-    assert labelled_tables._guess_by_content({"x": texts[:2], "y": [*"aa"]}) == {"text": "x", "label": "y"}
+    assert labelled_tables._guess_by_content({"x": texts[:2], "y": [*"aa"]}) == {
+        "text": "x",
+        "label": "y",
+    }
     choose = labelled_tables._assign_columns
-    assert choose("t", {"text": "body"}, ["body", "sentence2", "label"]) == {"text": "body", "label": "label"}
-    assert choose("t", {}, ["body", "sentence2", "label"]) == {"text": "body", "second": "sentence2", "label": "label"}
-    assert choose("t", {}, ["x", "y"], {"text": "x", "label": "y"}) == {"text": "x", "label": "y"}
+    assert choose("t", {"text": "body"}, ["body", "sentence2", "label"]) == {
+        "text": "body",
+        "label": "label",
+    }
+    assert choose("t", {}, ["body", "sentence2", "label"]) == {
+        "text": "body",
+        "second": "sentence2",
+        "label": "label",
+    }
+    assert choose("t", {}, ["x", "y"], {"text": "x", "label": "y"}) == {
+        "text": "x",
+        "label": "y",
+    }
     with pytest.raises(CorpusError, match="--text-column"):
         choose("t", {}, ["y", "label"], {"text": "label", "label": "y"})
 
 
 def test_splits_of_a_table():
-    rows = [labelled_row("a", split=split) for split in ("Train", "dev", " test ", "valid")]
-    assert {k: len(v) for k, v in labelled_tables._group_by_split(rows, "s").items()} == {
+    rows = [
+        labelled_row("a", split=split) for split in ("Train", "dev", " test ", "valid")
+    ]
+    assert {
+        k: len(v) for k, v in labelled_tables._group_by_split(rows, "s").items()
+    } == {
         "train": 1,
         "validation": 2,
         "test": 1,
@@ -567,12 +855,25 @@ def test_splits_of_a_table():
     with pytest.raises(CorpusError, match="a split in the column"):
         labelled_tables._group_by_split([labelled_row("a", split=None)], "s")
     assert labelled_tables._find_missing_splits({"": []}) == [*labelled.SPLITS]
-    assert labelled_tables._find_missing_splits({"train": [1], "test": []}) == ["validation", "test"]
+    assert labelled_tables._find_missing_splits({"train": [1], "test": []}) == [
+        "validation",
+        "test",
+    ]
     examples = [Example((str(i),), i % 2) for i in range(40)]
-    read = labelled_tables._complete_splits({"train": examples, "test": examples[:4], "extra": examples[:1]}, 0)
-    assert {k: len(v) for k, v in read.items()} == {"train": 36, "validation": 4, "test": 4, "extra": 1}
+    read = labelled_tables._complete_splits(
+        {"train": examples, "test": examples[:4], "extra": examples[:1]}, 0
+    )
+    assert {k: len(v) for k, v in read.items()} == {
+        "train": 36,
+        "validation": 4,
+        "test": 4,
+        "extra": 1,
+    }
     assert list(read) == ["train", "validation", "test", "extra"]
-    assert {k: len(v) for k, v in labelled_tables._complete_splits({"train": examples}, 0).items()} == {
+    assert {
+        k: len(v)
+        for k, v in labelled_tables._complete_splits({"train": examples}, 0).items()
+    } == {
         "train": 32,
         "validation": 4,
         "test": 4,
@@ -584,7 +885,10 @@ def test_tables_of_a_folder_are_named_after_splits(tmp_path):
     for name in ("train.csv", "val.csv", "notes.csv", "readme.txt"):
         (tmp_path / name).write_text("text,label\na b,x\n")
     found = labelled_tables._find_splits(tmp_path)
-    assert {split: file.name for split, file in found.items()} == {"train": "train.csv", "validation": "val.csv"}
+    assert {split: file.name for split, file in found.items()} == {
+        "train": "train.csv",
+        "validation": "val.csv",
+    }
     (tmp_path / "dev.csv").write_text("text,label\n")
     with pytest.raises(CorpusError, match="one table of the split validation"):
         labelled_tables._find_splits(tmp_path)
@@ -596,15 +900,31 @@ def test_tables_of_a_folder_are_named_after_splits(tmp_path):
 def test_batches_of_rows_within_a_budget():
     packed = plans.pack(np.array([3, 9, 3, 5]), 10)
     assert [rows.tolist() for rows in packed] == [[1], [3, 0], [2]]
-    assert [rows.tolist() for rows in plans.pack(np.array([3, 3, 3]), 6)] == [[0, 1], [2]]
+    assert [rows.tolist() for rows in plans.pack(np.array([3, 3, 3]), 6)] == [
+        [0, 1],
+        [2],
+    ]
     assert [rows.tolist() for rows in plans.pack(np.array([7]), 2)] == [[0]]
-    assert [rows.tolist() for rows in plans.batch_in_order(5, 2)] == [[0, 1], [2, 3], [4]]
+    assert [rows.tolist() for rows in plans.batch_in_order(5, 2)] == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
     with pytest.raises(UsageError, match="--batch-tokens"):
         plans.pack(np.array([1]), 0)
     assert plans.hash_parts(["ab", "c"]) != plans.hash_parts(["a", "bc"])
-    assert plans.hash_parts([np.arange(4).reshape(2, 2).T]) == plans.hash_parts([np.array([[0, 2], [1, 3]])])
-    config = type("Config", (), {"decoder_start_token_id": None, "bos_token_id": 0, "pad_token_id": 5})
-    assert plans.find_decoder_start(config) == 0 and plans.find_decoder_start(object()) == 0
+    assert plans.hash_parts([np.arange(4).reshape(2, 2).T]) == plans.hash_parts(
+        [np.array([[0, 2], [1, 3]])]
+    )
+    config = type(
+        "Config",
+        (),
+        {"decoder_start_token_id": None, "bos_token_id": 0, "pad_token_id": 5},
+    )
+    assert (
+        plans.find_decoder_start(config) == 0
+        and plans.find_decoder_start(object()) == 0
+    )
 
 
 def test_windows_are_cut_from_units():
@@ -612,10 +932,16 @@ def test_windows_are_cut_from_units():
     cut = windows.cut_windows(ids, np.array([5, 2]), 4, 2)
     assert cut.unit.tolist() == [0, 0, 0, 1] and cut.offset.tolist() == [0, 2, 4, 5]
     assert cut.length.tolist() == [2, 2, 1, 2] and cut.start.tolist() == [0, 4, 8, 0]
-    assert windows.cut_blocks(7, 3).tolist() == [3, 3, 1] and windows.cut_blocks(0, 3).tolist() == []
+    assert (
+        windows.cut_blocks(7, 3).tolist() == [3, 3, 1]
+        and windows.cut_blocks(0, 3).tolist() == []
+    )
     asked = []
     pieces = (asked.append(n) or ids[n : n + 3] for n in (0, 3, 6))
-    assert [piece.tolist() for piece in windows.take_tokens(pieces, 5)] == [[0, 1, 2], [3, 4]] and asked == [0, 3]
+    assert [piece.tolist() for piece in windows.take_tokens(pieces, 5)] == [
+        [0, 1, 2],
+        [3, 4],
+    ] and asked == [0, 3]
     assert len(list(windows.take_tokens([ids, ids], None))) == 2
     windows.check_room(3, 2)
     with pytest.raises(UsageError, match="at least 3 tokens"):
@@ -625,9 +951,22 @@ def test_windows_are_cut_from_units():
 def test_bins_of_frequency_have_equal_counts():
     ids = np.repeat(np.arange(4), [1, 1, 2, 16]).astype(np.int32)
     bins, labels = windows.bin_by_frequency(ids)
-    assert bins.tolist() == [0, 0, 0, 3] and labels[0] == "q1 (count 1–2)" and labels[1] == "q2 (empty)"
+    assert (
+        bins.tolist() == [0, 0, 0, 3]
+        and labels[0] == "q1 (count 1–2)"
+        and labels[1] == "q2 (empty)"
+    )
     assert labels[3] == "q4 (count 16–16)"
-    marks = {".": True, " ,": True, "\n": True, " ": False, "": False, "a.": False, "…”": True, "+": False}
+    marks = {
+        ".": True,
+        " ,": True,
+        "\n": True,
+        " ": False,
+        "": False,
+        "a.": False,
+        "…”": True,
+        "+": False,
+    }
     assert {text: windows.is_punctuation(text) for text in marks} == marks
 
 
@@ -672,7 +1011,12 @@ def test_a_tokenizer_fits_its_model():
         (" = T = \n\nbody\n\n = U = \n\nmore", "titles", "article", 2),
         (("w " * 200 + "\n\n") * 2, "blank lines", "document", 2),
         (("w " * 199 + "\n\n") * 2, "blank lines", "paragraph", 2),
-        (("word " * 180 + "\n\n") * 20, "blank lines", "paragraph", 20),  # as many as an interval needs
+        (
+            ("word " * 180 + "\n\n") * 20,
+            "blank lines",
+            "paragraph",
+            20,
+        ),  # as many as an interval needs
         (("word " * 190 + "\n\n") * 19, "blocks of 128 tokens", "block", 1),
     ],
 )
@@ -684,21 +1028,45 @@ def test_units_of_a_text_without_marks(text, how, unit, count):
 def test_rules_of_documents():
     for rule in ("auto", "file", "blank-line", "line", "tokens:1", "tokens:999999999"):
         assert splitting.check_rule(rule) == rule
-    for rule in ("tokens:0", "tokens:", "tokens:N", "lines", "tokens:1000000000", "tokens:-3"):
+    for rule in (
+        "tokens:0",
+        "tokens:",
+        "tokens:N",
+        "lines",
+        "tokens:1000000000",
+        "tokens:-3",
+    ):
         with pytest.raises(UsageError, match="--documents"):
             splitting.check_rule(rule)
-    assert splitting.split_text("a\n\nb\nc", None, "blank-line").documents == ["a", "b\nc"]
+    assert splitting.split_text("a\n\nb\nc", None, "blank-line").documents == [
+        "a",
+        "b\nc",
+    ]
     assert splitting.split_text("a\n\nb\nc", 2, "line").documents == ["a", "b"]
     assert splitting.split_text(" \n", None, "file").documents == []
     assert splitting.split_text("ab cd", None, "tokens:5").block == 5
-    titles = {" = A = ": True, "= A =\n": True, " == A == ": False, " = = ": False, "A": False}
+    titles = {
+        " = A = ": True,
+        "= A =\n": True,
+        " == A == ": False,
+        " = = ": False,
+        "A": False,
+    }
     assert {line: splitting.is_title(line) for line in titles} == titles
-    assert list(splitting.split_articles(["x", " = A = ", "", " = B = ", "y"])) == ["x\n = A =", "= B = \ny"]
+    assert list(splitting.split_articles(["x", " = A = ", "", " = B = ", "y"])) == [
+        "x\n = A =",
+        "= B = \ny",
+    ]
 
 
 def test_running_text_is_cut_at_line_ends(monkeypatch):
     monkeypatch.setattr(splitting, "PIECE", 6)
-    assert list(splitting.cut_pieces("ab cd\nefg hijklmnop")) == ["ab cd\n", "efg ", "hijklm", "nop"]
+    assert list(splitting.cut_pieces("ab cd\nefg hijklmnop")) == [
+        "ab cd\n",
+        "efg ",
+        "hijklm",
+        "nop",
+    ]
     assert list(splitting.cut_pieces("abcdef")) == ["abcdef"]
     whole = splitting.split_text("ab cd\nefg hijklmnop", 1, "tokens:512").documents
     assert len(whole) == 4, "how many blocks a piece holds, only the tokenizer knows"
@@ -708,9 +1076,22 @@ def test_a_limited_text_is_read_until_its_last_document(tmp_path, monkeypatch):
     monkeypatch.setattr(splitting, "HEAD", 4)
     path, read = tmp_path / "t.txt", []
     path.write_text("aa\nbb\ncc\ndd\nee\n")
-    monkeypatch.setattr(splitting, "read_pieces", lambda _: (read.append(c) or c for c in path.read_text()))
-    assert splitting.split_file(path, 2, "line").documents == ["aa", "bb"] and "".join(read) == "aa\nbb\n"
-    assert splitting.split_file(path, None, "line").documents == ["aa", "bb", "cc", "dd", "ee"]
+    monkeypatch.setattr(
+        splitting,
+        "read_pieces",
+        lambda _: (read.append(c) or c for c in path.read_text()),
+    )
+    assert (
+        splitting.split_file(path, 2, "line").documents == ["aa", "bb"]
+        and "".join(read) == "aa\nbb\n"
+    )
+    assert splitting.split_file(path, None, "line").documents == [
+        "aa",
+        "bb",
+        "cc",
+        "dd",
+        "ee",
+    ]
 
 
 # ---- rows, columns and names -----------------------------------------------------------------------------------------
@@ -723,12 +1104,19 @@ def test_the_column_of_text_is_chosen():
     assert choose({"id": "7", "sentence": "a", "text": "b"}) == "text"
     assert choose({"id": "7", "note": "words", "n": 3}) == "note"
     assert choose({"x": 3}) == "x"
-    assert choose({"a": 1, "chat": [{"content": "x"}], "turns": [{"value": "y"}]}) == "chat"
+    assert (
+        choose({"a": 1, "chat": [{"content": "x"}], "turns": [{"value": "y"}]})
+        == "chat"
+    )
     assert choose({"a": "x", "b": "y"}, "b") == "b"
     for row, column in (({"a": "x", "b": "y"}, None), ({"a": "x"}, "c")):
         with pytest.raises(CorpusError):
             choose(row, column)
-    chat = [{"content": "a"}, {"role": "tool"}, {"value": [{"text": "b"}, {"image": 1}]}]
+    chat = [
+        {"content": "a"},
+        {"role": "tool"},
+        {"value": [{"text": "b"}, {"image": 1}]},
+    ]
     assert documents.join_chat(chat) == "a\nb"
     for other in ([], "x", [1], [{"content": 3}]):
         assert documents.join_chat(other) is None
@@ -739,16 +1127,24 @@ def test_rows_of_a_csv_say_where_they_stand(tmp_path):
     path.write_text('a;b\n1;x\n\n2;y;z\n"3";"q;r"\n4\n')
     rows = list(table_rows.read_table_rows(path))
     assert [row.place for row in rows] == ["line 2", "line 4", "line 5", "line 6"]
-    assert rows[0].columns == {"a": "1", "b": "x"} and rows[2].columns == {"a": "3", "b": "q;r"}
+    assert rows[0].columns == {"a": "1", "b": "x"} and rows[2].columns == {
+        "a": "3",
+        "b": "q;r",
+    }
     assert rows[1].fault == "3 columns, where the header has 2" and not rows[3].columns
     path.write_text("a,b\n1,2\n")
-    assert [row.columns for row in table_rows.read_table_rows(path)] == [{"a": "1", "b": "2"}]
+    assert [row.columns for row in table_rows.read_table_rows(path)] == [
+        {"a": "1", "b": "2"}
+    ]
     path.write_text("a,,a\n1,2,3\n")
     with pytest.raises(CorpusError, match="several columns a"):
         list(table_rows.read_table_rows(path))
     tabs = tmp_path / "x.tsv"
     tabs.write_text('a\tb\nsay "hi"\t"x ""y"""\n')
-    assert next(table_rows.read_table_rows(tabs)).columns == {"a": 'say "hi"', "b": 'x "y"'}
+    assert next(table_rows.read_table_rows(tabs)).columns == {
+        "a": 'say "hi"',
+        "b": 'x "y"',
+    }
     assert table_rows.list_faulty([*"abcde"]) == "5 faulty: a, b, c, d, e"
     assert table_rows.list_faulty([*"abcdefg"]) == "7 faulty: a, b, c, d, e and 2 more"
 
@@ -760,15 +1156,29 @@ def test_an_open_quotation_mark_over_rows_is_a_fault_of_its_line(tmp_path):
     assert [row.place for row in rows if row.fault] == ["line 3"]
     assert [row.place for row in rows] == [f"line {number}" for number in range(2, 8)]
     path.write_text('n,t\n1,a\n2,"two\nlines of text"\n3,b\n')
-    assert [row.columns["t"] for row in table_rows.read_table_rows(path)] == ["a", "two\nlines of text", "b"]
+    assert [row.columns["t"] for row in table_rows.read_table_rows(path)] == [
+        "a",
+        "two\nlines of text",
+        "b",
+    ]
 
 
 def test_rows_of_json(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n\n"words"\n3\n{"t": "\\ud800"}\n{"a"\n')
     rows = list(table_rows.read_table_rows(path))
-    assert [row.place for row in rows] == ["line 1", "line 3", "line 4", "line 5", "line 6"]
-    assert rows[1].columns == {"text": "words"} and rows[2].fault == "'3'" and "surrogate" in rows[3].fault
+    assert [row.place for row in rows] == [
+        "line 1",
+        "line 3",
+        "line 4",
+        "line 5",
+        "line 6",
+    ]
+    assert (
+        rows[1].columns == {"text": "words"}
+        and rows[2].fault == "'3'"
+        and "surrogate" in rows[3].fault
+    )
     assert rows[4].fault
     array = tmp_path / "x.json"
     array.write_text('\n[{"a": 1}, {"a": 2}]')
@@ -779,7 +1189,13 @@ def test_rows_of_json(tmp_path):
 
 
 def test_one_slip_in_a_name():
-    slips = {("opt", "opts"): 1, ("bert", "bret"): 1, ("bert", "best"): 1, ("bert", "bert"): 0, ("bert", "trbe"): 0}
+    slips = {
+        ("opt", "opts"): 1,
+        ("bert", "bret"): 1,
+        ("bert", "best"): 1,
+        ("bert", "bert"): 0,
+        ("bert", "trbe"): 0,
+    }
     slips |= {
         ("opt-125m", "opt-350m"): 0,
         ("opt-1", "opt-2"): 0,
@@ -788,23 +1204,39 @@ def test_one_slip_in_a_name():
         ("hello", "helo"): 1,
     }
     assert {pair: int(check_names._is_one_slip(*pair)) for pair in slips} == slips
-    paths = {"/x": True, "./x": True, "~x": True, "x/": True, "a/b/c": True, "a/b": False, "x.npy": True, "x": False}
+    paths = {
+        "/x": True,
+        "./x": True,
+        "~x": True,
+        "x/": True,
+        "a/b/c": True,
+        "a/b": False,
+        "x.npy": True,
+        "x": False,
+    }
     assert {name: check_names._must_be_path(name) for name in paths} == paths
-    assert check_names._is_slip("builtin:minlim", ["builtin:minilm"]) and check_names._is_slip(
-        "bert-bse", ["bert-base"]
-    )
-    assert not check_names._is_slip("me/bert-bse", ["bert-base"]) and not check_names._is_slip("gpt", ["bert-base"])
+    assert check_names._is_slip(
+        "builtin:minlim", ["builtin:minilm"]
+    ) and check_names._is_slip("bert-bse", ["bert-base"])
+    assert not check_names._is_slip(
+        "me/bert-bse", ["bert-base"]
+    ) and not check_names._is_slip("gpt", ["bert-base"])
 
 
 def test_a_part_of_a_local_copy_is_found_by_its_split(tmp_path):
     for name in ("wiki.train.txt", "wiki.valid.txt", "wiki.test.txt"):
         (tmp_path / name).write_text("text")
-    assert local.find_part_of_copy(tmp_path, "text", "validation").name == "wiki.valid.txt"
+    assert (
+        local.find_part_of_copy(tmp_path, "text", "validation").name == "wiki.valid.txt"
+    )
     assert local.find_part_of_copy(tmp_path, "text", None) == tmp_path
     (tmp_path / "other.dev.txt").write_text("text")
     with pytest.raises(CorpusError, match=r"2, such as other\.dev\.txt"):
         local.find_part_of_copy(tmp_path, "text", "validation")
-    assert local.find_part_of_copy(tmp_path, "text", "validation", "wiki").name == "wiki.valid.txt"
+    assert (
+        local.find_part_of_copy(tmp_path, "text", "validation", "wiki").name
+        == "wiki.valid.txt"
+    )
     for name in ("wiki.valid.txt", "other.dev.txt"):
         (tmp_path / name).unlink()
     with pytest.raises(CorpusError, match="none, but wiki"):
@@ -819,7 +1251,10 @@ def test_what_a_path_mostly_holds(tmp_path):
     for name in ("a.wav", "b.FLAC", "c.png", ".hidden.png", ".other.png"):
         (tmp_path / name).write_bytes(b"")
     assert local.detect_modality(tmp_path) == "speech"
-    assert local.detect_modality(tmp_path / "c.png") == "image" and local.detect_modality(tmp_path / "x.xyz") is None
+    assert (
+        local.detect_modality(tmp_path / "c.png") == "image"
+        and local.detect_modality(tmp_path / "x.xyz") is None
+    )
     (tmp_path / "list.csv").write_text("path,text\na.png,x\n")
     assert local.detect_modality(tmp_path / "list.csv") == "image"
     assert local.find_manifest(tmp_path) is None

@@ -15,7 +15,17 @@ from anisoscope.charts import builders, export, style
 from anisoscope.data.arrays import wrap_vectors
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.models import blocks, devices, families, formats, hub, hub_faults, hub_memory, identity, other_libraries
+from anisoscope.models import (
+    blocks,
+    devices,
+    families,
+    formats,
+    hub,
+    hub_faults,
+    hub_memory,
+    identity,
+    other_libraries,
+)
 from anisoscope.report import card
 from anisoscope.runs import (
     across,
@@ -40,12 +50,30 @@ NAN = float("nan")
 
 
 def row(metric, layer=1, value=0.5, low=NAN, high=NAN, **more):
-    found = {"metric": metric, "stack": "encoder", "kind": "self", "layer": layer, "site": "hidden"}
-    return found | {"value": value, "low": low, "high": high, "n_vectors": 1000, "n_units": 40} | more
+    found = {
+        "metric": metric,
+        "stack": "encoder",
+        "kind": "self",
+        "layer": layer,
+        "site": "hidden",
+    }
+    return (
+        found
+        | {"value": value, "low": low, "high": high, "n_vectors": 1000, "n_units": 40}
+        | more
+    )
 
 
 def head(metric, number, value, spread=0.01, **more):
-    return row(metric, value=value, low=value - spread, high=value + spread, head=number, site="attention", **more)
+    return row(
+        metric,
+        value=value,
+        low=value - spread,
+        high=value + spread,
+        head=number,
+        site="attention",
+        **more,
+    )
 
 
 def records(rows):
@@ -56,53 +84,101 @@ def records(rows):
 
 
 def test_heads_are_named_if_the_whole_interval_lies_beyond():
-    rows = [head("attention.first_mass", 0, 0.52), head("attention.first_mass", 1, 0.505)]
-    rows += [head("attention.entropy_normalised", 0, 0.97), head("attention.entropy_normalised", 1, 0.955)]
+    rows = [
+        head("attention.first_mass", 0, 0.52),
+        head("attention.first_mass", 1, 0.505),
+    ]
+    rows += [
+        head("attention.entropy_normalised", 0, 0.97),
+        head("attention.entropy_normalised", 1, 0.955),
+    ]
     rows += [head("attention.row_max", 0, 0.95), head("attention.row_max", 1, 0.905)]
     aligned = {"site": "query.raw", "token_policy": "all"}
-    rows += [head("query_key.cosine", 0, 0.85) | aligned, head("query_key.cosine", 1, -0.85) | aligned]
+    rows += [
+        head("query_key.cosine", 0, 0.85) | aligned,
+        head("query_key.cosine", 1, -0.85) | aligned,
+    ]
     rows += [head("query_key.cosine", 2, -0.79) | aligned]
     counts = attention.count_heads(records(rows))["encoder", "self", 1]
-    assert counts == {"heads": 3, "sink": 1, "uniform": 1, "one-hot": 1, "aligned": 1, "opposite": 1}
+    assert counts == {
+        "heads": 3,
+        "sink": 1,
+        "uniform": 1,
+        "one-hot": 1,
+        "aligned": 1,
+        "opposite": 1,
+    }
     table = attention.attention_table(records(rows), heads=True)
-    assert table["kind of head"].tolist() == ["sink, uniform, one-hot, aligned", "opposite", ""]
+    assert table["kind of head"].tolist() == [
+        "sink, uniform, one-hot, aligned",
+        "opposite",
+        "",
+    ]
     layers = attention.attention_table(records(rows))
-    assert layers["|query–key cosine|"].item() == pytest.approx((0.85 + 0.85 + 0.79) / 3)
-    assert layers["sink heads"].item() == 1 and layers["first-token mass"].item() == pytest.approx(0.5125)
+    assert layers["|query–key cosine|"].item() == pytest.approx(
+        (0.85 + 0.85 + 0.79) / 3
+    )
+    assert layers["sink heads"].item() == 1 and layers[
+        "first-token mass"
+    ].item() == pytest.approx(0.5125)
     assert attention.uniform_line() == 0.95
     texts = [finding.text for finding in attention.attention_findings(records(rows))]
-    assert texts[0].startswith("1 of 3 heads gives more than half of its weight") and texts[0].endswith("in layer 1.")
+    assert texts[0].startswith(
+        "1 of 3 heads gives more than half of its weight"
+    ) and texts[0].endswith("in layer 1.")
 
 
 def test_attention_of_a_series_is_that_of_its_last_step():
-    rows = [head("attention.row_max", 0, 0.2, step=1), head("attention.row_max", 0, 0.95, step=10)]
+    rows = [
+        head("attention.row_max", 0, 0.2, step=1),
+        head("attention.row_max", 0, 0.95, step=10),
+    ]
     assert attention.attention_heads(records(rows))["value"].tolist() == [0.95]
     raw = [
         head("query_key.cosine", 0, value) | {"site": site, "token_policy": policy}
-        for value, site, policy in ((0.1, "query.raw", "all"), (0.2, "query", "all"), (0.3, "query.raw", "content"))
+        for value, site, policy in (
+            (0.1, "query.raw", "all"),
+            (0.2, "query", "all"),
+            (0.3, "query.raw", "content"),
+        )
     ]
     assert attention.attention_heads(records(raw))["value"].tolist() == [0.1]
 
 
 def test_what_centring_the_queries_would_change():
     def said(*values):
-        rows = [head("centred_attention.query_rise", i, value) for i, value in enumerate(values)]
-        found = [finding.text for finding in attention.attention_findings(records(rows))]
+        rows = [
+            head("centred_attention.query_rise", i, value)
+            for i, value in enumerate(values)
+        ]
+        found = [
+            finding.text for finding in attention.attention_findings(records(rows))
+        ]
         return [text for text in found if "Centring" in text]
 
-    assert said(0.2, -0.3, 0.0)[0].startswith("Centring the queries would change attention in 2 heads")
+    assert said(0.2, -0.3, 0.0)[0].startswith(
+        "Centring the queries would change attention in 2 heads"
+    )
     assert said(0.2, -0.3, 0.0)[0].endswith("most in head 1 of layer 1: −.30 nats.")
     assert "of no head" in said(0.05, -0.05)[0]
     assert said(0.105) == []
 
 
 def test_layers_in_words():
-    found = {(3,): "in layer 3", (1, 2): "in layers 1 and 2", (4, 1, 2, 3, 6, 6): "in layers 1–4 and 6"}
-    assert {layers: attention.describe_layer_numbers(list(layers)) for layers in found} == found
+    found = {
+        (3,): "in layer 3",
+        (1, 2): "in layers 1 and 2",
+        (4, 1, 2, 3, 6, 6): "in layers 1–4 and 6",
+    }
+    assert {
+        layers: attention.describe_layer_numbers(list(layers)) for layers in found
+    } == found
 
 
 def test_means_over_heads_have_the_interval_of_the_mean():
-    rows = records([head("attention.row_max", i, value) for i, value in enumerate((0.2, 0.6, NAN))])
+    rows = records(
+        [head("attention.row_max", i, value) for i, value in enumerate((0.2, 0.6, NAN))]
+    )
     left_out = np.array([[0.1, 0.2, 0.3, 0.2], [0.5, 0.6, 0.7, 0.6], [NAN] * 4])
     means, replicates = layers_of_heads.average_heads(rows, left_out)
     assert means["value"].item() == pytest.approx(0.4) and means["head"].isna().all()
@@ -110,40 +186,86 @@ def test_means_over_heads_have_the_interval_of_the_mean():
     assert means["low"].item() < 0.4 < means["high"].item()
     bare, none = layers_of_heads.average_heads(rows)
     assert none is None and bare["low"].isna().all()
-    signed = records([head("query_key.cosine", i, value) for i, value in enumerate((0.5, -0.3))])
-    assert layers_of_heads.average_heads(signed)[0]["value"].item() == pytest.approx(0.4)
+    signed = records(
+        [head("query_key.cosine", i, value) for i, value in enumerate((0.5, -0.3))]
+    )
+    assert layers_of_heads.average_heads(signed)[0]["value"].item() == pytest.approx(
+        0.4
+    )
 
 
 def massive(layer, value, rate, **more):
-    rows = [row("massive.largest", layer, value, component="1"), row("massive.rate", layer, rate)]
-    rows += [row("massive.median", layer, 0.5), row("massive.over_median", layer, 1500.0)]
-    return [*rows, *(row(f"massive.largest_{name}", layer, found, component="1") for name, found in more.items())]
+    rows = [
+        row("massive.largest", layer, value, component="1"),
+        row("massive.rate", layer, rate),
+    ]
+    rows += [
+        row("massive.median", layer, 0.5),
+        row("massive.over_median", layer, 1500.0),
+    ]
+    return [
+        *rows,
+        *(
+            row(f"massive.largest_{name}", layer, found, component="1")
+            for name, found in more.items()
+        ),
+    ]
 
 
 def test_the_largest_activation_is_told_with_its_place():
-    rows = massive(1, 50.0, 0.0) + massive(2, 900.0, 0.25, dimension=7, position=0, token=3) + massive(3, 500.0, 0.5)
-    (found,) = [each for each in extremes.extreme_findings(records(rows), {"3": "[CLS]"}) if each.rule == "massive"]
+    rows = (
+        massive(1, 50.0, 0.0)
+        + massive(2, 900.0, 0.25, dimension=7, position=0, token=3)
+        + massive(3, 500.0, 0.5)
+    )
+    (found,) = [
+        each
+        for each in extremes.extreme_findings(records(rows), {"3": "[CLS]"})
+        if each.rule == "massive"
+    ]
     assert "in layers 2 and 3, in up to 50" in found.text
     assert "900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in found.text
-    assert "the largest coordinate of a sequence there is 1,500 times the median size." in found.text, (
-        "as the table has it"
+    assert (
+        "the largest coordinate of a sequence there is 1,500 times the median size."
+        in found.text
+    ), "as the table has it"
+    after_norm = [
+        each | {"site": "final"}
+        for each in massive(2, 700.0, 0.25, dimension=1, position=5)
+    ]
+    both = {
+        "norm first": [*after_norm, *rows],
+        "norm last": [*rows, *after_norm],
+    }  # one number of two sites
+    told = [
+        next(extremes.extreme_findings(records(order), {"3": "[CLS]"})).text
+        for order in both.values()
+    ]
+    assert all(
+        "900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in text for text in told
     )
-    after_norm = [each | {"site": "final"} for each in massive(2, 700.0, 0.25, dimension=1, position=5)]
-    both = {"norm first": [*after_norm, *rows], "norm last": [*rows, *after_norm]}  # one number of two sites
-    told = [next(extremes.extreme_findings(records(order), {"3": "[CLS]"})).text for order in both.values()]
-    assert all("900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in text for text in told)
     section = card.write_model_card(records(rows), {"tokens": {"3": "[CLS]"}})
     assert f"- {found.text}" in section.splitlines(), "the word on a card too"
     (none,) = extremes.extreme_findings(records(massive(1, 50.0, 0.0)))
     assert none.rule == "massive_none" and "The largest coordinate is 50" in none.text
-    table = extremes.activations_table(records([*rows, row("massive.rate", 3, 0.1, site="final")]))
-    assert table["layer"].tolist() == [1, 2, 3, 3] and table["site"].tolist()[-1] == "final"
-    assert table["dimension"].dropna().tolist() == [7] and table["massive"].tolist() == [0.0, 0.25, 0.5, 0.1]
+    table = extremes.activations_table(
+        records([*rows, row("massive.rate", 3, 0.1, site="final")])
+    )
+    assert (
+        table["layer"].tolist() == [1, 2, 3, 3]
+        and table["site"].tolist()[-1] == "final"
+    )
+    assert table["dimension"].dropna().tolist() == [7] and table[
+        "massive"
+    ].tolist() == [0.0, 0.25, 0.5, 0.1]
 
 
 def test_tails_are_heavy_from_a_kurtosis_of_ten_on():
     def said(*lows):
-        rows = [row("kurtosis.largest", i, low + 1, low, low + 2) for i, low in enumerate(lows)]
+        rows = [
+            row("kurtosis.largest", i, low + 1, low, low + 2)
+            for i, low in enumerate(lows)
+        ]
         rows += [row("kurtosis.dimension", i, 5 + i) for i in range(len(lows))]
         return [each.text for each in extremes.extreme_findings(records(rows))]
 
@@ -154,16 +276,34 @@ def test_tails_are_heavy_from_a_kurtosis_of_ten_on():
 
 
 def test_heads_with_sinks_are_counted_by_the_kind_of_key():
-    rows = [head("sinks.rate", i, value, component=".3") for i, value in enumerate((0.9, 0.8, 0.505, 0.7))]
+    rows = [
+        head("sinks.rate", i, value, component=".3")
+        for i, value in enumerate((0.9, 0.8, 0.505, 0.7))
+    ]
     rows += [head("sinks.rate", i, 0.9, component=".5") for i in range(4)]
-    rows += [head("sinks.at", 0, 0.8, component="first"), head("sinks.at", 1, 0.505, component="last")]
+    rows += [
+        head("sinks.at", 0, 0.8, component="first"),
+        head("sinks.at", 1, 0.505, component="last"),
+    ]
     rows += [head("sinks.at", 3, 0.9, component="first")]
-    rows += [head("sinks.value_norm", 0, 0.2), head("sinks.value_norm", 2, 0.1), head("sinks.value_norm", 1, 0.495)]
+    rows += [
+        head("sinks.value_norm", 0, 0.2),
+        head("sinks.value_norm", 2, 0.1),
+        head("sinks.value_norm", 1, 0.495),
+    ]
     found = {each.rule: each.text for each in extremes.extreme_findings(records(rows))}
     assert found["sinks"].startswith("3 of 4 heads have a sink")
-    assert "in layer 1: 2 at the first token and 1 at keys of no one kind." in found["sinks"]
+    assert (
+        "in layer 1: 2 at the first token and 1 at keys of no one kind."
+        in found["sinks"]
+    )
     assert found["sinks_without_value"].startswith("In 1 of these heads")
-    none = [each.rule for each in extremes.extreme_findings(records([head("sinks.rate", 0, 0.505, component=".3")]))]
+    none = [
+        each.rule
+        for each in extremes.extreme_findings(
+            records([head("sinks.rate", 0, 0.505, component=".3")])
+        )
+    ]
     assert none == ["sinks_none"]
 
 
@@ -173,22 +313,40 @@ def test_ends_of_logits_are_those_of_any_head():
         for name, values in (("smallest", (-3.0, -8.0)), ("largest", (9.0, 4.0)))
         for i, value in enumerate(values)
     ]
-    rows += [head("sinks.rate", i, value, component=".3") for i, value in enumerate((0.2, 0.6))]
-    (text,) = [each.text for each in extremes.extreme_findings(records(rows)) if each.rule == "logits"]
+    rows += [
+        head("sinks.rate", i, value, component=".3")
+        for i, value in enumerate((0.2, 0.6))
+    ]
+    (text,) = [
+        each.text
+        for each in extremes.extreme_findings(records(rows))
+        if each.rule == "logits"
+    ]
     assert text == "Logits reach from −8.0 (layer 1, head 1) to 9.0 (layer 1, head 0)."
     table = extremes.sinks_table(records(rows))
     assert table["smallest logit"].item() == -8 and table["largest logit"].item() == 9
     assert table["sink rate"].item() == pytest.approx(0.4)
-    assert extremes.sinks_table(records(rows), heads=True)["sink rate"].tolist() == [0.2, 0.6]
-    assert extremes.has_extremes(records(rows)) and not extremes.has_extremes(records([row("drift")]))
+    assert extremes.sinks_table(records(rows), heads=True)["sink rate"].tolist() == [
+        0.2,
+        0.6,
+    ]
+    assert extremes.has_extremes(records(rows)) and not extremes.has_extremes(
+        records([row("drift")])
+    )
 
 
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
 def different(layer, value, spread=0.01, site="hidden", **where):
-    place = dict.fromkeys(differences.KEYS) | {"stack": "encoder", "layer": layer, "site": site, "metric": "m"} | where
-    return Difference(place, layer, 0.0, value, value, value - spread, value + spread, True)
+    place = (
+        dict.fromkeys(differences.KEYS)
+        | {"stack": "encoder", "layer": layer, "site": site, "metric": "m"}
+        | where
+    )
+    return Difference(
+        place, layer, 0.0, value, value, value - spread, value + spread, True
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,9 +366,16 @@ def different(layer, value, spread=0.01, site="hidden", **where):
     ],
 )
 def test_a_condition_is_met_by_whole_intervals(text, met):
-    found = [different(2, 0.4, site="final"), different(0, -0.1), different(2, 0.2), different(1, 0.05)]
+    found = [
+        different(2, 0.4, site="final"),
+        different(0, -0.1),
+        different(2, 0.2),
+        different(1, 0.05),
+    ]
     assert differences.parse_condition(text).is_met(found)[1] == [] if not met else True
-    assert [one.where["layer"] for one in differences.parse_condition(text).is_met(found)[1]] == met
+    assert [
+        one.where["layer"] for one in differences.parse_condition(text).is_met(found)[1]
+    ] == met
 
 
 def test_conditions_are_parsed():
@@ -235,9 +400,17 @@ def test_conditions_are_parsed():
 
 
 def test_a_metric_of_several_values_is_told_with_them():
-    run = KeptRun("a", records([row("norms.mean"), row("norms.variation"), row("mean_cosine")]))
-    assert differences.find_metric(run, "A") == differences.find_metric(run, "mean_cosine") == "mean_cosine"
-    with pytest.raises(UsageError, match=r"one value of norms.*name norms\.mean or norms\.variation"):
+    run = KeptRun(
+        "a", records([row("norms.mean"), row("norms.variation"), row("mean_cosine")])
+    )
+    assert (
+        differences.find_metric(run, "A")
+        == differences.find_metric(run, "mean_cosine")
+        == "mean_cosine"
+    )
+    with pytest.raises(
+        UsageError, match=r"one value of norms.*name norms\.mean or norms\.variation"
+    ):
         differences.find_metric(run, "norms")
     with pytest.raises(UsageError, match="a metric of a"):
         differences.find_metric(run, "mean_cosin")
@@ -247,10 +420,14 @@ def test_half_widths_of_differences():
     ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])
     error = np.sqrt(2 / 3 * 2)  # of 1, 2, 3
     assert differences._estimate_error(ours) == (pytest.approx(error), 3)
-    assert differences.half_width_paired(2.0, 4.0, ours, theirs) == pytest.approx(4.302653 * error)
+    assert differences.half_width_paired(2.0, 4.0, ours, theirs) == pytest.approx(
+        4.302653 * error
+    )
     assert differences.half_width_paired(2.0, 4.0, ours, ours + 1) == pytest.approx(0)
     assert np.isnan(differences.half_width_paired(2.0, 4.0, ours[:2], theirs[:2]))
-    gap = np.array([NAN, 4.0, 6.0])  # where a group holds nothing of one run, it changes nothing there
+    gap = np.array(
+        [NAN, 4.0, 6.0]
+    )  # where a group holds nothing of one run, it changes nothing there
     assert differences.half_width_paired(2.0, 3.0, ours, gap) == pytest.approx(
         4.302653 * differences._estimate_error(np.array([3.0, 4.0, 6.0]) - ours)[0]
     )
@@ -265,26 +442,52 @@ def test_half_widths_of_differences():
     assert np.isnan(differences.half_width_unpaired(ours, theirs[:2]))
 
 
-def kept(name, layers, stack="encoder", units="u", replicates=True, site="hidden", manifest=None):
+def kept(
+    name,
+    layers,
+    stack="encoder",
+    units="u",
+    replicates=True,
+    site="hidden",
+    manifest=None,
+):
     rows = records(
-        [row("drift", layer, value, value - 0.1, value + 0.1, stack=stack, site=site) for layer, value in layers]
+        [
+            row("drift", layer, value, value - 0.1, value + 0.1, stack=stack, site=site)
+            for layer, value in layers
+        ]
     )
-    left_out = np.tile(np.array([v for _, v in layers])[:, None], (1, 4)) if replicates else None
+    left_out = (
+        np.tile(np.array([v for _, v in layers])[:, None], (1, 4))
+        if replicates
+        else None
+    )
     return KeptRun(name, rows, left_out, units, manifest or {})
 
 
 def test_layers_are_matched_by_number_or_by_depth():
     def matched(ours, theirs, **how):
-        found = differences.compare_runs(kept("a", ours), kept("b", theirs, **how), "drift")
-        return [(one.where["layer"], one.layer_other, round(one.value, 3)) for one in found]
+        found = differences.compare_runs(
+            kept("a", ours), kept("b", theirs, **how), "drift"
+        )
+        return [
+            (one.where["layer"], one.layer_other, round(one.value, 3)) for one in found
+        ]
 
     same = [(0, 0.1), (2, 0.5)]
     assert matched(same, [(0, 0.2), (2, 0.9)]) == [(0, 0, 0.1), (2, 2, 0.4)]
     assert matched(same, [(0, 0.2), (2, 0.3), (4, 0.9)]) == [(0, 0, 0.1), (2, 4, 0.4)]
-    assert matched(same, [(0, 0.2), (4, 0.9)], stack="decoder") == [(0, 0, 0.1), (2, 4, 0.4)]
+    assert matched(same, [(0, 0.2), (4, 0.9)], stack="decoder") == [
+        (0, 0, 0.1),
+        (2, 4, 0.4),
+    ]
     limited = {"settings": {"settings": {"layers": [0]}}}
     assert matched(same, [(0, 0.2), (4, 0.9)], manifest=limited) == [(0, 0, 0.1)]
-    final = differences.compare_runs(kept("a", [(2, 0.1)], site="final"), kept("b", [(7, 0.3)], site="final"), "drift")
+    final = differences.compare_runs(
+        kept("a", [(2, 0.1)], site="final"),
+        kept("b", [(7, 0.3)], site="final"),
+        "drift",
+    )
     assert [one.layer_other for one in final] == [7]
 
 
@@ -293,45 +496,80 @@ def test_runs_are_paired_if_they_measured_the_same_units():
     assert differences.are_paired(a, kept("b", [(0, 0.1)]))
     assert not differences.are_paired(a, kept("b", [(0, 0.1)], units="other"))
     assert not differences.are_paired(a, kept("b", [(0, 0.1)], replicates=False))
-    assert not differences.are_paired(kept("a", [(0, 0.1)], units=None), kept("b", [(0, 0.1)], units=None))
+    assert not differences.are_paired(
+        kept("a", [(0, 0.1)], units=None), kept("b", [(0, 0.1)], units=None)
+    )
     wider = differences.KeptRun("b", a.records, np.ones((1, 5)), "u")
     assert not differences.are_paired(a, wider)
     said = differences.explain_pairing
-    assert said(a, kept("b", [(0, 0.1)], replicates=False)).startswith("Not paired: b kept no replicates")
+    assert said(a, kept("b", [(0, 0.1)], replicates=False)).startswith(
+        "Not paired: b kept no replicates"
+    )
     assert "different units" in said(a, kept("b", [(0, 0.1)], units="o"))
     assert "not known" in said(a, kept("b", [(0, 0.1)], units=None))
     vectors = {"corpus": {"name": "vectors"}}
     assert said(kept("a", [(0, 0.1)], manifest=vectors), a).startswith("Paired by row")
-    shard = KeptRun.of("a", a.records, {"units": "u", "settings": {"shard": [1, 3]}}, None)
+    shard = KeptRun.of(
+        "a", a.records, {"units": "u", "settings": {"shard": [1, 3]}}, None
+    )
     assert shard.units == "u, shard 2/3"
-    assert [run.name for run in differences.with_own_names([a, a, kept("b", [(0, 0.1)])])] == ["a", "a (2)", "b"]
+    assert [
+        run.name for run in differences.with_own_names([a, a, kept("b", [(0, 0.1)])])
+    ] == ["a", "a (2)", "b"]
 
 
 def test_units_are_identified_by_the_content_of_the_corpus():
     settings = types.SimpleNamespace(groups=8, spectrum_groups=4, seed=0)
     plan, other = (types.SimpleNamespace(fingerprint=name, unit=None) for name in "pq")
-    documents, tokens = {"fingerprint": "f"}, {"fingerprint": "f", "documents": "blocks of 32 tokens"}
+    documents, tokens = (
+        {"fingerprint": "f"},
+        {"fingerprint": "f", "documents": "blocks of 32 tokens"},
+    )
 
     def of(corpus, plan=plan, settings=settings):
         return differences.identify_units(corpus, plan, settings)
 
     assert of(documents) == of(documents, other) and of(tokens) != of(tokens, other)
     assert of(documents | {"sequences": 3}) != of(documents | {"sequences": 3}, other)
-    assert len({of(documents | more) for more in ({}, {"limit": 2}, {"split": "test"}, {"fingerprint": "g"})}) == 4
+    assert (
+        len(
+            {
+                of(documents | more)
+                for more in ({}, {"limit": 2}, {"split": "test"}, {"fingerprint": "g"})
+            }
+        )
+        == 4
+    )
     for name in ("groups", "spectrum_groups", "seed"):
-        assert of(documents) != of(documents, settings=types.SimpleNamespace(**vars(settings) | {name: 9}))
-    rows, others = (types.SimpleNamespace(fingerprint="p", unit=np.array(x)) for x in ([0, 1], [0, 0]))
+        assert of(documents) != of(
+            documents, settings=types.SimpleNamespace(**vars(settings) | {name: 9})
+        )
+    rows, others = (
+        types.SimpleNamespace(fingerprint="p", unit=np.array(x))
+        for x in ([0, 1], [0, 0])
+    )
     assert of({"name": "vectors"}, rows) != of({"name": "vectors"}, others)
-    assert of({"name": "inputs"}) != of({"name": "inputs"}, other) and of({"name": "x"}) is None
+    assert (
+        of({"name": "inputs"}) != of({"name": "inputs"}, other)
+        and of({"name": "x"}) is None
+    )
 
 
 def test_a_difference_is_told_where_its_interval_excludes_zero():
     a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
-    found = [different(0, -0.2), different(1, 0.005), different(2, 0.1), different(3, 0.3)]
+    found = [
+        different(0, -0.2),
+        different(1, 0.005),
+        different(2, 0.1),
+        different(3, 0.3),
+    ]
     (said,) = comparison.differs(a, b, found, "drift")
-    assert said.text.startswith("b against a in drift: higher from layer 2 on, most at layer 3 (.300 against .000:")
-    assert "; lower at layer 0 (−.200 against .000: " in said.text and said.text.endswith(
-        "; no clear difference at layer 1."
+    assert said.text.startswith(
+        "b against a in drift: higher from layer 2 on, most at layer 3 (.300 against .000:"
+    )
+    assert (
+        "; lower at layer 0 (−.200 against .000: " in said.text
+        and said.text.endswith("; no clear difference at layer 1.")
     )
     (none,) = comparison.differs(a, b, found[1:2], "drift")
     assert none.text == "b against a in drift: no clear difference in any layer."
@@ -341,12 +579,18 @@ def test_a_difference_is_told_where_its_interval_excludes_zero():
         "higher in 2 heads of 3, most in head 1 of layer 1" in said.text
         and "no clear difference in 1 head." in said.text
     )
-    assert comparison.describe_met("m > 0", "b", found[2:]).startswith("m > 0 is met by b: +.300 [")
-    assert comparison.describe_met("m > 0", "b", found[2:]).endswith("at layer 3 and 1 more")
+    assert comparison.describe_met("m > 0", "b", found[2:]).startswith(
+        "m > 0 is met by b: +.300 ["
+    )
+    assert comparison.describe_met("m > 0", "b", found[2:]).endswith(
+        "at layer 3 and 1 more"
+    )
 
 
 def cautions(ours, theirs):
-    a, b = (kept(name, [(0, 0.1)], manifest=m) for name, m in (("a", ours), ("b", theirs)))
+    a, b = (
+        kept(name, [(0, 0.1)], manifest=m) for name, m in (("a", ours), ("b", theirs))
+    )
     return comparison.list_cautions(a, b, differences.compare_runs(a, b, "drift"))[1:]
 
 
@@ -358,31 +602,45 @@ def test_cautions_tell_what_else_may_differ():
     ]
     limited = cautions({"corpus": corpus}, {"corpus": corpus | {"limit": 2000}})
     assert limited == ["Other --limit (a: none; b: 2,000)."]
-    assert cautions({"dtype": "float32"}, {"dtype": "float64"}) == ["Another dtype (a: float32; b: float64)."]
+    assert cautions({"dtype": "float32"}, {"dtype": "float64"}) == [
+        "Another dtype (a: float32; b: float64)."
+    ]
     ours = {"corpus": corpus, "plan": "p"}
-    assert cautions(ours, ours | {"plan": "q"}) == ["The same text as other tokens (another tokenizer)."]
+    assert cautions(ours, ours | {"plan": "q"}) == [
+        "The same text as other tokens (another tokenizer)."
+    ]
     hashed = ours | {"tokens_hash": "t"}
     assert cautions(hashed, hashed | {"plan": "q"}) == []
-    assert cautions(hashed, hashed | {"plan": "q", "tokens_hash": "u"}) == cautions(ours, ours | {"plan": "q"})
+    assert cautions(hashed, hashed | {"plan": "q", "tokens_hash": "u"}) == cautions(
+        ours, ours | {"plan": "q"}
+    )
     longer = {"corpus": corpus | {"max_length": 16}, "plan": "q"}
-    assert cautions(ours, longer) == ["The same text as other tokens (windows of 8 and 16 tokens)."]
+    assert cautions(ours, longer) == [
+        "The same text as other tokens (windows of 8 and 16 tokens)."
+    ]
     shard = cautions({}, {"settings": {"shard": [1, 4]}})
     assert shard == ["b is shard 2 of 4; merge the shards first."]
     seeds = [{"settings": {"settings": {"seed": seed}}} for seed in (0, 1)]
     assert cautions(*seeds) == ["Other vectors were sampled (--seed) (a: 0; b: 1)."]
     versions = [{"code": {"version": "1", "sources": source}} for source in "xy"]
-    assert cautions(*versions)[0].startswith("Measured by other code of the same version")
+    assert cautions(*versions)[0].startswith(
+        "Measured by other code of the same version"
+    )
     assert cautions({"code": {"version": "1"}}, {"code": {"version": "2"}}) == [
         "Measured by other versions (a: 1; b: 2)."
     ]
 
 
-@pytest.mark.parametrize(("ends", "shown"), [((-0.3, -0.1), True), ((-0.1, 0.1), False), ((0.1, 0.3), True)])
+@pytest.mark.parametrize(
+    ("ends", "shown"), [((-0.3, -0.1), True), ((-0.1, 0.1), False), ((0.1, 0.3), True)]
+)
 def test_shares_of_an_anisotropy_that_may_be_none_are_not_shown(ends, shown):
     """Of a clear one they are, below 0 too."""
     rows = [row("mean_cosine", 0, sum(ends) / 2, *ends, token_policy="all")]
     rows.append(row("mean_cosine.top_share", 0, 0.4, component="3", token_policy="all"))
-    assert short_tables.short_table(records(rows))["top-3 share"].notna().tolist() == [shown]
+    assert short_tables.short_table(records(rows))["top-3 share"].notna().tolist() == [
+        shown
+    ]
 
 
 def test_the_short_table_chooses_its_rows():
@@ -392,13 +650,18 @@ def test_the_short_table_chooses_its_rows():
     ]
     rows += [row("mean_cosine", 1, 0.9, token_policy="content")]
     rows += [
-        row("mean_cosine.top_share", layer, k / 10, component=str(k), token_policy="all")
+        row(
+            "mean_cosine.top_share", layer, k / 10, component=str(k), token_policy="all"
+        )
         for layer in (0, 1)
         for k in (1, 3)
     ]
     table = short_tables.short_table(records(rows))
     assert table["layer"].tolist() == [0, 1] and table["A"].tolist() == [0.1, 0.2]
-    assert table["top-3 share"].isna().tolist() == [True, False] and table["top-3 share"].iloc[1] == 0.3
+    assert (
+        table["top-3 share"].isna().tolist() == [True, False]
+        and table["top-3 share"].iloc[1] == 0.3
+    )
     assert short_tables.short_table(records(rows), "content")["A"].tolist() == [0.9]
     with pytest.raises(UsageError):
         short_tables.short_table(records(rows), "none")
@@ -409,7 +672,11 @@ def test_the_short_table_chooses_its_rows():
 
 
 def test_shards_are_parsed():
-    assert job.read_shard("2/4") == (1, 4) and job.read_shard(["1/1"]) == (0, 1) and job.read_shard((0, 2)) == (0, 2)
+    assert (
+        job.read_shard("2/4") == (1, 4)
+        and job.read_shard(["1/1"]) == (0, 1)
+        and job.read_shard((0, 2)) == (0, 2)
+    )
     for bad in ("0/4", "5/4", "x", "1", "1/2/3", "1/0"):
         with pytest.raises(UsageError, match="--shard I/N"):
             job.read_shard(bad)
@@ -417,11 +684,19 @@ def test_shards_are_parsed():
 
 def test_names_of_run_folders():
     assert of_runs.make_slug("builtin:Python docs/1.5_x") == "python-docs-1.5-x"
-    assert of_runs.make_slug("/a" * 50) == ("-a" * 50)[-60:] and of_runs.make_slug("./x/") == "x"
+    assert (
+        of_runs.make_slug("/a" * 50) == ("-a" * 50)[-60:]
+        and of_runs.make_slug("./x/") == "x"
+    )
 
 
 def test_a_layer_of_a_run_is_found_by_what_people_call_it():
-    names = ["encoder layer 0", "encoder layer 5", "decoder layer 5", "encoder final norm"]
+    names = [
+        "encoder layer 0",
+        "encoder layer 5",
+        "decoder layer 5",
+        "encoder final norm",
+    ]
     for asked, name in (
         ("0", 0),
         ("layer 0", 0),
@@ -437,10 +712,18 @@ def test_a_layer_of_a_run_is_found_by_what_people_call_it():
         curing._find_layer("7", names)
     layers = {
         curing._name_of(site): (site, None, None)
-        for site in (Site("encoder", 0, "hidden"), Site("encoder", 5, "hidden"), Site("encoder", None, "final"))
+        for site in (
+            Site("encoder", 0, "hidden"),
+            Site("encoder", 5, "hidden"),
+            Site("encoder", None, "final"),
+        )
     }
     assert list(layers) == [names[0], names[1], names[3]]
-    rows = [row("mean_cosine", 0, 0.1), row("mean_cosine", 5, 0.3), row("mean_cosine", 5, 0.2, site="final")]
+    rows = [
+        row("mean_cosine", 0, 0.1),
+        row("mean_cosine", 5, 0.3),
+        row("mean_cosine", 5, 0.2, site="final"),
+    ]
     assert curing._find_highest(records(rows), layers) == names[1]
     assert curing._find_highest(records([row("drift")]), layers) == names[3]
 
@@ -450,17 +733,27 @@ def test_an_order_of_classes_is_that_of_the_model():
 
     def config(*own):
         return types.SimpleNamespace(
-            architectures=["XForSequenceClassification"], num_labels=len(own), id2label=dict(enumerate(own))
+            architectures=["XForSequenceClassification"],
+            num_labels=len(own),
+            id2label=dict(enumerate(own)),
         )
 
-    corpus = LabelledCorpus("c", ("no", "yes"), {"train": (Example(("a",), 0), Example(("b",), 1))})
+    corpus = LabelledCorpus(
+        "c", ("no", "yes"), {"train": (Example(("a",), 0), Example(("b",), 1))}
+    )
     turned, usable, notes = classes.match_class_order(config("Yes", "No"), corpus)
     assert (
-        usable and not notes and turned.labels == ("yes", "no") and [e.label for e in turned.splits["train"]] == [1, 0]
+        usable
+        and not notes
+        and turned.labels == ("yes", "no")
+        and [e.label for e in turned.splits["train"]] == [1, 0]
     )
     _, usable, notes = classes.match_class_order(config("LABEL_0", "LABEL_1"), corpus)
     assert usable and "have no names" in notes[0]
-    for own, said in ((("a", "b", "c"), "tells 3 classes"), (("a", "b"), "are not called")):
+    for own, said in (
+        (("a", "b", "c"), "tells 3 classes"),
+        (("a", "b"), "are not called"),
+    ):
         _, usable, notes = classes.match_class_order(config(*own), corpus)
         assert not usable and said in notes[0]
 
@@ -469,9 +762,15 @@ def test_the_padding_token_is_none_of_the_text():
     def choose(own=None, pad=None, eos=None, size=5, used=(0, 1)):
         config = types.SimpleNamespace(pad_token_id=own, vocab_size=size)
         tokenizer = types.SimpleNamespace(pad_token_id=pad, eos_token_id=eos)
-        return classes.choose_pad(tokenizer, config, [{"input_ids": list(used)}]), config.pad_token_id
+        return classes.choose_pad(
+            tokenizer, config, [{"input_ids": list(used)}]
+        ), config.pad_token_id
 
-    assert choose(own=0) == (0, 0) and choose(pad=3) == (3, 3) and choose(pad=1, eos=4) == (4, 4)
+    assert (
+        choose(own=0) == (0, 0)
+        and choose(pad=3) == (3, 3)
+        and choose(pad=1, eos=4) == (4, 4)
+    )
     assert choose(pad=7) == (2, 2) and choose(own=-1) == (2, 2)
     assert choose(size=2) == (0, 0)
 
@@ -480,15 +779,41 @@ def test_a_training_fills_in_what_was_not_said(tmp_path):
     from anisoscope.runs.job import ClassesOptions
 
     recipe = {"corpus": "synthetic:3", "split_seed": 4, "columns": {"text": "t"}}
-    (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 16}))
+    (tmp_path / "training.json").write_text(
+        json.dumps({"recipe": recipe, "max_length": 16})
+    )
     model = str(tmp_path)
     filled = classes.fill_from_training(ClassesOptions(model))
-    assert (filled.corpus, filled.split_seed, filled.text_column, filled.max_length) == ("synthetic:3", 4, "t", 16)
-    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:3")).split_seed == 4
-    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:2")).split_seed == 0
-    assert classes.fill_from_training(ClassesOptions(model, corpus="synthetic:3", split_seed=2)).split_seed == 2
-    assert classes.fill_from_training(ClassesOptions(model, max_length=8)).max_length == 8
-    assert classes._is_trained_on(filled) and not classes._is_trained_on(ClassesOptions(model, corpus="synthetic:3"))
+    assert (
+        filled.corpus,
+        filled.split_seed,
+        filled.text_column,
+        filled.max_length,
+    ) == ("synthetic:3", 4, "t", 16)
+    assert (
+        classes.fill_from_training(
+            ClassesOptions(model, corpus="synthetic:3")
+        ).split_seed
+        == 4
+    )
+    assert (
+        classes.fill_from_training(
+            ClassesOptions(model, corpus="synthetic:2")
+        ).split_seed
+        == 0
+    )
+    assert (
+        classes.fill_from_training(
+            ClassesOptions(model, corpus="synthetic:3", split_seed=2)
+        ).split_seed
+        == 2
+    )
+    assert (
+        classes.fill_from_training(ClassesOptions(model, max_length=8)).max_length == 8
+    )
+    assert classes._is_trained_on(filled) and not classes._is_trained_on(
+        ClassesOptions(model, corpus="synthetic:3")
+    )
     with pytest.raises(UsageError, match="--corpus"):
         classes.fill_from_training(ClassesOptions(str(tmp_path / "none")))
 
@@ -518,7 +843,10 @@ def test_checkpoints_on_the_disk_at_a_time(monkeypatch):
     for i in range(4):
         store.get(i, i + 1)
     store.close()
-    assert got == [("a", True), ("own", False), ("b", True), ("c", True)] and gone == ["old", "a"]
+    assert got == [("a", True), ("own", False), ("b", True), ("c", True)] and gone == [
+        "old",
+        "a",
+    ]
     got.clear()
     one = series._CheckpointStore(["a", "b"], 1, [])
     one.get(0, 1)
@@ -531,7 +859,14 @@ def test_checkpoints_on_the_disk_at_a_time(monkeypatch):
 def test_layers_of_two_runs_need_the_same_tokens():
     def of(name, **more):
         settings = {"seed": 0, "tokens": ["all"]} | more
-        return kept(name, [(0, 0.1)], manifest={"plan": more.get("plan", "p"), "settings": {"settings": settings}})
+        return kept(
+            name,
+            [(0, 0.1)],
+            manifest={
+                "plan": more.get("plan", "p"),
+                "settings": {"settings": settings},
+            },
+        )
 
     across.require_same_tokens(of("a"), of("b"))
     for more, said in (
@@ -541,7 +876,11 @@ def test_layers_of_two_runs_need_the_same_tokens():
     ):
         with pytest.raises(UsageError, match=said):
             across.require_same_tokens(of("a"), of("b", **more))
-    assert across.settings_of(kept("a", [(0, 0.1)])) == {"groups": 32, "seed": 0, "tokens": ("all",)}
+    assert across.settings_of(kept("a", [(0, 0.1)])) == {
+        "groups": 32,
+        "seed": 0,
+        "tokens": ("all",),
+    }
 
 
 def test_classes_of_vectors_are_told_apart_with_their_units_and_groups(monkeypatch):
@@ -557,19 +896,36 @@ def test_classes_of_vectors_are_told_apart_with_their_units_and_groups(monkeypat
     x[4, 1] = NAN
     kept = np.arange(12) != 4
     units, labels = np.arange(12) // 3, np.arange(12) % 2
-    arrays = wrap_vectors({"first": x, "second": 2 * x}, units=units, labels=np.array(["a", "b"])[labels])
-    found, warnings = of_vectors._measure_separability(arrays, job.Job(settings=Settings(groups=5)))
+    arrays = wrap_vectors(
+        {"first": x, "second": 2 * x}, units=units, labels=np.array(["a", "b"])[labels]
+    )
+    found, warnings = of_vectors._measure_separability(
+        arrays, job.Job(settings=Settings(groups=5))
+    )
     assert found["layer"].tolist() == [0, 1] and warnings == []
     for (given, of_classes, names, how), times in zip(asked, (1, 2), strict=True):
         np.testing.assert_allclose(given[:, 0], times * x[kept])
-        assert of_classes.tolist() == labels[kept].tolist() and list(names) == ["a", "b"]
-        assert how["units"].tolist() == units[kept].tolist() and (how["groups"], how["stack"]) == (5, "vectors")
+        assert of_classes.tolist() == labels[kept].tolist() and list(names) == [
+            "a",
+            "b",
+        ]
+        assert how["units"].tolist() == units[kept].tolist() and (
+            how["groups"],
+            how["stack"],
+        ) == (5, "vectors")
 
 
 def test_policies_that_vectors_have():
-    single, tokens = (types.SimpleNamespace(are_sequences=which) for which in (False, True))
-    assert of_vectors._choose_policies(single, ("all", "content", "no-first")) == ("all",)
-    assert of_vectors._choose_policies(tokens, ("no-first", "all", "content")) == ("no-first", "all")
+    single, tokens = (
+        types.SimpleNamespace(are_sequences=which) for which in (False, True)
+    )
+    assert of_vectors._choose_policies(single, ("all", "content", "no-first")) == (
+        "all",
+    )
+    assert of_vectors._choose_policies(tokens, ("no-first", "all", "content")) == (
+        "no-first",
+        "all",
+    )
     with pytest.raises(UsageError):
         of_vectors._choose_policies(single, ("content",))
 
@@ -578,16 +934,34 @@ def test_policies_that_vectors_have():
 
 
 def test_cells_whose_interval_holds_zero_are_marked():
-    frame = pd.DataFrame({"value": [0.25, -0.5, 0.0, NAN], "low": [-0.1, -0.6, 0.0, -1], "high": [0.5, -0.4, 0.1, 1]})
-    assert builders._label_cells(frame, True, numbers=True) == ["(.25)", "−.50", ".00", ""]
+    frame = pd.DataFrame(
+        {
+            "value": [0.25, -0.5, 0.0, NAN],
+            "low": [-0.1, -0.6, 0.0, -1],
+            "high": [0.5, -0.4, 0.1, 1],
+        }
+    )
+    assert builders._label_cells(frame, True, numbers=True) == [
+        "(.25)",
+        "−.50",
+        ".00",
+        "",
+    ]
     assert builders._label_cells(frame, True, numbers=False) == ["·", "", "", ""]
-    assert builders._label_cells(frame, False, numbers=True) == [".25", "−.50", ".00", ""]
+    assert builders._label_cells(frame, False, numbers=True) == [
+        ".25",
+        "−.50",
+        ".00",
+        "",
+    ]
     assert builders._sort_levels(pd.Series([10, 2, 10])) == ["2", "10"]
     assert builders._sort_levels(pd.Series(["b", "a", "b"])) == ["b", "a"]
 
 
 def test_a_heat_map_has_its_ends_and_its_ink():
-    frame = pd.DataFrame({"head": [0, 1, 0, 1], "layer": [1, 1, 2, 2], "value": [-0.2, 0.1, 0.8, 0.4]})
+    frame = pd.DataFrame(
+        {"head": [0, 1, 0, 1], "layer": [1, 1, 2, 2], "value": [-0.2, 0.1, 0.8, 0.4]}
+    )
     frame = frame.assign(low=frame["value"] - 0.15, high=frame["value"] + 0.15)
 
     def drawn(**how):
@@ -599,10 +973,17 @@ def test_a_heat_map_has_its_ends_and_its_ink():
     assert found["layer"][0]["encoding"]["color"]["scale"]["domain"] == [-0.8, 0.8]
     assert [cell["dark"] for cell in data] == [False, False, True, False]
     assert [cell["label"] for cell in data] == ["−.20", "(.10)", ".80", ".40"]
-    assert found["layer"][0]["encoding"]["color"]["legend"]["values"] == [-0.8, 0.0, 0.8]
+    assert found["layer"][0]["encoding"]["color"]["legend"]["values"] == [
+        -0.8,
+        0.0,
+        0.8,
+    ]
     found, data = drawn()
     assert found["layer"][0]["encoding"]["color"]["scale"]["domain"] == [-0.2, 0.8]
-    assert found["height"] == 52 and found["layer"][0]["encoding"]["y"]["sort"] == ["1", "2"]
+    assert found["height"] == 52 and found["layer"][0]["encoding"]["y"]["sort"] == [
+        "1",
+        "2",
+    ]
     assert [cell["label"] for cell in drawn(size=(59, 26))[1]] == ["", "", "", ""]
     assert [cell["label"] for cell in drawn(size=(60, 16))[1]][2] == ".80"
     assert [cell["label"] for cell in drawn(size=(60, 15))[1]][2] == ""
@@ -610,7 +991,9 @@ def test_a_heat_map_has_its_ends_and_its_ink():
 
 def test_lines_have_marks_if_there_are_few_points():
     def layers(points, **how):
-        frame = pd.DataFrame({"step": range(points), "model": "m", "value": 0.5, "low": 0.4, "high": 0.6})
+        frame = pd.DataFrame(
+            {"step": range(points), "model": "m", "value": 0.5, "low": 0.4, "high": 0.6}
+        )
         found = builders.trajectory(frame, **how).to_dict(validate=False)["layer"]
         return [layer["mark"]["type"] for layer in found]
 
@@ -619,21 +1002,35 @@ def test_lines_have_marks_if_there_are_few_points():
     assert layers(3, isotropic=0.1) == ["rect", "rule", "area", "line", "point"]
     curve = builders.layer_curve(
         pd.DataFrame(
-            {"layer": [1, 0, 1], "site": ["hidden", "hidden", "final"], "model": "m", "value": [0.2, 0.1, 0.3]}
+            {
+                "layer": [1, 0, 1],
+                "site": ["hidden", "hidden", "final"],
+                "model": "m",
+                "value": [0.2, 0.1, 0.3],
+            }
         )
     ).to_dict(validate=False)
     data = next(iter(curve["datasets"].values()))
-    assert [(each["layer"], each["joined"]) for each in data] == [(0, True), (1, True), (1.5, False)]
+    assert [(each["layer"], each["joined"]) for each in data] == [
+        (0, True),
+        (1, True),
+        (1.5, False),
+    ]
     assert [layer["mark"]["type"] for layer in curve["layer"]][-1] == "point"
 
 
 def test_numbers_of_an_axis_and_of_cells():
-    assert [style.format_compact(x) for x in (0.994, 0.995, -0.07, -0.001, 99.4, 99.5, 99_999, 123_456, 2e12)] == [
+    assert [
+        style.format_compact(x)
+        for x in (0.994, 0.995, -0.07, -0.001, 99.4, 99.5, 99_999, 123_456, 2e12)
+    ] == [
         *(".99", "1.0", "−.07", ".00", "99.4", "100", "99999", "1e5", "2e12"),
     ]
 
     def ticks(*values, scale="linear"):
-        return style.number_axis("x", "x", pd.Series(values, dtype=float), scale).to_dict()["axis"]
+        return style.number_axis(
+            "x", "x", pd.Series(values, dtype=float), scale
+        ).to_dict()["axis"]
 
     assert ticks(0, 3, 12)["values"] == [*range(13)] and "values" not in ticks(0, 13)
     assert ticks(0, 13)["tickMinStep"] == 1 and "tickMinStep" not in ticks(0, 0.3)
@@ -642,23 +1039,47 @@ def test_numbers_of_an_axis_and_of_cells():
     assert ticks(-30, 5, scale="symlog")["values"] == [0, 1, 10, -1, -10]
     names = ["a" * 10, "b" * 10]
     assert style._make_legend(names, 192).to_dict()["columns"] == 0
-    assert style._make_legend(names, 191).to_dict()["columns"] == 1 and style._make_legend(names[:1], 50) is None
-    frame = pd.DataFrame(
-        {"model": ["m", "n"], "layer": [1, 2], "value": [0.12345, 2], "low": [0.1, NAN], "high": [0.2, 3]}
+    assert (
+        style._make_legend(names, 191).to_dict()["columns"] == 1
+        and style._make_legend(names[:1], 50) is None
     )
-    tips = [tip.removeprefix(style.TOOLTIP) for tip in style.make_tooltips(frame, "model", "layer", None)]
-    assert tips == ["m · layer 1: 0.1235 [0.1, 0.2]", "n · layer 2: 2"] or tips[0].startswith("m · layer 1: 0.123")
+    frame = pd.DataFrame(
+        {
+            "model": ["m", "n"],
+            "layer": [1, 2],
+            "value": [0.12345, 2],
+            "low": [0.1, NAN],
+            "high": [0.2, 3],
+        }
+    )
+    tips = [
+        tip.removeprefix(style.TOOLTIP)
+        for tip in style.make_tooltips(frame, "model", "layer", None)
+    ]
+    assert tips == ["m · layer 1: 0.1235 [0.1, 0.2]", "n · layer 2: 2"] or tips[
+        0
+    ].startswith("m · layer 1: 0.123")
     assert style.escape_control("a\x00\tb\ud800") == "a␀\tb�"
 
 
 def test_many_tiles_are_written_short(monkeypatch):
     tile = '<path d="M{},0h10v8h-10Z" fill="rgb({}, 0, 0)" stroke="#ffffff" stroke-width="0.6"></path>'
-    svg = "<svg>" + "".join(tile.format(x, red) for x, red in ((0, 9), (10, 10), (20, 200))) + "</svg>"
+    svg = (
+        "<svg>"
+        + "".join(tile.format(x, red) for x, red in ((0, 9), (10, 10), (20, 200)))
+        + "</svg>"
+    )
     assert export.shorten_tiles(svg) == svg
     monkeypatch.setattr(export, "MANY_TILES", 3)
-    assert export.shorten_tiles(svg).count("<path") == 3 and 'stroke-width="7.4"' in export.shorten_tiles(svg)
+    assert export.shorten_tiles(svg).count(
+        "<path"
+    ) == 3 and 'stroke-width="7.4"' in export.shorten_tiles(svg)
     merged = export.shorten_tiles(svg, merge=True)
-    assert merged.count("<path") == 2 and 'd="M0,4h10M10,4h10"' in merged and 'stroke="#080000"' in merged
+    assert (
+        merged.count("<path") == 2
+        and 'd="M0,4h10M10,4h10"' in merged
+        and 'stroke="#080000"' in merged
+    )
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -675,19 +1096,33 @@ def test_blocks_fit_a_class_or_a_pattern():
         ("a.b", "a.c"): False,
     }
     assert {pair: blocks._is_match(*pair, module) for pair in fits} == fits
-    assert blocks._find_tower("v.layers.0", {"v": "vision"}) == "v" and blocks._find_tower("v", {"v": "x"}) == "v"
+    assert (
+        blocks._find_tower("v.layers.0", {"v": "vision"}) == "v"
+        and blocks._find_tower("v", {"v": "x"}) == "v"
+    )
     assert blocks._find_tower("vision", {"v": "vision"}) is None
-    assert blocks._read_modalities(types.SimpleNamespace(input_modalities=("video", "text"))) == {"image", "text"}
-    assert blocks._read_modalities(types.SimpleNamespace(input_modalities="audio")) == {"audio"}
+    assert blocks._read_modalities(
+        types.SimpleNamespace(input_modalities=("video", "text"))
+    ) == {"image", "text"}
+    assert blocks._read_modalities(types.SimpleNamespace(input_modalities="audio")) == {
+        "audio"
+    }
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    outer = torch.nn.ModuleDict({"blocks": net, "head": torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())})
+    outer = torch.nn.ModuleDict(
+        {
+            "blocks": net,
+            "head": torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()),
+        }
+    )
     assert blocks._suggest_blocks(outer) == ["Linear", "blocks.*"]
     found = blocks.find_blocks(outer, ("blocks.*",))
     assert found == {"encoder": [net[0], net[1]]}
     nested = torch.nn.Sequential(torch.nn.TransformerEncoderLayer(4, 2, 8))
     assert len(blocks.find_blocks(nested)["encoder"]) == 1
     assert blocks.has_tokens_first(nested, nested[0])
-    assert not blocks.has_tokens_first(nested, torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
+    assert not blocks.has_tokens_first(
+        nested, torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    )
     with pytest.raises(UsageError, match="tokens_first"):
         blocks.has_tokens_first(nested, nested)
 
@@ -705,30 +1140,51 @@ def test_special_tokens_before_the_patches_are_counted():
 
 def test_streams_of_merged_lengthened_and_tripled_inputs():
     mask = torch.tensor([[True, True, True, False, False]])
-    stream = Stream(mask, torch.tensor([[True, False, False, False, False]]), torch.tensor([10]))
+    stream = Stream(
+        mask, torch.tensor([[True, False, False, False, False]]), torch.tensor([10])
+    )
     half = blocks._take_every(2, stream)
-    assert half.mask.tolist() == [[True, True, False]] and half.special.tolist() == [[True, False, False]]
+    assert half.mask.tolist() == [[True, True, False]] and half.special.tolist() == [
+        [True, False, False]
+    ]
     assert half.start.tolist() == [5]
     filled = families._lengthen(stream, before=2, behind=1)
-    assert filled.mask.tolist() == [[False, False, True, True, True, False, False, False]]
-    assert filled.special[0, 2] and filled.special.sum() == 1 and filled.start.tolist() == [8]
+    assert filled.mask.tolist() == [
+        [False, False, True, True, True, False, False, False]
+    ]
+    assert (
+        filled.special[0, 2]
+        and filled.special.sum() == 1
+        and filled.start.tolist() == [8]
+    )
     config = types.SimpleNamespace(attention_window=[2, 4], prompt_length=3)
     model = types.SimpleNamespace(config=config)
-    padded = families._make_padder("attention_window")(model, {"encoder": stream, "decoder": stream})
+    padded = families._make_padder("attention_window")(
+        model, {"encoder": stream, "decoder": stream}
+    )
     assert padded["encoder"].mask.shape == (1, 8) and padded["decoder"] is stream
-    assert families._adapt_cpmant(model, {"decoder": stream})["decoder"].start.tolist() == [7]
-    tripled = families._adapt_decision_transformer(model, {"decoder": stream})["decoder"]
+    assert families._adapt_cpmant(model, {"decoder": stream})[
+        "decoder"
+    ].start.tolist() == [7]
+    tripled = families._adapt_decision_transformer(model, {"decoder": stream})[
+        "decoder"
+    ]
     assert (
-        tripled.mask.sum() == 9 and tripled.start.tolist() == [30] and tripled.special[0, :4].tolist() == [1, 1, 1, 0]
+        tripled.mask.sum() == 9
+        and tripled.start.tolist() == [30]
+        and tripled.special[0, :4].tolist() == [1, 1, 1, 0]
     )
 
 
 def test_frames_of_samples_are_real_if_all_their_samples_are():
     model = types.SimpleNamespace(
-        config=types.SimpleNamespace(conv_stride=(5, 2)), _get_feat_extract_output_lengths=lambda n: n // 10
+        config=types.SimpleNamespace(conv_stride=(5, 2)),
+        _get_feat_extract_output_lengths=lambda n: n // 10,
     )
     samples = Stream(
-        torch.arange(40) < torch.tensor([[40], [25]]), torch.zeros(2, 40, dtype=bool), torch.tensor([0, 400])
+        torch.arange(40) < torch.tensor([[40], [25]]),
+        torch.zeros(2, 40, dtype=bool),
+        torch.tensor([0, 400]),
     )
     frames = blocks._convert_samples(model, samples)
     assert frames.mask.sum(1).tolist() == [4, 2] and frames.start.tolist() == [0, 40]
@@ -736,24 +1192,43 @@ def test_frames_of_samples_are_real_if_all_their_samples_are():
 
 
 def test_formats_of_checkpoints(tmp_path):
-    assert formats.choose_weight_file(["pytorch_model.bin", "model.safetensors"]) == "model.safetensors"
+    assert (
+        formats.choose_weight_file(["pytorch_model.bin", "model.safetensors"])
+        == "model.safetensors"
+    )
     older = ["modules.json", "0_T/config.json", "0_T/model.safetensors"]
     assert formats.choose_weight_file(older) == "0_T/model.safetensors"
     assert formats.choose_weight_file(["config.json"]) is None
-    assert formats.find_first_module(["modules.json", "config.json", "0_T/config.json"]) == ""
-    assert "GGUF" in formats.explain_format(["a.gguf", "x.pt"]) and formats.explain_format(["config.json"]) == ""
-    assert "diffusers pipeline (X)" in formats.explain_config({"_diffusers_version": "1", "_class_name": "X"})
+    assert (
+        formats.find_first_module(["modules.json", "config.json", "0_T/config.json"])
+        == ""
+    )
+    assert (
+        "GGUF" in formats.explain_format(["a.gguf", "x.pt"])
+        and formats.explain_format(["config.json"]) == ""
+    )
+    assert "diffusers pipeline (X)" in formats.explain_config(
+        {"_diffusers_version": "1", "_class_name": "X"}
+    )
     assert (
         "timm" in formats.explain_config({"architecture": "a"})
         and formats.explain_config({"architecture": "a", "model_type": "b"}) == ""
     )
-    assert "quantised (gptq)" in formats.explain_config({"quantization_config": {"quant_method": "gptq"}})
-    (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.BoW"}]))
+    assert "quantised (gptq)" in formats.explain_config(
+        {"quantization_config": {"quant_method": "gptq"}}
+    )
+    (tmp_path / "modules.json").write_text(
+        json.dumps([{"type": "sentence_transformers.models.BoW"}])
+    )
     assert formats.find_foreign_first_module(tmp_path) == "BoW"
-    (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Transformer"}]))
+    (tmp_path / "modules.json").write_text(
+        json.dumps([{"type": "sentence_transformers.models.Transformer"}])
+    )
     assert formats.find_foreign_first_module(tmp_path) == ""
     assert not formats.is_adapter(["adapter_config.json", "model.safetensors"])
-    assert formats.read_config(tmp_path / "none.json") == {} and formats.read_list(tmp_path / "modules.json")
+    assert formats.read_config(tmp_path / "none.json") == {} and formats.read_list(
+        tmp_path / "modules.json"
+    )
 
 
 def test_small_files_are_fetched_beside_the_weights():
@@ -778,8 +1253,14 @@ def test_names_with_revisions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a@b").mkdir()
     (tmp_path / "own").mkdir()
-    assert hub.split_name("x/y@main") == ("x/y", "main") and hub.split_name("x/y") == ("x/y", None)
-    assert hub.split_name("a@b") == ("a@b", None) and hub.split_name("x@") == ("x", None)
+    assert hub.split_name("x/y@main") == ("x/y", "main") and hub.split_name("x/y") == (
+        "x/y",
+        None,
+    )
+    assert hub.split_name("a@b") == ("a@b", None) and hub.split_name("x@") == (
+        "x",
+        None,
+    )
     with pytest.raises(ModelError, match="no revisions"):
         hub.split_name("own@main")
     with pytest.raises(ModelError, match="shorten"):
@@ -799,7 +1280,10 @@ def test_faults_that_say_how_they_were_reached():
     error = ValueError("x")
     error.__context__ = LookupError("y")
     assert hub_faults.classify_fault(error).got == "ValueError: x"
-    assert hub_faults.classify_fault(LookupError("y")).got == "a page that is not the hub's"
+    assert (
+        hub_faults.classify_fault(LookupError("y")).got
+        == "a page that is not the hub's"
+    )
 
 
 def test_an_answer_is_asked_for_once():
@@ -833,7 +1317,9 @@ def test_an_answer_is_asked_for_once():
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [(3, 10.0), (10, 10.0), (60, 60.0)])
-def test_the_hub_is_waited_for_ten_seconds_or_as_long_as_is_asked_for(asked, seconds, monkeypatch):
+def test_the_hub_is_waited_for_ten_seconds_or_as_long_as_is_asked_for(
+    asked, seconds, monkeypatch
+):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", asked)
     assert hub_memory.get_timeout() == seconds
 
@@ -870,13 +1356,26 @@ def test_weights_have_a_hash_of_all_that_they_are():
         return model
 
     plain = identity.hash_weights(made())
-    assert plain == identity.hash_weights(made()) != identity.hash_weights(made(_300=9.0))
-    assert identity.hash_weights(made(), {"0.weight"}) == identity.hash_weights(made(_300=9.0), {"0.weight"})
+    assert (
+        plain == identity.hash_weights(made()) != identity.hash_weights(made(_300=9.0))
+    )
+    assert identity.hash_weights(made(), {"0.weight"}) == identity.hash_weights(
+        made(_300=9.0), {"0.weight"}
+    )
     assert plain != identity.hash_weights(made().double())
     some = identity.hash_some_weights(made())
-    assert some == identity.hash_some_weights(made(_300=9.0)) and some != identity.hash_some_weights(made(_63=9.0))
-    settings = {"b": {"_name_or_path": "x", "c": 1}, "transformers_version": "5", "a": 2}
-    assert list(identity.drop_volatile(settings)) == ["a", "b"] and identity.drop_volatile(settings)["b"] == {"c": 1}
+    assert some == identity.hash_some_weights(
+        made(_300=9.0)
+    ) and some != identity.hash_some_weights(made(_63=9.0))
+    settings = {
+        "b": {"_name_or_path": "x", "c": 1},
+        "transformers_version": "5",
+        "a": 2,
+    }
+    assert list(identity.drop_volatile(settings)) == [
+        "a",
+        "b",
+    ] and identity.drop_volatile(settings)["b"] == {"c": 1}
 
 
 def test_weights_of_several_tensors_are_packed_and_those_of_several_processes_are_not():
@@ -890,25 +1389,39 @@ def test_weights_of_several_tensors_are_packed_and_those_of_several_processes_ar
         placements = ()
 
     weight = torch.zeros(2)
-    found = [identity.is_packed(x) for x in (weight, weight.as_subclass(Packed), weight.as_subclass(Sharded), {})]
+    found = [
+        identity.is_packed(x)
+        for x in (weight, weight.as_subclass(Packed), weight.as_subclass(Sharded), {})
+    ]
     assert found == [False, True, False, True]
 
 
 def test_devices_and_types_by_name():
-    assert devices.dtype_of("bfloat16") == torch.bfloat16 and devices.device_of("cpu").type == "cpu"
+    assert (
+        devices.dtype_of("bfloat16") == torch.bfloat16
+        and devices.device_of("cpu").type == "cpu"
+    )
     for name in ("int8", "nn", "float33"):
         with pytest.raises(ModelError):
             devices.dtype_of(name)
     with pytest.raises(ModelError, match="shapes only"):
         devices.device_of("meta")
-    assert devices.is_out_of_memory(RuntimeError("CUDA out of memory")) and devices.is_out_of_memory(MemoryError())
-    assert not devices.is_out_of_memory(ValueError("out of memory")) and not devices.is_out_of_memory(RuntimeError("x"))
+    assert devices.is_out_of_memory(
+        RuntimeError("CUDA out of memory")
+    ) and devices.is_out_of_memory(MemoryError())
+    assert not devices.is_out_of_memory(
+        ValueError("out of memory")
+    ) and not devices.is_out_of_memory(RuntimeError("x"))
 
 
 def test_sentence_modules_that_need_the_last_states_alone(tmp_path):
     path = tmp_path / other_libraries.BERT_CONFIG
-    assert other_libraries._is_plain(str(tmp_path), ["Transformer", "Pooling", "Normalize"])
-    assert not other_libraries._is_plain(str(tmp_path), ["Transformer", "WeightedLayerPooling"])
+    assert other_libraries._is_plain(
+        str(tmp_path), ["Transformer", "Pooling", "Normalize"]
+    )
+    assert not other_libraries._is_plain(
+        str(tmp_path), ["Transformer", "WeightedLayerPooling"]
+    )
     assert not other_libraries._is_plain(str(tmp_path), ["MLMTransformer", "Pooling"])
     for settings in (
         {"do_lower_case": True},

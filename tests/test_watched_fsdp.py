@@ -42,28 +42,55 @@ def in_each_process(folder):
 
     import torch.distributed as dist
 
-    faulthandler.dump_traceback_later(200, exit=True)  # a process that waits for ever is a failure
+    faulthandler.dump_traceback_later(
+        200, exit=True
+    )  # a process that waits for ever is a failure
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     unwatched = train(spread(model_of()), lambda _model, _step: None)
     monitor = anisoscope.Monitor(batches(2), every=10, output=folder / "looks")
     logged = []
-    watched = train(spread(model_of()), lambda model, step: logged.append(monitor(model, step)))
-    pd.DataFrame({"unwatched": unwatched, "watched": watched}).to_csv(folder / f"losses-{rank}.csv", index=False)
-    assert sum(values is not None for values in logged) == (0 if rank else 9)  # 1, 2, 4, 8; 10, 20 … 50
+    watched = train(
+        spread(model_of()), lambda model, step: logged.append(monitor(model, step))
+    )
+    pd.DataFrame({"unwatched": unwatched, "watched": watched}).to_csv(
+        folder / f"losses-{rank}.csv", index=False
+    )
+    assert sum(values is not None for values in logged) == (
+        0 if rank else 9
+    )  # 1, 2, 4, 8; 10, 20 … 50
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_watched_training_ends_with_the_losses_of_the_unwatched_one(world, tmp_path):
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = [
+        *quick(),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world),
+        "--no-python",
+    ]
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=280, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(world):
-        losses = pd.read_csv(tmp_path / f"losses-{rank}.csv", float_precision="round_trip")
-        assert len(losses) == STEPS and losses["watched"].tolist() == losses["unwatched"].tolist()
+        losses = pd.read_csv(
+            tmp_path / f"losses-{rank}.csv", float_precision="round_trip"
+        )
+        assert (
+            len(losses) == STEPS
+            and losses["watched"].tolist() == losses["unwatched"].tolist()
+        )
         assert losses["watched"].iloc[-1] < losses["watched"].iloc[0]
     # dropout draws the same numbers in every process, and all see the same batches: one process trains the same model
     expected = anisoscope.Monitor(batches(2), every=10, output=tmp_path / "alone")
@@ -71,9 +98,15 @@ def test_a_watched_training_ends_with_the_losses_of_the_unwatched_one(world, tmp
     found = anisoscope.Monitor(batches(2), every=10, output=tmp_path / "looks").records
     keys = [*found.columns.drop(["value", "low", "high"])]
     assert set(found["step"]) == set(expected.records["step"])
-    both = expected.records.set_index(keys).join(found.set_index(keys), rsuffix="_spread")
-    late = both.index.get_level_values("step") <= 2  # later, rounding of the sums of gradients has grown
-    assert both["value"][late].to_numpy() == pytest.approx(both["value_spread"][late].to_numpy(), abs=1e-5, nan_ok=True)
+    both = expected.records.set_index(keys).join(
+        found.set_index(keys), rsuffix="_spread"
+    )
+    late = (
+        both.index.get_level_values("step") <= 2
+    )  # later, rounding of the sums of gradients has grown
+    assert both["value"][late].to_numpy() == pytest.approx(
+        both["value_spread"][late].to_numpy(), abs=1e-5, nan_ok=True
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ PACKAGE = Path(anisoscope.__file__).parent
 @cache
 def sources():
     """{path below the package: syntax tree} of every module."""
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def defined_twice(trees):
@@ -34,7 +37,10 @@ def test_no_two_classes_have_one_name():
 
 
 def test_a_class_defined_twice_is_seen():
-    trees = {"a.py": ast.parse("class Size: ..."), "b.py": ast.parse("def f():\n    class Size: ...")}
+    trees = {
+        "a.py": ast.parse("class Size: ..."),
+        "b.py": ast.parse("def f():\n    class Size: ..."),
+    }
     assert defined_twice(trees) == {"Size": ["a.py", "b.py"]}
 
 
@@ -52,7 +58,12 @@ EMPTY = {"told", "said", "had", "of"}
 
 
 def nameless(trees):
-    return [f"{path}:{line} {name}" for path, tree in trees.items() for line, name in assigned(tree) if name in EMPTY]
+    return [
+        f"{path}:{line} {name}"
+        for path, tree in trees.items()
+        for line, name in assigned(tree)
+        if name in EMPTY
+    ]
 
 
 def test_names_say_what_they_hold():
@@ -66,12 +77,16 @@ def documented(trees):
         for node in ast.walk(tree):
             if isinstance(node, kinds):
                 for child in node.body:
-                    if isinstance(child, ast.Expr) and isinstance(getattr(child.value, "value", None), str):
+                    if isinstance(child, ast.Expr) and isinstance(
+                        getattr(child.value, "value", None), str
+                    ):
                         yield f"{path}:{child.lineno}", child.value.value
 
 
 def beginning_with_of(trees):
-    return [place for place, text in documented(trees) if text.lstrip().startswith("Of ")]
+    return [
+        place for place, text in documented(trees) if text.lstrip().startswith("Of ")
+    ]
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
@@ -123,9 +138,18 @@ def test_names_are_the_fields_words():
 
 
 def test_another_word_than_the_fields_is_seen():
-    tree = ast.parse("class Visible: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1")
-    seen = ["a.py:1 Visible", "a.py:2 open_planted", "a.py:3 PLANTED", "a.py:3 isVisible"]
-    assert [line.partition(": say")[0] for line in not_the_fields({"a.py": tree})] == seen
+    tree = ast.parse(
+        "class Visible: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1"
+    )
+    seen = [
+        "a.py:1 Visible",
+        "a.py:2 open_planted",
+        "a.py:3 PLANTED",
+        "a.py:3 isVisible",
+    ]
+    assert [
+        line.partition(": say")[0] for line in not_the_fields({"a.py": tree})
+    ] == seen
 
 
 WORDS = "anisotropy drift sharpness alignment site unit group interval run record study claim verdict"
@@ -134,13 +158,17 @@ WORDS = "anisotropy drift sharpness alignment site unit group interval run recor
 def missing_from_glossary(page):
     """Words of the house that the glossary does not explain; each row needs its meaning and what to do about it."""
     rows = re.findall(r"^\| \*\*(.+?)\*\*.*? \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
-    return set(WORDS.split()) - {word for words, _, _ in rows for word in re.findall(r"\w+", words)}
+    return set(WORDS.split()) - {
+        word for words, _, _ in rows for word in re.findall(r"\w+", words)
+    }
 
 
 def test_the_glossary_explains_every_word_of_the_house():
     page = (PACKAGE.parents[1] / "docs" / "concepts.md").read_text("utf-8")
     assert not missing_from_glossary(page)
-    assert missing_from_glossary(page.replace("| **drift** |", "| **shift** |")) == {"drift"}
+    assert missing_from_glossary(page.replace("| **drift** |", "| **shift** |")) == {
+        "drift"
+    }
 
 
 IN_PROSE = {
@@ -174,13 +202,20 @@ def other_words(text):
 
 def test_pages_and_help_use_the_fields_words():
     root = PACKAGE.parents[1]
-    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), PACKAGE / "report" / "page.toml"]
+    pages = [
+        root / "README.md",
+        *sorted((root / "docs").rglob("*.md")),
+        PACKAGE / "report" / "page.toml",
+    ]
     made = {page.name: other_words(prose_of(page)) for page in pages}
     assert not {name: words for name, words in made.items() if words}
 
 
 def test_another_word_than_the_fields_is_seen_in_prose():
-    assert other_words("Saliency maps of planted words") == ["planted: say synthetic", "Saliency maps: say attribution"]
+    assert other_words("Saliency maps of planted words") == [
+        "planted: say synthetic",
+        "Saliency maps: say attribution",
+    ]
     assert not other_words("synthetic words, explanted, and a site map")
 
 
@@ -215,5 +250,13 @@ def test_a_name_that_the_code_has_not_is_seen(tmp_path):
     ]
     (tmp_path / "groups.py").write_text("\n".join(lines))
     found = quoted_names.find_unknown_names([tmp_path])
-    assert found == [f"{tmp_path.name}/groups.py:1 _old_name", f"{tmp_path.name}/groups.py:3 other_module.make"]
-    assert quoted_names.find_unknown_names([tmp_path], frozenset({"_old_name", "other_module", "make"})) == []
+    assert found == [
+        f"{tmp_path.name}/groups.py:1 _old_name",
+        f"{tmp_path.name}/groups.py:3 other_module.make",
+    ]
+    assert (
+        quoted_names.find_unknown_names(
+            [tmp_path], frozenset({"_old_name", "other_module", "make"})
+        )
+        == []
+    )

@@ -14,14 +14,24 @@ from anisoscope.wording import use_words_of_corpus
 
 def test_documents_are_chosen_in_python_too(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(f"{i}. The cat sat on the mat, and a dog barked." for i in range(30)))
-    run = anisoscope.measure("builtin:minilm", corpus=str(path), documents="line", panel="hidden", sample=0)
+    path.write_text(
+        "\n".join(f"{i}. The cat sat on the mat, and a dog barked." for i in range(30))
+    )
+    run = anisoscope.measure(
+        "builtin:minilm", corpus=str(path), documents="line", panel="hidden", sample=0
+    )
     assert run.manifest["corpus"]["n_units"] == 30
 
 
 def test_plurals():
-    assert [pluralise(noun) for noun in ("token", "patch", "mel frame")] == ["tokens", "patches", "mel frames"]
-    patches = use_words_of_corpus("all tokens, one token, special tokens", {"position": "patch"})
+    assert [pluralise(noun) for noun in ("token", "patch", "mel frame")] == [
+        "tokens",
+        "patches",
+        "mel frames",
+    ]
+    patches = use_words_of_corpus(
+        "all tokens, one token, special tokens", {"position": "patch"}
+    )
     assert patches == "all patches, one patch, special tokens"
 
 
@@ -34,7 +44,9 @@ def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
     assert "3/3 images" in capsys.readouterr().err
 
 
-def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, monkeypatch):
+def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(
+    capsys, monkeypatch
+):
     """It counted tokens, of speech too, and did not say that the bar was of all checkpoints."""
     monkeypatch.setenv("CI", "true")
     with show_progress("3 checkpoints × speech", quiet=False) as progress:
@@ -82,7 +94,15 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
     update, pause = progress._make_line_printer(), progress.SECONDS_BETWEEN_LINES
-    for later, done in ((0, 100), (1, 150), (pause - 1, 300), (1, 400), (pause - 1, 20), (pause, 120), (pause, 220)):
+    for later, done in (
+        (0, 100),
+        (1, 150),
+        (pause - 1, 300),
+        (1, 400),
+        (pause - 1, 20),
+        (pause, 120),
+        (pause, 220),
+    ):
         clock.now += later
         update(done, 500, "a model", "tokens")
     clock.now += 1
@@ -97,7 +117,9 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
     ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("x" * 20, "x" * 20), ("x" * 21, "x" * 19 + "…")])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("x" * 20, "x" * 20), ("x" * 21, "x" * 19 + "…")]
+)
 def test_a_line_ends_where_the_terminal_does(text, expected, monkeypatch, capsys):
     progress._print_line("y" * 300)
     assert capsys.readouterr().err == "y" * 300 + "\n"
@@ -117,14 +139,20 @@ def test_what_is_waited_for_is_said_unless_it_shall_be_quiet(capsys):
 
 def test_pieces_alike_are_parts_of_a_whole_and_the_first_alone_remarks():
     shown_, said, plain = [], [], []
-    whole = progress.Shown("a series", "tokens", lambda *given: shown_.append(given), said.append)
+    whole = progress.Shown(
+        "a series", "tokens", lambda *given: shown_.append(given), said.append
+    )
     for i in range(3):
         part = progress.scale_progress(whole, i, 3, "checkpoint")
         part(5, 10)
         progress.remark(part, f"remark {i}")
-        progress.scale_progress(lambda done, total: plain.append((done, total)), i, 3, "checkpoint")(5, 10)
+        progress.scale_progress(
+            lambda done, total: plain.append((done, total)), i, 3, "checkpoint"
+        )(5, 10)
     assert [given[:2] for given in shown_] == plain == [(5, 30), (15, 30), (25, 30)]
-    assert [given[2] for given in shown_] == [f"checkpoint {i} of 3: a series" for i in (1, 2, 3)]
+    assert [given[2] for given in shown_] == [
+        f"checkpoint {i} of 3: a series" for i in (1, 2, 3)
+    ]
     assert said == ["remark 0"]
     assert progress.scale_progress(whole, 0, 1, "checkpoint").what == "a series"
     assert progress.scale_progress(None, 0, 3, "checkpoint") is None
@@ -136,15 +164,35 @@ def test_a_bar_says_what_is_counted_and_begins_anew_when_the_count_falls(monkeyp
     made, resets, reset = [], [], Progress.reset
     start = Progress.start
     monkeypatch.setattr(Progress, "start", lambda bar: made.append(bar) or start(bar))
-    monkeypatch.setattr(Progress, "reset", lambda bar, *given, **how: resets.append(1) or reset(bar, *given, **how))
+    monkeypatch.setattr(
+        Progress,
+        "reset",
+        lambda bar, *given, **how: resets.append(1) or reset(bar, *given, **how),
+    )
     with progress._show_bar("a model") as (update, _):
         [task], rate = made[0].tasks, made[0].columns[5]
         assert task.description == "loading a model …" and task.total is None
         seen = []
-        for done, total, what in ((5, 10, "one"), (10, 10, "one"), (3, 10, "two"), (3, 0, "two")):
+        for done, total, what in (
+            (5, 10, "one"),
+            (10, 10, "one"),
+            (3, 10, "two"),
+            (3, 0, "two"),
+        ):
             update(done, total, what, "tokens")
-            seen.append((task.completed, task.total, task.description, task.fields["unit"], len(resets)))
-        told = [str(rate.render(SimpleNamespace(speed=speed))) for speed in (None, 0.0, 1234.4)]
+            seen.append(
+                (
+                    task.completed,
+                    task.total,
+                    task.description,
+                    task.fields["unit"],
+                    len(resets),
+                )
+            )
+        told = [
+            str(rate.render(SimpleNamespace(speed=speed)))
+            for speed in (None, 0.0, 1234.4)
+        ]
     end = "metrics and intervals of one …"
     assert seen == [
         (5, 10, "one", "tokens", 0),

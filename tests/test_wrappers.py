@@ -25,7 +25,9 @@ def test_a_wrapped_model_has_the_records_of_the_bare_one(name):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_compiled_model_that_has_run_is_looked_at_without_its_compiled_code(in_place, monkeypatch):
+def test_a_compiled_model_that_has_run_is_looked_at_without_its_compiled_code(
+    in_place, monkeypatch
+):
     """Compiled code does not know hooks that come later."""
 
     def compiled(model):
@@ -40,7 +42,9 @@ def test_a_compiled_model_that_has_run_is_looked_at_without_its_compiled_code(in
             wrapped(**batch)
         return wrapped
 
-    monkeypatch.setitem(wrappers.WRAPPERS, "compile", wrappers.Wrapper("compiled", compiled_and_run))
+    monkeypatch.setitem(
+        wrappers.WRAPPERS, "compile", wrappers.Wrapper("compiled", compiled_and_run)
+    )
     found, row = statuses("compile")
     assert found == dict.fromkeys(wrappers.COLUMNS, "right"), row
 
@@ -67,7 +71,11 @@ def test_every_wrapper_is_in_the_kept_table_and_none_is_wrong():
     assert [*kept] == [*wrappers.WRAPPERS]
     for name, row in kept.items():
         assert set(row["cells"]) == {*wrappers.COLUMNS}
-        assert {cell["status"] for cell in row["cells"].values()} <= {"right", "left out", "refused"}, name
+        assert {cell["status"] for cell in row["cells"].values()} <= {
+            "right",
+            "left out",
+            "refused",
+        }, name
 
 
 class LaidOut(nn.Linear):
@@ -102,9 +110,15 @@ def test_hashing_leaves_a_quantised_model_as_it_is():
     model = nn.Sequential(LaidOut())
     before = model[0].weight.detach().clone()
     first = hash_weights(model)
-    assert torch.equal(model[0].weight, before) and model[0].weight.quant_state.packing_format_for_cpu
+    assert (
+        torch.equal(model[0].weight, before)
+        and model[0].weight.quant_state.packing_format_for_cpu
+    )
     assert hash_weights(model) == first
     model[0].weight.quant_state.absmax += 1
     assert hash_weights(model) != first
     model[0].weight.quant_state.packing_format_for_cpu = False  # as it is saved
-    assert torch.equal(model.state_dict()["0.weight"], before) and "0.weight.absmax" in model.state_dict()
+    assert (
+        torch.equal(model.state_dict()["0.weight"], before)
+        and "0.weight.absmax" in model.state_dict()
+    )

@@ -15,7 +15,10 @@ from anisoscope.data.plans import hash_parts
 VOCABULARY = 100
 LAYERS, HEADS, HEAD_DIM, WINDOW = 3, 4, 8, 4
 SPECIAL_EVERY = 11
-LENGTHS = {"encoder": (12, 9, 5), "decoder": (7, 10, 4)}  # real tokens of each sequence; two stacks differ on purpose
+LENGTHS = {
+    "encoder": (12, 9, 5),
+    "decoder": (7, 10, 4),
+}  # real tokens of each sequence; two stacks differ on purpose
 
 _FLAT = {
     "hidden_size": HEADS * HEAD_DIM,
@@ -43,11 +46,23 @@ ARCHITECTURES = {
         "ModernBertConfig",
         _FLAT
         | _MARKS
-        | {"local_attention": WINDOW, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+        | {
+            "local_attention": WINDOW,
+            "global_attn_every_n_layers": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
     ),
     "gpt2": (
         "GPT2Config",
-        {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64, "vocab_size": VOCABULARY} | _MARKS,
+        {
+            "n_embd": 32,
+            "n_layer": LAYERS,
+            "n_head": HEADS,
+            "n_positions": 64,
+            "vocab_size": VOCABULARY,
+        }
+        | _MARKS,
     ),
     "gpt_neox": ("GPTNeoXConfig", _FLAT | _MARKS | {"rotary_pct": 0.5}),
     "llama": ("LlamaConfig", _GROUPED),
@@ -57,7 +72,8 @@ ARCHITECTURES = {
     "gemma2": ("Gemma2Config", _SLIDING | {"attn_logit_softcapping": 3.0}),
     "gemma3": (
         "Gemma3TextConfig",
-        _SLIDING | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        _SLIDING
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
     "t5": ("T5Config", _T5 | {"d_model": 32, "d_kv": HEAD_DIM, "num_layers": LAYERS}),
     "byt5": (
@@ -85,7 +101,9 @@ def build(name, dtype=torch.float64, **changes):
 
     cls, arguments = ARCHITECTURES[name]
     torch.manual_seed(7)
-    model = transformers.AutoModel.from_config(getattr(transformers, cls)(**arguments | changes)).eval()
+    model = transformers.AutoModel.from_config(
+        getattr(transformers, cls)(**arguments | changes)
+    ).eval()
     for parameter in model.parameters():
         parameter.data.add_(0.25 * torch.randn_like(parameter))
     return model.to(dtype)
@@ -96,7 +114,13 @@ model = cache(build)
 
 
 def stack_names(name):
-    return ("encoder", "decoder") if name in TWO_STACKS else ("decoder",) if name in CAUSAL else ("encoder",)
+    return (
+        ("encoder", "decoder")
+        if name in TWO_STACKS
+        else ("decoder",)
+        if name in CAUSAL
+        else ("encoder",)
+    )
 
 
 def padded(name, side):
@@ -106,9 +130,20 @@ def padded(name, side):
         prefix = "decoder_" if stack == "decoder" and name in TWO_STACKS else ""
         lengths = torch.tensor(LENGTHS["decoder" if prefix else "encoder"])
         width = int(lengths.max())
-        ids = torch.randint(3, VOCABULARY, (len(lengths), width), generator=torch.Generator().manual_seed(width))
+        ids = torch.randint(
+            3,
+            VOCABULARY,
+            (len(lengths), width),
+            generator=torch.Generator().manual_seed(width),
+        )
         mask = torch.arange(width) < lengths[:, None]
-        mask = torch.ones_like(mask) if side == "none" else mask.flip(1) if side == "left" else mask
+        mask = (
+            torch.ones_like(mask)
+            if side == "none"
+            else mask.flip(1)
+            if side == "left"
+            else mask
+        )
         inputs[f"{prefix}input_ids"] = torch.where(mask, ids, 0)
         if side != "none":
             inputs[f"{prefix}attention_mask"] = mask.long()
@@ -124,7 +159,9 @@ def exact_softmax():
     softmax = torch.nn.functional.softmax
 
     def exact(x, dim=None, dtype=None, **rest):
-        return softmax(x, dim=dim, dtype=x.dtype if x.dtype == torch.float64 else dtype, **rest)
+        return softmax(
+            x, dim=dim, dtype=x.dtype if x.dtype == torch.float64 else dtype, **rest
+        )
 
     with patch.object(torch.nn.functional, "softmax", exact):
         yield
@@ -151,17 +188,34 @@ class Plan:
     bins follow the id.
     """
 
-    def __init__(self, documents, batch=4, window=9, order=None, units=None, decoder=False, left=False):
+    def __init__(
+        self,
+        documents,
+        batch=4,
+        window=9,
+        order=None,
+        units=None,
+        decoder=False,
+        left=False,
+    ):
         chosen = range(len(documents)) if units is None else units
         rows = [(u, s) for u in chosen for s in range(0, len(documents[u]), window)]
         rows = (
             rows
             if order is None
-            else [rows[i] for i in torch.randperm(len(rows), generator=torch.Generator().manual_seed(order))]
+            else [
+                rows[i]
+                for i in torch.randperm(
+                    len(rows), generator=torch.Generator().manual_seed(order)
+                )
+            ]
         )
         self._make = partial(_batch, documents, window, decoder, left)
         self.batches = [rows[i : i + batch] for i in range(0, len(rows), batch)]
-        self.tokens = [sum(len(documents[u][s : s + window]) for u, s in rows) for rows in self.batches]
+        self.tokens = [
+            sum(len(documents[u][s : s + window]) for u, s in rows)
+            for rows in self.batches
+        ]
         self.fingerprint = hash_parts([documents, self.batches, decoder, left])
 
     def __len__(self):
@@ -174,14 +228,21 @@ class Plan:
 def _batch(documents, window, decoder, left, rows):
     pieces = [documents[u][s : s + window] for u, s in rows]
     width = max(map(len, pieces))
-    ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.bool)
+    ids, mask = (
+        torch.zeros(len(rows), width, dtype=torch.int64),
+        torch.zeros(len(rows), width, dtype=torch.bool),
+    )
     for row, piece in enumerate(pieces):
         place = slice(width - len(piece), width) if left else slice(0, len(piece))
         ids[row, place], mask[row, place] = torch.tensor(piece), True
     shift = torch.tensor([width - len(piece) if left else 0 for piece in pieces])
     start = torch.tensor([s for _, s in rows]) - shift
-    special = mask & ((start[:, None] + torch.arange(width) == 0) | (ids % SPECIAL_EVERY == 0))
-    stream = Stream(mask, special, start, torch.where(mask & ~special, ids * 5 // VOCABULARY, -1))
+    special = mask & (
+        (start[:, None] + torch.arange(width) == 0) | (ids % SPECIAL_EVERY == 0)
+    )
+    stream = Stream(
+        mask, special, start, torch.where(mask & ~special, ids * 5 // VOCABULARY, -1)
+    )
     inputs = {"input_ids": ids, "attention_mask": mask.long()}
     streams = dict.fromkeys(("encoder", "decoder"), stream)
     if decoder:
@@ -206,7 +267,9 @@ def measure(model, batches, metrics=(), **settings):
     from anisoscope.measure.loop import run_pass
     from anisoscope.measure.settings import Settings
 
-    return run_pass(model, GivenInputs(batches, model), Settings(metrics=tuple(metrics), **settings)).records()
+    return run_pass(
+        model, GivenInputs(batches, model), Settings(metrics=tuple(metrics), **settings)
+    ).records()
 
 
 WORDS = [f"w{i}" for i in range(60)]
@@ -218,18 +281,37 @@ def series(folder):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     marks = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate((*marks, *WORDS))}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {w: i for i, w in enumerate((*marks, *WORDS))}, unk_token="[UNK]"
+        )
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=16, **names
+    )
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     for seed in (0, 1):
         for step in (0, 1, 10):
             torch.manual_seed(seed)
-            model = BertModel(BertConfig(**sizes, vocab_size=64, max_position_embeddings=16), add_pooling_layer=False)
+            model = BertModel(
+                BertConfig(**sizes, vocab_size=64, max_position_embeddings=16),
+                add_pooling_layer=False,
+            )
             for name, parameter in model.named_parameters():
                 if "query.bias" in name or "key.bias" in name:
                     parameter.data += step / 10 * torch.randn_like(parameter)
@@ -238,7 +320,9 @@ def series(folder):
             fast.save_pretrained(place)
     rng = np.random.default_rng(0)
     texts = (" ".join(rng.choice(WORDS, rng.integers(5, 60))) for _ in range(24))
-    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (folder / "text.jsonl").write_text(
+        "\n".join(json.dumps({"text": text}) for text in texts)
+    )
     return folder
 
 
@@ -246,7 +330,13 @@ def stirred(place, seed):
     """A checkpoint with noise on every weight: no parameter is constant, so nothing is the rounding of a zero."""
     from safetensors.torch import load_file, save_file
 
-    weights, generator = place / "model.safetensors", torch.Generator().manual_seed(seed)
-    changed = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in load_file(weights).items()}
+    weights, generator = (
+        place / "model.safetensors",
+        torch.Generator().manual_seed(seed),
+    )
+    changed = {
+        k: v + 0.2 * torch.randn(v.shape, generator=generator)
+        for k, v in load_file(weights).items()
+    }
     save_file(changed, weights, metadata={"format": "pt"})
     return place

@@ -27,7 +27,11 @@ def invoke(words):
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code, raised = (
-                run_command_line(words.split() if isinstance(words, str) else [str(word) for word in words]),
+                run_command_line(
+                    words.split()
+                    if isinstance(words, str)
+                    else [str(word) for word in words]
+                ),
                 None,
             )
         except Exception as error:

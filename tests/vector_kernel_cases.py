@@ -19,12 +19,25 @@ from anisoscope.sums import device, on_chip
 from anisoscope.sums.device import sum_on_device
 from anisoscope.sums.groups import sum_vectors
 
-TERMS = frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square", "subset_unit", "sequence_cosine"})
+TERMS = frozenset(
+    {
+        "n",
+        "unit",
+        "vector",
+        "norm",
+        "norm_square",
+        "unit_square",
+        "subset_unit",
+        "sequence_cosine",
+    }
+)
 
 
 def draw_masks(sequences, tokens, generator):
     """Two token policies and three subsets; the last sequence of several has no token."""
-    masks, subsets = (torch.rand(sequences, n, tokens, generator=generator) > 0.3 for n in (2, 3))
+    masks, subsets = (
+        torch.rand(sequences, n, tokens, generator=generator) > 0.3 for n in (2, 3)
+    )
     if sequences > 1:
         masks[-1], subsets[-1] = False, False
     return masks, subsets
@@ -57,7 +70,9 @@ def sum_plainly(x, masks, subsets):
         "subset_unit": np.einsum("spt,shtd->sphd", subsets, unit),
         "sequence_cosine": cosine,
         "sequences": (n > 1).astype(float),
-        "inverse": np.divide(1, norm, out=np.zeros_like(norm), where=counted).swapaxes(1, 2),
+        "inverse": np.divide(1, norm, out=np.zeros_like(norm), where=counted).swapaxes(
+            1, 2
+        ),
     }
 
 
@@ -68,7 +83,9 @@ def check_sums():
     odd = draw(2, 1, 70, 40) + 3
     for at, value in ((3, 0.0), (5, torch.nan), (8, torch.inf), (11, -torch.inf)):
         odd[0, 0, at, 7 if value else slice(None)] = value
-    odd[1, 0, 4] = 1e-39  # a vector whose norm float32 does not hold with all its digits
+    odd[1, 0, 4] = (
+        1e-39  # a vector whose norm float32 does not hold with all its digits
+    )
     calls = {
         "a layer": draw(3, 1, 130, 300) + 1,
         "heads": draw(2, 4, 70, 16),
@@ -92,19 +109,31 @@ def check_sums():
         assert got.keys() == wanted.keys(), got.keys() ^ wanted.keys()
         for each in ("n", "zero", "nonfinite", "subset_n", "sequences"):
             assert np.array_equal(got[each].numpy(), wanted[each]), (name, each)
-        found[name] = max(on_chip.compute_difference(got[each], torch.from_numpy(wanted[each])) for each in wanted)
+        found[name] = max(
+            on_chip.compute_difference(got[each], torch.from_numpy(wanted[each]))
+            for each in wanted
+        )
     return found
 
 
 def check_lengths():
     """Vectors of very different lengths: every direction counts as much, to the last digits of float32."""
     generator = torch.Generator().manual_seed(2)
-    x = torch.randn(1, 1, 64, 24, generator=generator) * torch.logspace(-30, 30, 64)[:, None]
-    masks, subsets = torch.ones(1, 1, 64, dtype=torch.bool), torch.ones(1, 1, 64, dtype=torch.bool)
+    x = (
+        torch.randn(1, 1, 64, 24, generator=generator)
+        * torch.logspace(-30, 30, 64)[:, None]
+    )
+    masks, subsets = (
+        torch.ones(1, 1, 64, dtype=torch.bool),
+        torch.ones(1, 1, 64, dtype=torch.bool),
+    )
     on_chip.CHECKED = rows.Always(True)
     got, inverse = sum_on_device(x.transpose(1, 2), masks, subsets, TERMS)
     wanted = sum_plainly(x, masks, subsets)
-    found = {name: on_chip.compute_difference(got[name], torch.from_numpy(wanted[name])) for name in got}
+    found = {
+        name: on_chip.compute_difference(got[name], torch.from_numpy(wanted[name]))
+        for name in got
+    }
     relative = inverse.numpy() / wanted["inverse"] - 1
     return found | {"inverse": float(np.abs(relative).max())}
 
@@ -139,8 +168,14 @@ def check_first_use():
             warnings.simplefilter("always")
             for _ in range(2):
                 got, _ = sum_on_device(x, masks, subsets, TERMS)
-        same = name == "right" or all(torch.equal(got[each], wanted[each]) for each in got)
-        found[name] = {"used": [*on_chip.CHECKED.values()], "same": same, "warned": [str(w.message) for w in warned]}
+        same = name == "right" or all(
+            torch.equal(got[each], wanted[each]) for each in got
+        )
+        found[name] = {
+            "used": [*on_chip.CHECKED.values()],
+            "same": same,
+            "warned": [str(w.message) for w in warned],
+        }
     kernels.sum_on_chip = right
     return found
 
@@ -155,7 +190,10 @@ def check_whole():
     by_kernel, _ = sum_on_device(x.transpose(1, 2), masks, subsets, TERMS)
     assert on_cpu.keys() == {name for name in by_kernel if name in on_cpu}
     assert all(on_cpu[name].shape == by_kernel[name].shape for name in on_cpu)
-    return {name: on_chip.compute_difference(by_kernel[name], on_cpu[name]) for name in on_cpu}
+    return {
+        name: on_chip.compute_difference(by_kernel[name], on_cpu[name])
+        for name in on_cpu
+    }
 
 
 def compile_all():
@@ -167,26 +205,53 @@ def compile_all():
     from anisoscope.sums import vector_kernel
 
     types = ("bf16", "fp16", "fp32")
-    kernels = (vector_kernel._measure_lengths, vector_kernel._sum_tokens, vector_kernel._compare_inside)
+    kernels = (
+        vector_kernel._measure_lengths,
+        vector_kernel._sum_tokens,
+        vector_kernel._compare_inside,
+    )
     found = {}
     for dtype, kernel in itertools.product(types, kernels):
         vectors = (f"*{dtype}", "i32", "i32", "i32", "constexpr")
         weights = ("*u8", "i32", "i32", "constexpr")
-        kinds = {"vectors": vectors, "masks": weights, "subsets": weights, "found": ("*fp64",) * 5, "powers": "*fp32"}
-        kinds |= dict.fromkeys(("norms", "cosine", "unit", "counts"), "*fp64") | {"count": "i32"}
-        sizes = {"_measure_lengths": 2, "_sum_tokens": 4, "_compare_inside": 2}[kernel.fn.__name__]
+        kinds = {
+            "vectors": vectors,
+            "masks": weights,
+            "subsets": weights,
+            "found": ("*fp64",) * 5,
+            "powers": "*fp32",
+        }
+        kinds |= dict.fromkeys(("norms", "cosine", "unit", "counts"), "*fp64") | {
+            "count": "i32"
+        }
+        sizes = {"_measure_lengths": 2, "_sum_tokens": 4, "_compare_inside": 2}[
+            kernel.fn.__name__
+        ]
         kinds["sizes"] = ("i32",) * sizes
         constants = {"SQUARES": True, "ROWS": vector_kernel.LEAST_ROWS}
         if kernel is vector_kernel._sum_tokens:
             constants |= {"TOKENS": vector_kernel.TOKENS, "DIMS": vector_kernel.DIMS}
         else:
-            constants |= {"TOKENS": vector_kernel.TOKENS_OF_LENGTH, "DIMS": vector_kernel.DIMS_OF_LENGTH}
+            constants |= {
+                "TOKENS": vector_kernel.TOKENS_OF_LENGTH,
+                "DIMS": vector_kernel.DIMS_OF_LENGTH,
+            }
         names = inspect.signature(kernel.fn).parameters
-        signature = {name: "constexpr" if name in constants else kinds[name] for name in names}
-        near = {(place, len(kind) - 1): 1 for place, kind in enumerate(signature.values()) if "constexpr" in kind[-1:]}
+        signature = {
+            name: "constexpr" if name in constants else kinds[name] for name in names
+        }
+        near = {
+            (place, len(kind) - 1): 1
+            for place, kind in enumerate(signature.values())
+            if "constexpr" in kind[-1:]
+        }
         constants = {name: value for name, value in constants.items() if name in names}
         source = ASTSource(kernel, signature, constants | near)
-        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": vector_kernel.WARPS})
+        built = triton.compile(
+            source,
+            target=GPUTarget("cuda", 90, 32),
+            options={"num_warps": vector_kernel.WARPS},
+        )
         found[f"{kernel.fn.__name__} {dtype}"] = rows.needs_of(built, triton)
     return found
 

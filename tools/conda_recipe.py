@@ -41,7 +41,11 @@ def expand(needs: Iterable[str], project: dict[str, Any]) -> list[str]:
     for text in needs:
         requirement = Requirement(text)
         if requirement.name == project["name"] and requirement.extras:
-            named = [needed for extra in sorted(requirement.extras) for needed in optional(project, extra)]
+            named = [
+                needed
+                for extra in sorted(requirement.extras)
+                for needed in optional(project, extra)
+            ]
             lines += expand(named, project)
         else:
             name = CONDA_NAMES.get(requirement.name, requirement.name.lower())
@@ -70,7 +74,9 @@ def needs_of_papers(root: Path = ROOT) -> list[str]:
     return lines
 
 
-def make_recipe(distribution: Distribution, archive: Path, repository: str, root: Path = ROOT) -> dict[str, Any]:
+def make_recipe(
+    distribution: Distribution, archive: Path, repository: str, root: Path = ROOT
+) -> dict[str, Any]:
     """The recipe of a distribution, version 1 of conda's schema, for its source archive."""
     project = read_project(distribution, root)
     name = project["name"]
@@ -78,7 +84,9 @@ def make_recipe(distribution: Distribution, archive: Path, repository: str, root
     constraints = []
     if distribution == TOOL:
         needs = expand(project["dependencies"], project)
-        constraints = [line for line in expand(optional(project, "all"), project) if " " in line]
+        constraints = [
+            line for line in expand(optional(project, "all"), project) if " " in line
+        ]
     else:
         needs = needs_of_papers(root)
     python = project["requires-python"].removeprefix(">=")
@@ -90,7 +98,11 @@ def make_recipe(distribution: Distribution, archive: Path, repository: str, root
             "url": f"{INDEX}/{name[0]}/{name}/{archive.name.replace(read_version(root), '${{ version }}')}",
             "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
         },
-        "build": {"number": 0, "noarch": "python", "script": "${{ PYTHON }} -m pip install . -vv --no-deps"},
+        "build": {
+            "number": 0,
+            "noarch": "python",
+            "script": "${{ PYTHON }} -m pip install . -vv --no-deps",
+        },
         "requirements": {
             "host": ["python ${{ python_min }}.*", "setuptools >=77", "pip"],
             "run": ["python >=${{ python_min }}", *needs],
@@ -115,7 +127,10 @@ def write_recipes(dist: Path, repository: str) -> list[Path]:
         path = dist / "conda" / distribution.name / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         # JSON is YAML, and needs no library.
-        path.write_text(json.dumps(make_recipe(distribution, archive, repository), indent=2) + "\n", "utf-8")
+        path.write_text(
+            json.dumps(make_recipe(distribution, archive, repository), indent=2) + "\n",
+            "utf-8",
+        )
         paths.append(path)
     return paths
 

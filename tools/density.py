@@ -58,7 +58,16 @@ VERBS = frozenset(
 )
 """First words that make a name of a function a verb: imperatives, and `is`, `has`, `can` of what answers yes or no."""
 
-FORKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.match_case)
+FORKS = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.comprehension,
+    ast.match_case,
+)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -84,7 +93,10 @@ class Density:
             setattr(self, name, getattr(self, name) + value)
 
     def row(self) -> list[str]:
-        per_100 = [100 * n / max(self.lines, 1) for n in (self.comprehensions, self.conditionals, self.comments)]
+        per_100 = [
+            100 * n / max(self.lines, 1)
+            for n in (self.comprehensions, self.conditionals, self.comments)
+        ]
         verbs = 100 * self.verbs / max(self.functions, 1)
         per_1000 = [1000 * n / max(self.words, 1) for n in (self.wheres, self.ifs)]
         numbers = [self.tokens / max(self.lines, 1), *per_100]
@@ -97,7 +109,18 @@ class Density:
         ]
 
 
-HEADER = ("package", "lines", "tokens", "compr.", "cond.", "comm.", "complex", "verbs", "where", "if")
+HEADER = (
+    "package",
+    "lines",
+    "tokens",
+    "compr.",
+    "cond.",
+    "comm.",
+    "complex",
+    "verbs",
+    "where",
+    "if",
+)
 
 
 def measure_file(path: Path) -> Density:
@@ -106,19 +129,29 @@ def measure_file(path: Path) -> Density:
     tree = ast.parse(text)
     density = Density()
     docstrings = list(iter_docstrings(tree))
-    in_docstrings = {line for node in docstrings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    in_docstrings = {
+        line
+        for node in docstrings
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
     count_tokens(text, in_docstrings, density)
     for node in ast.walk(tree):
         density.comprehensions += isinstance(node, COMPREHENSIONS)
         density.conditionals += isinstance(node, ast.IfExp)
     for owner in iter_functions(tree):
         if count_ways(owner) > COMPLEX:
-            density.complex.append(f"{path.relative_to(TREE)}:{owner.lineno} {owner.name}")
+            density.complex.append(
+                f"{path.relative_to(TREE)}:{owner.lineno} {owner.name}"
+            )
         if not is_property(owner) and not owner.name.startswith("__"):
             density.functions += 1
             density.verbs += is_verb(owner.name)
     for node in docstrings:
-        words = re.findall(r"[A-Za-z]+", str(node.value.value)) if isinstance(node.value, ast.Constant) else []
+        words = (
+            re.findall(r"[A-Za-z]+", str(node.value.value))
+            if isinstance(node.value, ast.Constant)
+            else []
+        )
         density.words += len(words)
         density.wheres += sum(word.lower() == "where" for word in words)
         density.ifs += sum(word.lower() == "if" for word in words)
@@ -140,7 +173,11 @@ def count_tokens(text: str, in_docstrings: set[int], density: Density) -> None:
 def iter_docstrings(tree: ast.AST) -> Iterator[ast.Expr]:
     """Yield texts that stand as a statement: of modules, classes, functions and assignments."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield node
 
 
@@ -167,7 +204,9 @@ def count_ways(function: ast.AST) -> int:
 
 
 def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+    return any(
+        "property" in ast.unparse(decorator) for decorator in function.decorator_list
+    )
 
 
 def is_verb(name: str) -> bool:
@@ -205,7 +244,9 @@ def print_functions(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    folders = [Path(a).resolve() for a in arguments if not a.startswith("--")] or list(FOLDERS)
+    folders = [Path(a).resolve() for a in arguments if not a.startswith("--")] or list(
+        FOLDERS
+    )
     show = print_functions if "--functions" in arguments else print_table
     for folder in folders:
         show(folder)

@@ -98,7 +98,9 @@ def captured(rows: Mapping[str, Any], traps: Mapping[str, str]) -> list[str]:
     head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
     lines = [head, "|---|---|---|---|---|"]
     for name, row in rows.items():
-        lines.append(f"| {row.system or name} (`{name}`) | {_captured(name)} | {traps.get(name, '')} |")
+        lines.append(
+            f"| {row.system or name} (`{name}`) | {_captured(name)} | {traps.get(name, '')} |"
+        )
     return lines
 
 
@@ -126,10 +128,18 @@ def _captured(name: str) -> str:
         elif label in LAYER_QUANTITIES:
             others[label] = others.get(label, 0) + 1
         else:
-            stages[label.removeprefix("cross.").removeprefix("head.").split(".")[1]] = None
+            stages[label.removeprefix("cross.").removeprefix("head.").split(".")[1]] = (
+                None
+            )
     cells = ["; ".join(f"{stack}: {_runs(shapes)}" for stack, shapes in layers.items())]
-    cells.append(", ".join(f"{label} × {count}" for label, count in others.items()) or "none")
-    cells.append(", ".join(sorted(stages, key=("raw", "normed", "rotated").index)) if attention else "none")
+    cells.append(
+        ", ".join(f"{label} × {count}" for label, count in others.items()) or "none"
+    )
+    cells.append(
+        ", ".join(sorted(stages, key=("raw", "normed", "rotated").index))
+        if attention
+        else "none"
+    )
     return " | ".join(cells)
 
 
@@ -139,7 +149,9 @@ def _runs(shapes: list[tuple[int, ...]]) -> str:
     for shape in shapes:
         count = runs.pop()[0] if runs and runs[-1][1] == shape else 0
         runs.append((count + 1, shape))
-    return ", ".join(f"{count} × {' × '.join(map(str, shape))}" for count, shape in runs)
+    return ", ".join(
+        f"{count} × {' × '.join(map(str, shape))}" for count, shape in runs
+    )
 
 
 def measures() -> str:
@@ -147,20 +159,41 @@ def measures() -> str:
     parts = []
     overview = ["| metric | what it says | measured by |", "|---|---|---|"]
     for name, metric in metrics.scan().items():
-        text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
+        text = (
+            importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or ""
+        ).strip()
         summary, _, rest = text.partition("\n\n")
         title = " ".join(summary.split())
-        command = f"`measure --panel {metric.panel}`" if metric.panel else f"`measure --metric {name}`"
+        command = (
+            f"`measure --panel {metric.panel}`"
+            if metric.panel
+            else f"`measure --metric {name}`"
+        )
         where = f"Reads {metric.reads.described}; "
-        where += f"panel `{metric.panel}`." if metric.panel else f"measured if it is named: `--metric {name}`."
+        where += (
+            f"panel `{metric.panel}`."
+            if metric.panel
+            else f"measured if it is named: `--metric {name}`."
+        )
         if metric.reads.runs > 1:
             command = f"`compare A B --across {name}`"
             where = f"Reads {metric.reads.described}; measured between two runs: `anisoscope {command[1:]}."
         if metric.reads.labelled:
-            command, where = "`classes`", "Measured for labelled texts: `anisoscope classes`."
+            command, where = (
+                "`classes`",
+                "Measured for labelled texts: `anisoscope classes`.",
+            )
         overview.append(table_row((f"[`{name}`](#{name})", title, command)))
-        parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
-    return "# Metrics\n\n" + METRICS_INTRO + "\n".join(overview) + "\n\n" + "\n".join(parts)
+        parts.append(
+            f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n"
+        )
+    return (
+        "# Metrics\n\n"
+        + METRICS_INTRO
+        + "\n".join(overview)
+        + "\n\n"
+        + "\n".join(parts)
+    )
 
 
 METRICS_INTRO = """The table has every metric in one line, with the command that measures it. Below it, each metric \
@@ -176,8 +209,17 @@ def commands() -> str:
     pages = help_of(lambda name: name not in list_entries_of("commands"))
     pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
     pages += [table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
-    pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
-    pages += [table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
+    pages += [
+        "",
+        "## Environment variables",
+        "",
+        "| variable | what it does |",
+        "|---|---|",
+    ]
+    pages += [
+        table_row((", ".join(f"`{n}`" for n in name.split(", ")), what))
+        for name, what in ENVIRONMENT.items()
+    ]
     intro = "The help text of every command (`anisoscope COMMAND --help`), with the most used commands first."
     added = "The second package, anisoscope-papers, adds `reproduce` and `train` ([their options](papers-commands.md))."
     return f"# The command line\n\n{intro} {added}\n\n" + "\n".join(pages)
@@ -195,7 +237,9 @@ def help_of(chosen: Callable[[str], bool]) -> list[str]:
             shown = StringIO()
             app.help_print(words.split(), console=Console(file=shown, width=80))
             lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
-            pages.append(f"## anisoscope {words}\n\n```text\n{chr(10).join(lines)}\n```\n")
+            pages.append(
+                f"## anisoscope {words}\n\n```text\n{chr(10).join(lines)}\n```\n"
+            )
     return pages
 
 
@@ -203,15 +247,25 @@ def inputs() -> str:
     """What `anisoscope.measure` takes: every kind, as code, and what became of it."""
     import input_kinds as kinds
 
-    heads = ("Models and their inputs", "Vectors that were made elsewhere", "What is refused")
+    heads = (
+        "Models and their inputs",
+        "Vectors that were made elsewhere",
+        "What is refused",
+    )
     parts = []
     with kinds.typed() as names:
-        for head, group in zip(heads, (kinds.MODELS, kinds.VECTORS, kinds.REFUSED), strict=True):
+        for head, group in zip(
+            heads, (kinds.MODELS, kinds.VECTORS, kinds.REFUSED), strict=True
+        ):
             lines = [f"## {head}", "", "| what | code | result |", "|---|---|---|"]
             for kind in group:
                 run, said = kinds.outcome(kind, names)
                 code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
-                lines.append(table_row((kind.what, code, "works" if run is not None else _error(said))))
+                lines.append(
+                    table_row(
+                        (kind.what, code, "works" if run is not None else _error(said))
+                    )
+                )
             parts.append("\n".join(lines))
     return f"""# Inputs
 
@@ -324,7 +378,9 @@ def write_tree(page: Path) -> Path:
     """The tree anew in the README."""
     before, _, rest = page.read_text("utf-8").partition("## The tree\n\n```text\n")
     after = rest.partition("```")[2]
-    page.write_text(f"{before}## The tree\n\n```text\n{tree()}\n```{after}", encoding="utf-8")
+    page.write_text(
+        f"{before}## The tree\n\n```text\n{tree()}\n```{after}", encoding="utf-8"
+    )
     return page
 
 

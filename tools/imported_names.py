@@ -15,7 +15,10 @@ def find_missing_names(package: Path, files: list[Path]) -> list[str]:
     missing = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != package.name:
+            if (
+                not isinstance(node, ast.ImportFrom)
+                or (node.module or "").partition(".")[0] != package.name
+            ):
                 continue
             for alias in node.names:
                 if not _has_name(package.parent, f"{node.module}", alias.name):

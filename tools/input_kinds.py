@@ -45,16 +45,27 @@ class Kind:
 
 
 MODELS = (
-    Kind("a model by name, on the built-in corpus", 'measure("builtin:minilm", limit=2, **quick)'),
-    Kind("a model by name, on a list of texts", 'measure("builtin:minilm", texts, **quick)'),
+    Kind(
+        "a model by name, on the built-in corpus",
+        'measure("builtin:minilm", limit=2, **quick)',
+    ),
+    Kind(
+        "a model by name, on a list of texts",
+        'measure("builtin:minilm", texts, **quick)',
+    ),
     Kind(
         "a checkpoint folder, on a text file",
         'bert.save_pretrained("mine"); tokenizer.save_pretrained("mine")\n'
         'open("mine.txt", "w").write("\\n\\n".join(texts * 50))\n'
         'measure("mine", corpus="mine.txt", max_length=32, **quick)',
     ),
-    Kind("a loaded model", 'measure(anisoscope.load("builtin:minilm"), texts, **quick)'),
-    Kind("a module and its tokenizer, on a list of texts", "measure(bert, texts, processor=tokenizer, **quick)"),
+    Kind(
+        "a loaded model", 'measure(anisoscope.load("builtin:minilm"), texts, **quick)'
+    ),
+    Kind(
+        "a module and its tokenizer, on a list of texts",
+        "measure(bert, texts, processor=tokenizer, **quick)",
+    ),
     Kind(
         "a `DataFrame` or another table with a column of texts",
         'measure(bert, pd.DataFrame({"text": texts}), processor=tokenizer, **quick)',
@@ -65,12 +76,26 @@ MODELS = (
         'measure(pipeline("feature-extraction", model=bert, tokenizer=tokenizer), texts, **quick)',
     ),
     Kind("a `BatchEncoding`", "measure(bert, batch, **quick)"),
-    Kind("a dict of tensors", 'measure(bert, {"input_ids": batch["input_ids"]}, **quick)'),
-    Kind("a dict of lists of one length", "measure(bert, dict(tokenizer(texts, padding=True)), **quick)"),
+    Kind(
+        "a dict of tensors", 'measure(bert, {"input_ids": batch["input_ids"]}, **quick)'
+    ),
+    Kind(
+        "a dict of lists of one length",
+        "measure(bert, dict(tokenizer(texts, padding=True)), **quick)",
+    ),
     Kind("a tensor of token ids", 'measure(bert, batch["input_ids"], **quick)'),
-    Kind("a tuple of positional arguments", 'measure(bert, (batch["input_ids"], batch["attention_mask"]), **quick)'),
-    Kind("vectors for a model of tokens (`inputs_embeds`)", "measure(bert, torch.randn(8, 5, 16), **quick)"),
-    Kind("a list of batches", "measure(bert, [batch, batch], units=[0, 1, 2, 3, 4, 5, 6, 7], **quick)"),
+    Kind(
+        "a tuple of positional arguments",
+        'measure(bert, (batch["input_ids"], batch["attention_mask"]), **quick)',
+    ),
+    Kind(
+        "vectors for a model of tokens (`inputs_embeds`)",
+        "measure(bert, torch.randn(8, 5, 16), **quick)",
+    ),
+    Kind(
+        "a list of batches",
+        "measure(bert, [batch, batch], units=[0, 1, 2, 3, 4, 5, 6, 7], **quick)",
+    ),
     Kind("a generator of batches", "measure(bert, (batch for _ in range(3)), **quick)"),
     Kind(
         "a `DataLoader` of dicts",
@@ -83,8 +108,14 @@ MODELS = (
         "measure(bert, DataLoader(data, batch_size=2), **quick)",
     ),
     Kind("images, a tensor", "measure(vit, torch.randn(6, 3, 16, 16), **quick)"),
-    Kind("any `torch.nn.Module`, a tensor", "measure(encoder, torch.randn(8, 5, 16), **own)"),
-    Kind("any `torch.nn.Module`, a numpy array", "measure(encoder, np.random.normal(size=(8, 5, 16)), **own)"),
+    Kind(
+        "any `torch.nn.Module`, a tensor",
+        "measure(encoder, torch.randn(8, 5, 16), **own)",
+    ),
+    Kind(
+        "any `torch.nn.Module`, a numpy array",
+        "measure(encoder, np.random.normal(size=(8, 5, 16)), **own)",
+    ),
     Kind(
         "any `torch.nn.Module`, padding masked",
         'padded = {"src": torch.randn(8, 5, 16), "src_key_padding_mask": torch.arange(5) > torch.full((8, 1), 3)}\n'
@@ -97,9 +128,18 @@ MODELS = (
 )
 VECTORS = (
     Kind("an array of vectors", "measure(x)"),
-    Kind("a `DataFrame`, a table of arrow, polars or `datasets`", "measure(pd.DataFrame(x))"),
-    Kind("vectors with units and labels", "measure(x, units=np.arange(60) // 3, labels=np.arange(60) % 2)"),
-    Kind("sequences of vectors with a mask", "measure(torch.randn(9, 7, 16), mask=torch.arange(7).repeat(9, 1) < 5)"),
+    Kind(
+        "a `DataFrame`, a table of arrow, polars or `datasets`",
+        "measure(pd.DataFrame(x))",
+    ),
+    Kind(
+        "vectors with units and labels",
+        "measure(x, units=np.arange(60) // 3, labels=np.arange(60) % 2)",
+    ),
+    Kind(
+        "sequences of vectors with a mask",
+        "measure(torch.randn(9, 7, 16), mask=torch.arange(7).repeat(9, 1) < 5)",
+    ),
     Kind(
         "layers of vectors: hidden states",
         "hidden = bert(**batch, output_hidden_states=True).hidden_states\n"
@@ -111,7 +151,10 @@ VECTORS = (
     ),
     Kind("a generator of vectors, or of requests", "measure(vector for vector in x)"),
     Kind("a `.npy` file", 'np.save("x.npy", x); measure("x.npy")'),
-    Kind("a `.npz` file with units", 'np.savez("x.npz", one=x, two=x + 1, units=np.arange(60) // 3); measure("x.npz")'),
+    Kind(
+        "a `.npz` file with units",
+        'np.savez("x.npz", one=x, two=x + 1, units=np.arange(60) // 3); measure("x.npz")',
+    ),
     Kind(
         "a `.safetensors` file of layers",
         'save_file({"layer.2": torch.tensor(x), "layer.10": torch.tensor(x)}, "x.safetensors")\n'
@@ -138,7 +181,8 @@ VECTORS = (
         'open("x.json", "w").write(json.dumps(answer)); measure("x.json")',
     ),
     Kind(
-        "a `.pt` file: a tensor, or a dict of them", 'torch.save({"vectors": torch.tensor(x)}, "x.pt"); measure("x.pt")'
+        "a `.pt` file: a tensor, or a dict of them",
+        'torch.save({"vectors": torch.tensor(x)}, "x.pt"); measure("x.pt")',
     ),
     Kind(
         "a folder of files of one kind",
@@ -151,27 +195,57 @@ VECTORS = (
     ),
 )
 REFUSED = (
-    Kind("a class in place of a model", "measure(BertModel, batch)", "expected a model; got the class BertModel"),
-    Kind("something else in place of a model", "measure(len, batch)", "expected the name of a model"),
     Kind(
-        "a model without weights", 'measure(BertModel(bert.config).to("meta"), batch)', "expected a model with weights"
+        "a class in place of a model",
+        "measure(BertModel, batch)",
+        "expected a model; got the class BertModel",
     ),
-    Kind("texts without a tokenizer", "measure(bert, texts)", "expected a tokenizer for a list of strings"),
-    Kind("a corpus without a tokenizer", 'measure(bert, corpus="builtin:python-docs")', "expected a tokenizer"),
-    Kind("an empty list", "measure(bert, [])", "expected a corpus with at least one batch"),
+    Kind(
+        "something else in place of a model",
+        "measure(len, batch)",
+        "expected the name of a model",
+    ),
+    Kind(
+        "a model without weights",
+        'measure(BertModel(bert.config).to("meta"), batch)',
+        "expected a model with weights",
+    ),
+    Kind(
+        "texts without a tokenizer",
+        "measure(bert, texts)",
+        "expected a tokenizer for a list of strings",
+    ),
+    Kind(
+        "a corpus without a tokenizer",
+        'measure(bert, corpus="builtin:python-docs")',
+        "expected a tokenizer",
+    ),
+    Kind(
+        "an empty list",
+        "measure(bert, [])",
+        "expected a corpus with at least one batch",
+    ),
     Kind("a number", "measure(bert, 7)", "expected a tensor, an array, a dict"),
     Kind(
         "sequences without a batch axis",
         'measure(bert, list(batch["input_ids"]))',
         "expected batches with a sequence axis",
     ),
-    Kind("lists of different lengths", "measure(bert, dict(tokenizer(texts)))", "expected input_ids as a tensor"),
+    Kind(
+        "lists of different lengths",
+        "measure(bert, dict(tokenizer(texts)))",
+        "expected input_ids as a tensor",
+    ),
     Kind(
         "token ids for a model without an embedding",
         "measure(encoder, torch.ones(4, 5, 16).long(), **own)",
         "expected floating-point inputs",
     ),
-    Kind("numbers for a model of token ids", "measure(bert, torch.randn(4, 5))", "expected token ids"),
+    Kind(
+        "numbers for a model of token ids",
+        "measure(bert, torch.randn(4, 5))",
+        "expected token ids",
+    ),
     Kind(
         "a name that the model does not take",
         "measure(encoder, {'sources': torch.randn(4, 5, 16)}, **own)",
@@ -187,14 +261,24 @@ REFUSED = (
         "measure(encoder, torch.randn(4, 5, 17), **own)",
         "expected inputs that TransformerEncoder takes",
     ),
-    Kind("units of another length", "measure(bert, batch, units=[0, 1], **quick)", "expected"),
+    Kind(
+        "units of another length",
+        "measure(bert, batch, units=[0, 1], **quick)",
+        "expected",
+    ),
     Kind(
         "an option that is not known",
         "measure(bert, batch, panels='all')",
         "expected a known keyword; got 'panels'",
     ),
-    Kind("one vector without an axis", "measure(x[0])", "expected vectors [vector, dim]"),
-    Kind("vectors of words", "measure(np.array([['a', 'b']]))", "expected real numbers as vectors"),
+    Kind(
+        "one vector without an axis", "measure(x[0])", "expected vectors [vector, dim]"
+    ),
+    Kind(
+        "vectors of words",
+        "measure(np.array([['a', 'b']]))",
+        "expected real numbers as vectors",
+    ),
     Kind(
         "objects in a `.npy` file",
         'np.save("o.npy", np.array([{}, {}])); measure("o.npy")',

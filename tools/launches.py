@@ -48,11 +48,17 @@ class Work:
     bytes: int = 0
     seconds: float = 0.0
 
-    def add(self, moved: int, flops: float, dtype: torch.dtype, powers: float = 0.0) -> None:
+    def add(
+        self, moved: int, flops: float, dtype: torch.dtype, powers: float = 0.0
+    ) -> None:
         """Add one kernel."""
         self.kernels += 1
         self.bytes += moved
-        self.seconds += max(moved / BYTES, flops / PRODUCTS.get(dtype, PRODUCTS[torch.float32]), powers / POWERS)
+        self.seconds += max(
+            moved / BYTES,
+            flops / PRODUCTS.get(dtype, PRODUCTS[torch.float32]),
+            powers / POWERS,
+        )
 
 
 class _OfTriton:
@@ -66,7 +72,9 @@ class _OfTriton:
 
     def _launch(self, *args: Any, **options: Any) -> None:
         tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
-        once = {(id(x.untyped_storage()), x.storage_offset()): _bytes(x) for x in tensors}
+        once = {
+            (id(x.untyped_storage()), x.storage_offset()): _bytes(x) for x in tensors
+        }
         more, flops, dtype, powers = self.cost(args, options)
         self.work.add(sum(once.values()) + more, flops, dtype, powers)
 
@@ -93,10 +101,17 @@ def _cost_of_reading(*_: Any) -> tuple[float, float, torch.dtype, float]:
 def _cost_of_sums(args: Any, options: Any) -> tuple[float, float, torch.dtype, float]:
     """Of three products of weights and vectors; lengths and weights are read by each program, from the cache."""
     x = args[3][0]
-    return 0.0, (2 + options["SQUARES"]) * 2 * options["ROWS"] * x.numel(), torch.float32, 0.0
+    return (
+        0.0,
+        (2 + options["SQUARES"]) * 2 * options["ROWS"] * x.numel(),
+        torch.float32,
+        0.0,
+    )
 
 
-def _trust_kernels(_form: Any, by_kernel: Callable[[], dict[str, Tensor]], *_: Any, **__: Any) -> dict[str, Tensor]:
+def _trust_kernels(
+    _form: Any, by_kernel: Callable[[], dict[str, Tensor]], *_: Any, **__: Any
+) -> dict[str, Tensor]:
     """Take the kernels at once, as on every call of a form but the first."""
     return by_kernel()
 
@@ -104,9 +119,13 @@ def _trust_kernels(_form: Any, by_kernel: Callable[[], dict[str, Tensor]], *_: A
 @contextmanager
 def triton_counted(work: Work) -> Iterator[None]:
     """Take the kernels of Triton instead of plain operations, and count them."""
-    of_rows, of_vectors = (on_chip.load_kernels(module.KERNELS) for module in (attention, device))
+    of_rows, of_vectors = (
+        on_chip.load_kernels(module.KERNELS) for module in (attention, device)
+    )
     if of_rows is None or of_vectors is None:
-        raise SystemExit("counting kernels needs Triton: pip install -e '.[kernels]' (Linux)")
+        raise SystemExit(
+            "counting kernels needs Triton: pip install -e '.[kernels]' (Linux)"
+        )
     costs = {
         (of_rows, "_sum_rows"): _cost_of_rows,
         (of_rows, "_sum_columns"): _cost_of_rows,
@@ -116,8 +135,12 @@ def triton_counted(work: Work) -> Iterator[None]:
     }
     with ExitStack() as replaced:
         for module in (attention, device):
-            replaced.enter_context(patch.object(module, "has_kernels", return_value=True))
-            replaced.enter_context(patch.object(module, "compute_checked", _trust_kernels))
+            replaced.enter_context(
+                patch.object(module, "has_kernels", return_value=True)
+            )
+            replaced.enter_context(
+                patch.object(module, "compute_checked", _trust_kernels)
+            )
         for (module, name), cost in costs.items():
             replaced.enter_context(patch.object(module, name, _OfTriton(work, cost)))
         yield
@@ -130,14 +153,18 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.work = work
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = function(*args, **(kwargs or {}))
         name = function._schema.name.split("::")[1]
         used = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
         if function.is_view or name in NO_KERNEL or not any(x.is_meta for x in used):
             return out
         counted = flop_registry.get(function.overloadpacket)
-        flops = counted(*args, **(kwargs or {}), out_val=out) if counted is not None else 0
+        flops = (
+            counted(*args, **(kwargs or {}), out_val=out) if counted is not None else 0
+        )
         self.work.add(sum(map(_bytes, used)), flops, used[0].dtype)
         return out
 
@@ -149,18 +176,24 @@ class _Fused(TorchFunctionMode):
         super().__init__()
         self.work = work
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is not torch.nn.functional.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
         query, key, value = args[:3]
         flops = 2 * 2 * query.numel() * key.shape[2] / 2
-        self.work.add(2 * _bytes(query) + _bytes(key) + _bytes(value), flops, query.dtype)
+        self.work.add(
+            2 * _bytes(query) + _bytes(key) + _bytes(value), flops, query.dtype
+        )
         return query.new_empty(query.shape)
 
 
 def _bytes(x: Tensor) -> int:
     """Bytes of a tensor in memory: axes that repeat the same numbers count once."""
-    return x.itemsize * math.prod(size for size, stride in zip(x.shape, x.stride(), strict=True) if stride)
+    return x.itemsize * math.prod(
+        size for size, stride in zip(x.shape, x.stride(), strict=True) if stride
+    )
 
 
 @contextmanager
@@ -172,9 +205,17 @@ def counted(by_triton: bool = False) -> Iterator[Work]:
         yield work
 
 
-def of_site(quantity: str, shape: tuple[int, ...], tokens: int, settings: Settings, by_triton: bool = False) -> Work:
+def of_site(
+    quantity: str,
+    shape: tuple[int, ...],
+    tokens: int,
+    settings: Settings,
+    by_triton: bool = False,
+) -> Work:
     """The sums of a site of shape [dim] or [head, dim], from its second batch on."""
-    x = torch.empty(1, *shape[:-1], tokens, shape[-1], dtype=torch.bfloat16, device="meta")
+    x = torch.empty(
+        1, *shape[:-1], tokens, shape[-1], dtype=torch.bfloat16, device="meta"
+    )
     site = Site("decoder", LAYER, quantity)  # type: ignore[arg-type]
     measurement = measure_on_meta(site, x, settings)
     with counted(by_triton) as work:
@@ -185,8 +226,13 @@ def of_site(quantity: str, shape: tuple[int, ...], tokens: int, settings: Settin
 def of_rows(tokens: int, settings: Settings, by_triton: bool = False) -> Work:
     """The statistics of attention rows of the layer, causal, from the second batch on."""
     of: Any = {"dtype": torch.bfloat16, "device": "meta"}
-    query, key = (torch.empty(1, heads, tokens, DIM, **of) for heads in (HEADS, KEY_HEADS))
-    site, masking = Site("decoder", LAYER, "attention"), Masking(None, causal=True, bias=None)
+    query, key = (
+        torch.empty(1, heads, tokens, DIM, **of) for heads in (HEADS, KEY_HEADS)
+    )
+    site, masking = (
+        Site("decoder", LAYER, "attention"),
+        Masking(None, causal=True, bias=None),
+    )
     measurement = measure_on_meta(site, query, settings)
     with counted(by_triton) as work:
         measurement.receive(site, attention_rows(query, key, masking, scale=DIM**-0.5))
@@ -198,8 +244,14 @@ def of_layer(tokens: int) -> Work:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-    sizes: Any = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
-    config = LlamaConfig(**sizes | {"intermediate_size": INNER, "attn_implementation": "sdpa"})
+    sizes: Any = {
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEY_HEADS,
+    }
+    config = LlamaConfig(
+        **sizes | {"intermediate_size": INNER, "attn_implementation": "sdpa"}
+    )
     with torch.device("meta"):
         layer = LlamaDecoderLayer(config, 0).eval().to(torch.bfloat16)
         x = torch.empty(1, tokens, HIDDEN, dtype=torch.bfloat16)
@@ -211,7 +263,9 @@ def of_layer(tokens: int) -> Work:
 
 def of_measuring(tokens: int, by_triton: bool) -> list[tuple[str, Work]]:
     """What is launched to measure a layer with a window of so many tokens, by what is measured."""
-    hidden, attention = (Settings(panel=(panel,), sample=0) for panel in ("hidden", "attention"))
+    hidden, attention = (
+        Settings(panel=(panel,), sample=0) for panel in ("hidden", "attention")
+    )
     heads = [
         of_site("query", (HEADS, DIM), tokens, attention, by_triton),
         of_site("key", (KEY_HEADS, DIM), tokens, attention, by_triton),
@@ -228,7 +282,11 @@ def _add_up(works: Iterable[Work]) -> Work:
     """All that was launched together."""
     whole = Work()
     for work in works:
-        whole = Work(whole.kernels + work.kernels, whole.bytes + work.bytes, whole.seconds + work.seconds)
+        whole = Work(
+            whole.kernels + work.kernels,
+            whole.bytes + work.bytes,
+            whole.seconds + work.seconds,
+        )
     return whole
 
 
@@ -238,7 +296,9 @@ def table(tokens: int) -> list[str]:
     lines = [f"| the layer itself | | {describe(layer)} | 1.00 |"]
     for how, by_triton in (("plain operations", False), ("kernels of Triton", True)):
         for name, work in of_measuring(tokens, by_triton):
-            lines.append(f"| {name} | {how} | {describe(work)} | {work.seconds / layer.seconds:.2f} |")
+            lines.append(
+                f"| {name} | {how} | {describe(work)} | {work.seconds / layer.seconds:.2f} |"
+            )
     return lines
 
 

@@ -14,8 +14,13 @@ import pytest
 
 SHARED = ("class", "module", "package", "session")
 TREE = Path(__file__).parents[1]
-PACKAGES = [str(TREE / "src" / "anisoscope"), str(TREE / "papers" / "src" / "anisoscope_papers")]
-found = importlib.import_module("coverage").Coverage(os.environ["LINES"], source_dirs=PACKAGES, config_file=False)
+PACKAGES = [
+    str(TREE / "src" / "anisoscope"),
+    str(TREE / "papers" / "src" / "anisoscope_papers"),
+]
+found = importlib.import_module("coverage").Coverage(
+    os.environ["LINES"], source_dirs=PACKAGES, config_file=False
+)
 found.start()
 seconds: dict[str, float] = {}
 asked: list[str] = [""]
@@ -32,7 +37,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object],
+) -> Generator[None, object, object]:
     if fixturedef.scope not in SHARED:
         return (yield)
     found.switch_context(asked[0].split("::")[0])

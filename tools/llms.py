@@ -77,7 +77,9 @@ def first_sentence(page: str) -> str:
     page = re.sub(r"\A---\n.*?\n---\n", "", page, flags=re.DOTALL)
     for part in re.split(r"\n\s*\n", page):
         part = " ".join(part.split())
-        if not part or part.startswith(("#", "<!--", "```", "|", "    ", ":::", "!", "-")):
+        if not part or part.startswith(
+            ("#", "<!--", "```", "|", "    ", ":::", "!", "-")
+        ):
             continue
         part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", part)
         return re.split(r"(?<=[.?])\s", part.replace("**", ""), maxsplit=1)[0]

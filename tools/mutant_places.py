@@ -14,8 +14,19 @@ from typing import Any
 
 Position = tuple[int, int]
 GUARDS = ("strict", "frozen", "kw_only", "slots", "init", "repr", "eq")
-NO_EFFECT = ("overload", "cache", "lru_cache", "cached_property", "abstractmethod", "runtime_checkable", "wraps")
-KINDS = ({"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}, {"BitOr", "BitAnd", "BitXor", "RShift", "LShift"})
+NO_EFFECT = (
+    "overload",
+    "cache",
+    "lru_cache",
+    "cached_property",
+    "abstractmethod",
+    "runtime_checkable",
+    "wraps",
+)
+KINDS = (
+    {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"},
+    {"BitOr", "BitAnd", "BitXor", "RShift", "LShift"},
+)
 SAME = re.compile(r"_(Eq_Is|NotEq_IsNot|Is_Eq|IsNot_NotEq)$")
 LEFT_OUT = """Changes that no test can see, or that none needs to see, are left out:
 
@@ -49,10 +60,15 @@ def modules(root: Path, area: str) -> list[Path]:
     """Files of an area: a package or a module of the tool or of the papers, or the modules beside their packages, which
     are `top` of the tool and `papers` of the papers. ValueError for an area that there is not.
     """
-    tool, papers = root / "src" / "anisoscope", root / "papers" / "src" / "anisoscope_papers"
+    tool, papers = (
+        root / "src" / "anisoscope",
+        root / "papers" / "src" / "anisoscope_papers",
+    )
     beside = {"top": tool, "papers": papers}
     if area in beside:
-        return sorted(path for path in beside[area].glob("*.py") if path.name != "__init__.py")
+        return sorted(
+            path for path in beside[area].glob("*.py") if path.name != "__init__.py"
+        )
     for place in (tool / area, papers / area, papers / area.removeprefix("papers/")):
         if place.is_dir():
             return sorted(place.rglob("*.py"))
@@ -66,7 +82,11 @@ def operators() -> dict[str, Any]:
     """Those of cosmic-ray that need no arguments, by name."""
     plugins = importlib.import_module("cosmic_ray.plugins")
     found = {name: plugins.get_operator(name) for name in plugins.operator_names()}
-    return {name: kind() for name, kind in found.items() if not kind.arguments() and _meaningful(name)}
+    return {
+        name: kind()
+        for name, kind in found.items()
+        if not kind.arguments() and _meaningful(name)
+    }
 
 
 def _meaningful(name: str) -> bool:
@@ -79,7 +99,10 @@ def _meaningful(name: str) -> bool:
 
 def left_out(tree: ast.Module) -> list[tuple[Position, Position]]:
     """Parts of a module where no mutant is drawn."""
-    return [((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)) for node in _left_out(tree)]
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        for node in _left_out(tree)
+    ]
 
 
 def _left_out(tree: ast.Module) -> Iterator[Any]:
@@ -87,7 +110,9 @@ def _left_out(tree: ast.Module) -> Iterator[Any]:
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             yield node.annotation
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from (each for each in node.decorator_list if _name(each) in NO_EFFECT)
+            yield from (
+                each for each in node.decorator_list if _name(each) in NO_EFFECT
+            )
             yield from filter(None, [getattr(node, "returns", None)])
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield node.exc
@@ -101,13 +126,21 @@ def _is_of_types(node: ast.AST) -> bool:
         return node.arg in GUARDS
     if isinstance(node, ast.If):
         return _name(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _is_type(node)
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and _is_type(node)
+    )
 
 
 def _is_type(node: ast.Assign) -> bool:
     """Whether `Name = A | B` names a type."""
     target = node.targets[0]
-    return isinstance(target, ast.Name) and target.id[:1].isupper() and not target.id.isupper()
+    return (
+        isinstance(target, ast.Name)
+        and target.id[:1].isupper()
+        and not target.id.isupper()
+    )
 
 
 def _name(node: ast.expr) -> str:
@@ -119,7 +152,10 @@ def places(root: Path, path: Path) -> dict[tuple[str, Position], list[tuple[str,
     """By place, the operators that change it and which of their occurrences this is."""
     of_ray = importlib.import_module("cosmic_ray.ast")
     source = path.read_text("utf-8")
-    nodes, skipped = list(of_ray.ast_nodes(of_ray.get_ast(source))), left_out(ast.parse(source))
+    nodes, skipped = (
+        list(of_ray.ast_nodes(of_ray.get_ast(source))),
+        left_out(ast.parse(source)),
+    )
     characters = source.splitlines()
     found: dict[tuple[str, Position], list[tuple[str, int]]] = {}
     for name, operator in operators().items():
@@ -127,17 +163,27 @@ def places(root: Path, path: Path) -> dict[tuple[str, Position], list[tuple[str,
         for node in nodes:
             for start, _ in operator.mutation_positions(node):
                 occurrence += 1
-                if name == "core/RemoveDecorator":  # begins at the @, which ast does not count
+                if (
+                    name == "core/RemoveDecorator"
+                ):  # begins at the @, which ast does not count
                     start = (start[0], start[1] + 1)
                 at = (start[0], len(characters[start[0] - 1][: start[1]].encode()))
                 if not any(first <= at < last for first, last in skipped):
-                    found.setdefault((str(path.relative_to(root)), start), []).append((name, occurrence))
+                    found.setdefault((str(path.relative_to(root)), start), []).append(
+                        (name, occurrence)
+                    )
     return found
 
 
-def drawn(root: Path, area: str, count: int | None, seed: int) -> tuple[int, list[Mutant]]:
+def drawn(
+    root: Path, area: str, count: int | None, seed: int
+) -> tuple[int, list[Mutant]]:
     """How many places an area has, and mutants at `count` of them."""
-    found = [item for path in modules(root, area) for item in sorted(places(root, path).items())]
+    found = [
+        item
+        for path in modules(root, area)
+        for item in sorted(places(root, path).items())
+    ]
     chance = random.Random(f"{area} {seed}")
     chance.shuffle(found)
     mutants = []
@@ -154,16 +200,24 @@ def drawn(root: Path, area: str, count: int | None, seed: int) -> tuple[int, lis
 def mutated(path: Path, operator: str, occurrence: int) -> str | None:
     """A module's text with one change; None where it changes nothing that is run, or where that is no Python."""
     source = path.read_text("utf-8")
-    text = importlib.import_module("cosmic_ray.mutating").mutate_code(source, operators()[operator], occurrence)
+    text = importlib.import_module("cosmic_ray.mutating").mutate_code(
+        source, operators()[operator], occurrence
+    )
     with contextlib.suppress(SyntaxError):
-        if text is not None and ast.dump(ast.parse(source)) != ast.dump(ast.parse(text)):
+        if text is not None and ast.dump(ast.parse(source)) != ast.dump(
+            ast.parse(text)
+        ):
             return str(text)
     return None
 
 
 def changed(before: str, after: str) -> str:
     """The lines that differ, with `-` and `+`."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), n=0, lineterm=""
+    )
     return "\n".join(
-        f"{line[0]} {line[1:].strip()}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")
+        f"{line[0]} {line[1:].strip()}"
+        for line in lines
+        if line[:1] in "+-" and line[:3] not in ("+++", "---")
     )

@@ -40,10 +40,14 @@ def import_slow() -> None:
         except ImportError:
             print(f"not imported beforehand: {name}")
     if ours := sorted(name for name in sys.modules if name.partition(".")[0] in OURS):
-        raise RuntimeError(f"{ours[0]} is imported already: every fork would test it, and not the mutant")
+        raise RuntimeError(
+            f"{ours[0]} is imported already: every fork would test it, and not the mutant"
+        )
 
 
-def in_fork(tree: Path, arguments: list[str], seconds: float, *, lines: Path | None = None) -> tuple[int | None, str]:
+def in_fork(
+    tree: Path, arguments: list[str], seconds: float, *, lines: Path | None = None
+) -> tuple[int | None, str]:
     """Exit code of pytest in the copy of the tree (None: it took too long), and the first test that failed."""
     told, folder = tree.parent / "failed", tree.parent / "tmp"
     told.write_text("")
@@ -72,7 +76,9 @@ def in_fork(tree: Path, arguments: list[str], seconds: float, *, lines: Path | N
     return os.waitstatus_to_exitcode(status) if in_time else None, told.read_text()
 
 
-def _pytest(tree: Path, arguments: list[str], told: Path, folder: Path, lines: Path | None) -> int:
+def _pytest(
+    tree: Path, arguments: list[str], told: Path, folder: Path, lines: Path | None
+) -> int:
     output = os.open(tree.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(output, number)
@@ -80,8 +86,17 @@ def _pytest(tree: Path, arguments: list[str], told: Path, folder: Path, lines: P
     own = [str(tree / name) for name in IMPORTED_FROM]
     theirs = {str(ROOT / name) for name in IMPORTED_FROM}
     sys.path[:] = [*own, *(each for each in sys.path if each not in theirs)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    common = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={folder}", *(["-p", "lines"] if lines else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [*own, *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    common = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder}",
+        *(["-p", "lines"] if lines else []),
+    ]
     if lines:
         os.environ["LINES"] = str(lines)
     import pytest
@@ -104,7 +119,9 @@ class _First:
 class Tests:
     """Which tests execute a line, and how long each takes; `broken`: fail without a mutant."""
 
-    lines: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
+    lines: dict[str, dict[int, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
     seconds: dict[str, float] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
 
@@ -119,19 +136,29 @@ class Tests:
             for line, contexts in read.contexts_by_lineno(file).items():
                 self.lines[module][line] |= set(contexts)
 
-    def of(self, module: str, lines: range, named: str, outside: str = "") -> tuple[list[str], bool]:
+    def of(
+        self, module: str, lines: range, named: str, outside: str = ""
+    ) -> tuple[list[str], bool]:
         """Tests that execute one of the lines, and whether any does; with those of the named files where the lines are
         the whole module; where none does those of its module and the named files, or those that see it from `outside`.
         """
         found = {test for line in lines for test in self.lines[module][line]} - {""}
         if not (executed := bool(found)):
-            near = {test for tests in self.lines[module].values() for test in tests} - {""}
+            near = {test for tests in self.lines[module].values() for test in tests} - {
+                ""
+            }
             found = set() if outside else near
         if not executed or lines.start == 1:
             names = (outside or named).split()
-            found |= {f"{folder}/test_{name}.py" for folder in TESTS_IN for name in names}
+            found |= {
+                f"{folder}/test_{name}.py" for folder in TESTS_IN for name in names
+            }
         files = {each for each in found if "::" not in each}
-        tests = [t for t, took in self.seconds.items() if took < 300 and (t in found or t.split("::")[0] in files)]
+        tests = [
+            t
+            for t, took in self.seconds.items()
+            if took < 300 and (t in found or t.split("::")[0] in files)
+        ]
         return [test for test in tests if test not in self.broken], executed
 
     def ordered(self, tests: list[str], budget: float) -> list[str]:
@@ -154,7 +181,13 @@ class Tests:
         files: dict[str, list[str]] = defaultdict(list)
         for test in chosen:
             files[test.split("::")[0]].append(test)
-        return [t for f in sorted(files, key=lambda f: sum(map(self.seconds.__getitem__, files[f]))) for t in files[f]]
+        return [
+            t
+            for f in sorted(
+                files, key=lambda f: sum(map(self.seconds.__getitem__, files[f]))
+            )
+            for t in files[f]
+        ]
 
 
 def lines_of(source: str, line: int) -> range:
@@ -163,8 +196,13 @@ def lines_of(source: str, line: int) -> range:
     """
     found, inside = range(1, source.count("\n") + 2), False
     for node in ast.walk(ast.parse(source)):  # what holds others comes before them
-        first = min([each.lineno for each in getattr(node, "decorator_list", ())], default=getattr(node, "lineno", 0))
-        if not isinstance(node, ast.stmt) or not first <= line <= (last := node.end_lineno or first):
+        first = min(
+            [each.lineno for each in getattr(node, "decorator_list", ())],
+            default=getattr(node, "lineno", 0),
+        )
+        if not isinstance(node, ast.stmt) or not first <= line <= (
+            last := node.end_lineno or first
+        ):
             continue
         body = getattr(node, "body", None)
         head = range(first, max(body[0].lineno if body else last + 1, first + 1))
@@ -177,7 +215,9 @@ def lines_of(source: str, line: int) -> range:
 
 def digest(paths: Iterable[Path]) -> str:
     """Of the contents of files."""
-    return sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:12]
+    return sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[
+        :12
+    ]
 
 
 def path_in_tree(file: str) -> str:
@@ -192,9 +232,17 @@ def mapped(tree: Path, kept: Path, only: Collection[str] = ()) -> Tests:
     """Lines and tests of a tree; what `kept` has of a file of tests, for the same source, is not run again. `only`:
     names of the files of tests that are looked at, without `test_`; none: all.
     """
-    source = digest(path for folder in ("src", "papers/src") for path in (tree / folder).rglob("*.py"))
+    source = digest(
+        path
+        for folder in ("src", "papers/src")
+        for path in (tree / folder).rglob("*.py")
+    )
     tests = Tests()
-    files = [file for folder in TESTS_IN for file in sorted((tree / folder).glob("test_*.py"))]
+    files = [
+        file
+        for folder in TESTS_IN
+        for file in sorted((tree / folder).glob("test_*.py"))
+    ]
     for file in files:
         if only and file.stem.removeprefix("test_") not in only:
             continue
@@ -224,14 +272,21 @@ class Trial:
         path = self.tree / module
         before = path.read_text("utf-8")
         found, executed = self.tests.of(
-            module, lines_of(before, line), self.named(module), self.outside.get(module, "")
+            module,
+            lines_of(before, line),
+            self.named(module),
+            self.outside.get(module, ""),
         )
         while True:
             chosen = self.tests.ordered(found, self.budget)
             if not chosen:
                 return {"killer": "", "tests": 0, "executed": False}
             killer = self._killer(path, text, chosen)
-            if not killer or killer in self.sound or self._passes_without(killer, chosen):
+            if (
+                not killer
+                or killer in self.sound
+                or self._passes_without(killer, chosen)
+            ):
                 return {"killer": killer, "tests": len(chosen), "executed": executed}
             self.tests.broken.add(killer)
             found = [test for test in found if test != killer]

@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tests" / "survivors.toml"
 PAGE = ROOT / "docs" / "tried.md"
 RESULTS = ROOT / "build" / "mutants" / "results.jsonl"
-BEGIN, END = "<!-- mutants: written by tools/mutants.py -->\n", "<!-- end of mutants -->\n"
+BEGIN, END = (
+    "<!-- mutants: written by tools/mutants.py -->\n",
+    "<!-- end of mutants -->\n",
+)
 NAMED = {
     "sums": "sums jackknife isotropic metrics",
     "metrics": "metrics class_direction series_studies",
@@ -53,9 +56,15 @@ NAMED = {
     "beyond": "beyond small_models positions modalities results",
 }
 """Areas, and the files of tests run on a line that no test executes in its own process, or that is in no function."""
-STUDIES = (Path(__file__).parents[1] / "papers" / "src" / "anisoscope_papers").glob("*/published.toml")
+STUDIES = (Path(__file__).parents[1] / "papers" / "src" / "anisoscope_papers").glob(
+    "*/published.toml"
+)
 # Studies that came later stand in no list: their tests have their name.
-NAMED |= {path.parent.name: f"{path.parent.name} results" for path in sorted(STUDIES) if path.parent.name not in NAMED}
+NAMED |= {
+    path.parent.name: f"{path.parent.name} results"
+    for path in sorted(STUDIES)
+    if path.parent.name not in NAMED
+}
 OF_PROCESSES = {
     "models/hub.py": "hub hub_again",
     "models/hub_faults.py": "hub",
@@ -84,7 +93,10 @@ def name_of(module: str) -> str:
 def reason(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """Why a survivor may survive: of the first entry that names its change, and its module where the entry has one."""
     for entry in known.get("survivor", ()):
-        if entry.get("module", "") in found["module"] and entry["change"] in found["change"]:
+        if (
+            entry.get("module", "") in found["module"]
+            and entry["change"] in found["change"]
+        ):
             return str(entry["reason"])
     return ""
 
@@ -92,13 +104,22 @@ def reason(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 def commit() -> str:
     """The commit that is checked out."""
     words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def results() -> list[dict[str, Any]]:
     """The last result of every mutant that was tried."""
     last = {
-        (each["area"], each["seed"], each["module"], each["operator"], each["change"], each["nth"]): each
+        (
+            each["area"],
+            each["seed"],
+            each["module"],
+            each["operator"],
+            each["change"],
+            each["nth"],
+        ): each
         for each in mutant_tests.written(RESULTS)
     }
     return list(last.values())
@@ -107,10 +128,14 @@ def results() -> list[dict[str, Any]]:
 def rows(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """A table in Markdown, a row for each area."""
     known, found = tomllib.loads(SURVIVORS.read_text("utf-8")), list(found)
-    table = ["| area | places | tried | killed | explained | survive | killed of those that can be |"]
+    table = [
+        "| area | places | tried | killed | explained | survive | killed of those that can be |"
+    ]
     table += ["|---|---:|---:|---:|---:|---:|---:|"]
     sums = [0, 0, 0, 0]
-    for area in [area for area in sorted(NAMED) if any(each["area"] == area for each in found)]:
+    for area in [
+        area for area in sorted(NAMED) if any(each["area"] == area for each in found)
+    ]:
         own = [each for each in found if each["area"] == area]
         lived = [each for each in own if not each["killer"]]
         explained = sum(bool(reason(each, known)) for each in lived)
@@ -129,14 +154,21 @@ def write(found: list[dict[str, Any]]) -> None:
     """The table onto the page, with what was left out and what survives."""
     known = tomllib.loads(SURVIVORS.read_text("utf-8"))
     lived = [each for each in found if not each["killer"] and not reason(each, known)]
-    lines = [f"- `{name_of(each['module'])}`: `{each['change'].replace(chr(10), '` → `')}`" for each in lived]
+    lines = [
+        f"- `{name_of(each['module'])}`: `{each['change'].replace(chr(10), '` → `')}`"
+        for each in lived
+    ]
     seeds = ", ".join(sorted({str(each["seed"]) for each in found}))
-    limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
+    limits = " or ".join(
+        f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found})
+    )
     commits = list(dict.fromkeys(each["commit"] for each in found))
     head = f"Seed {seeds}, drawn at commit {commits[0]}. The last of them were tried at {commits[-1]}."
     head = f"{head} For each, the tests of its lines ran for {limits} s in all."
     known_to_live = ["", "What survives:" * bool(lines), "", *lines, ""]
-    text = "\n".join(["", head, "", mutant_places.LEFT_OUT, "", *rows(found), *known_to_live])
+    text = "\n".join(
+        ["", head, "", mutant_places.LEFT_OUT, "", *rows(found), *known_to_live]
+    )
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
 
@@ -146,7 +178,9 @@ def show(found: list[dict[str, Any]]) -> int:
     known = tomllib.loads(SURVIVORS.read_text("utf-8"))
     lived = [each for each in found if not each["killer"] and not reason(each, known)]
     for each in lived:
-        seen = f"{each['tests']} tests" if each["executed"] else "no test in its process"
+        seen = (
+            f"{each['tests']} tests" if each["executed"] else "no test in its process"
+        )
         print(f"\n{each['module']}:{each['line']} ({seen})\n{each['change']}")
     print("\n".join(["", *rows(found)]))
     return len(lived)
@@ -156,16 +190,36 @@ def jobs(given: argparse.Namespace, tree: Path) -> list[dict[str, Any]]:
     """Mutants to try, each with its area and the place's number."""
     if given.again:
         known = tomllib.loads(SURVIVORS.read_text("utf-8"))
-        again = [e for e in results() if not e["killer"] and not reason(e, known) and e["area"] in given.areas]
-        return [dict(each, text=text) for each in again if (text := _again(tree, each)) is not None]
+        again = [
+            e
+            for e in results()
+            if not e["killer"] and not reason(e, known) and e["area"] in given.areas
+        ]
+        return [
+            dict(each, text=text)
+            for each in again
+            if (text := _again(tree, each)) is not None
+        ]
     made = []
     for area in given.areas:
         places, mutants = mutant_places.drawn(tree, area, given.count, given.seed)
         for nth, each in enumerate(mutants):
-            named = {"area": area_of(each.module), "places": places, "seed": given.seed, "nth": nth}
+            named = {
+                "area": area_of(each.module),
+                "places": places,
+                "seed": given.seed,
+                "nth": nth,
+            }
             made.append(named | vars(each))
-    done = {(e["seed"], e["module"], e["operator"], e["change"], e["nth"]) for e in results()}
-    return [e for e in made if (e["seed"], e["module"], e["operator"], e["change"], e["nth"]) not in done]
+    done = {
+        (e["seed"], e["module"], e["operator"], e["change"], e["nth"])
+        for e in results()
+    }
+    return [
+        e
+        for e in made
+        if (e["seed"], e["module"], e["operator"], e["change"], e["nth"]) not in done
+    ]
 
 
 def _again(tree: Path, found: Mapping[str, Any]) -> str | None:
@@ -179,7 +233,10 @@ def _again(tree: Path, found: Mapping[str, Any]) -> str | None:
             if name != found["operator"] or abs(line - found["line"]) >= best[0]:
                 continue
             text = mutant_places.mutated(path, name, occurrence)
-            if text is not None and mutant_places.changed(source, text) == found["change"]:
+            if (
+                text is not None
+                and mutant_places.changed(source, text) == found["change"]
+            ):
                 best = (abs(line - found["line"]), text)  # type: ignore[assignment]
     return best[1]
 
@@ -187,14 +244,34 @@ def _again(tree: Path, found: Mapping[str, Any]) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "areas", nargs="?", default=",".join(NAMED), help="packages or modules: sums,sums/jackknife,top"
+        "areas",
+        nargs="?",
+        default=",".join(NAMED),
+        help="packages or modules: sums,sums/jackknife,top",
     )
-    parser.add_argument("--count", type=int, default=40, help="mutants of each, drawn at random")
+    parser.add_argument(
+        "--count", type=int, default=40, help="mutants of each, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=30, help="the longest that the tests of one take without it")
-    parser.add_argument("--tests", default="", help="files of tests that are looked at: jackknife,sums (all if none)")
-    parser.add_argument("--again", action="store_true", help="try those that survived before")
-    parser.add_argument("--page", action="store_true", help="write the table of all that were tried, and try none")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30,
+        help="the longest that the tests of one take without it",
+    )
+    parser.add_argument(
+        "--tests",
+        default="",
+        help="files of tests that are looked at: jackknife,sums (all if none)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="try those that survived before"
+    )
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write the table of all that were tried, and try none",
+    )
     given = parser.parse_args()
     if given.page:
         write(results())
@@ -217,16 +294,26 @@ def main() -> None:
 def tried(given: argparse.Namespace, place: Path) -> None:
     """Try the mutants that are asked for, and write down how each ended."""
     tree, name = place / "tree", commit()
-    left_out = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache")
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", "build", "__pycache__", ".*_cache"
+    )
     shutil.copytree(ROOT, tree, ignore=left_out)
     mutant_tests.import_slow()
-    tests = mutant_tests.mapped(tree, RESULTS.parent / "lines", given.tests.split(",") if given.tests else ())
+    tests = mutant_tests.mapped(
+        tree, RESULTS.parent / "lines", given.tests.split(",") if given.tests else ()
+    )
     outside = {f"src/anisoscope/{name}": files for name, files in OF_PROCESSES.items()}
-    trial = mutant_tests.Trial(tree, tests, lambda module: NAMED[area_of(module)], outside, given.seconds)
+    trial = mutant_tests.Trial(
+        tree, tests, lambda module: NAMED[area_of(module)], outside, given.seconds
+    )
     todo = jobs(given, tree)
     for number, each in enumerate(todo):
         began = time.monotonic()
-        each = each | trial(each["module"], each["line"], each.pop("text")) | {"commit": name, "seconds": given.seconds}
+        each = (
+            each
+            | trial(each["module"], each["line"], each.pop("text"))
+            | {"commit": name, "seconds": given.seconds}
+        )
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(each) + "\n")
         how = each["killer"].rpartition("/")[2] or "SURVIVES"

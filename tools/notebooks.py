@@ -35,9 +35,18 @@ def install_cell(script: str) -> str:
 def notebook(script: str) -> dict[str, Any]:
     """The notebook of a script: its docstring as a heading, a cell that installs, then its cells, without outputs."""
     title = script.split('"""')[1].strip()
-    made: list[dict[str, Any]] = [{"cell_type": "markdown", "id": "title", "metadata": {}, "source": [f"# {title}"]}]
+    made: list[dict[str, Any]] = [
+        {
+            "cell_type": "markdown",
+            "id": "title",
+            "metadata": {},
+            "source": [f"# {title}"],
+        }
+    ]
     install = install_cell(script)
-    for number, code in enumerate([install, *cells(script)] if install else cells(script)):
+    for number, code in enumerate(
+        [install, *cells(script)] if install else cells(script)
+    ):
         made.append(
             {
                 "cell_type": "code",
@@ -49,7 +58,12 @@ def notebook(script: str) -> dict[str, Any]:
             }
         )
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": made,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def write() -> list[Path]:
@@ -57,6 +71,12 @@ def write() -> list[Path]:
     paths = []
     for script in sorted(path for folder in EXAMPLES for path in folder.glob("*.py")):
         path = script.with_suffix(".ipynb")
-        path.write_text(json.dumps(notebook(script.read_text("utf-8")), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        path.write_text(
+            json.dumps(
+                notebook(script.read_text("utf-8")), indent=1, ensure_ascii=False
+            )
+            + "\n",
+            "utf-8",
+        )
         paths.append(path)
     return paths

@@ -18,7 +18,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("python tools/documentation.py", "python tests/goldens.py printed")
-PAGES_OF_PAPERS = ("python papers/tools/paper_pages.py", "python papers/tests/papers_goldens.py settings")
+PAGES_OF_PAPERS = (
+    "python papers/tools/paper_pages.py",
+    "python papers/tests/papers_goldens.py settings",
+)
 EVERYWHERE = (
     "tests/test_docs.py -k metrics.md or cli.md or llms.txt",
     "tests/test_imports.py",
@@ -177,7 +180,10 @@ KINDS = {
             "tests/test_doors.py",
         ),
         edits={
-            "src/anisoscope/models/families.py": ('    "xglm": ', '    "zamba": Family(causal=True),\n    "xglm": ')
+            "src/anisoscope/models/families.py": (
+                '    "xglm": ',
+                '    "zamba": Family(causal=True),\n    "xglm": ',
+            )
         },
     ),
     "study": Kind(
@@ -196,8 +202,15 @@ KINDS = {
         pages=(*PAGES, *PAGES_OF_PAPERS),
     ),
     "option": Kind(
-        ("tests/test_options.py", "tests/test_every_field.py", "tests/test_commands.py", "tests/test_what_counts.py"),
-        edits={"src/anisoscope/measure/settings.py": ("    layers: Annotated[", OPTION)},
+        (
+            "tests/test_options.py",
+            "tests/test_every_field.py",
+            "tests/test_commands.py",
+            "tests/test_what_counts.py",
+        ),
+        edits={
+            "src/anisoscope/measure/settings.py": ("    layers: Annotated[", OPTION)
+        },
         pages=(*PAGES, *PAGES_OF_PAPERS),
     ),
 }
@@ -205,7 +218,9 @@ KINDS = {
 
 def copy(target: Path) -> None:
     """The files of this checkout that git knows."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in listed.splitlines():
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -221,9 +236,16 @@ def add(kind: Kind, folder: Path) -> int:
     for name, (old, new) in kind.edits.items():
         text = (folder / name).read_text("utf-8")
         if old not in text:
-            raise SystemExit(f"{name} does not hold {old!r}: tools/one_of_each.py needs another place")
-        (folder / name).write_text(text.replace(old, new, 1) if old else text + new, "utf-8")
-    places = {name if (ROOT / name).parent.is_dir() else str(Path(name).parent) for name in kind.new}
+            raise SystemExit(
+                f"{name} does not hold {old!r}: tools/one_of_each.py needs another place"
+            )
+        (folder / name).write_text(
+            text.replace(old, new, 1) if old else text + new, "utf-8"
+        )
+    places = {
+        name if (ROOT / name).parent.is_dir() else str(Path(name).parent)
+        for name in kind.new
+    }
     return len(places | set(kind.edits))
 
 
@@ -232,7 +254,9 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     names = ("src", "papers/src", "tests", "tools", "papers/tests", "papers/tools")
     path = ":".join(str(folder / name) for name in names)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def list_broken(kind: Kind, folder: Path) -> list[str]:
@@ -242,7 +266,20 @@ def list_broken(kind: Kind, folder: Path) -> list[str]:
     calls = [[name for name in named if " " not in name]]
     calls += [name.split(" ", 2) for name in named if " " in name]
     for words in calls:
-        done = run([sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *words], folder)
+        done = run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-n",
+                "0",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                *words,
+            ],
+            folder,
+        )
         for line in done.stdout.splitlines():
             if line.startswith(("FAILED ", "ERROR ")):
                 broken.append(line.split(" ", 1)[1].split(" - ")[0])
@@ -250,7 +287,10 @@ def list_broken(kind: Kind, folder: Path) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    print("| added | files | tests that break | after the pages are written |\n|---|---|---|---|", flush=True)
+    print(
+        "| added | files | tests that break | after the pages are written |\n|---|---|---|---|",
+        flush=True,
+    )
     for name in names or KINDS:
         kind = KINDS[name]
         with tempfile.TemporaryDirectory(prefix="one-of-each-") as place:
@@ -263,7 +303,10 @@ def main(names: list[str]) -> None:
                 for command in kind.pages:
                     run([sys.executable, *command.split()[1:]], folder)
                 after = list_broken(kind, folder)
-        print(f"| {name} | {files} | {', '.join(before) or 'none'} | {', '.join(after) or 'none'} |", flush=True)
+        print(
+            f"| {name} | {files} | {', '.join(before) or 'none'} | {', '.join(after) or 'none'} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

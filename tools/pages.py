@@ -13,7 +13,10 @@ Makers = Mapping[str, Callable[[], str]]
 
 def text_of(make: Callable[[], str]) -> str:
     """The text of a generated page."""
-    return "\n".join(line.rstrip() for line in (GENERATED + make()).splitlines()).rstrip() + "\n"
+    return (
+        "\n".join(line.rstrip() for line in (GENERATED + make()).splitlines()).rstrip()
+        + "\n"
+    )
 
 
 def write(makers: Makers, folder: Path = DOCS) -> list[Path]:

@@ -18,7 +18,9 @@ DATA = {".css", ".j2", ".js", ".json", ".toml"}
 FILE_ENDINGS = {"gz", "tar", "wav"}
 
 
-def find_unknown_names(folders: list[Path], foreign: frozenset[str] = frozenset()) -> list[str]:
+def find_unknown_names(
+    folders: list[Path], foreign: frozenset[str] = frozenset()
+) -> list[str]:
     """Return `FILE:LINE name` for each name in backquotes that is nowhere in the code of these folders.
 
     foreign   names of other packages, which the code does not use
@@ -34,8 +36,12 @@ def find_unknown_names(folders: list[Path], foreign: frozenset[str] = frozenset(
                 known.update(path.relative_to(folder).with_suffix("").parts)
                 known.update(iter_words_of_code(text))
                 place = path.relative_to(folder.parent).as_posix()
-                quoted += [(f"{place}:{line}", name) for line, name in iter_quoted_names(text)]
-    return [f"{place} {name}" for place, name in quoted if not set(name.split(".")) <= known]
+                quoted += [
+                    (f"{place}:{line}", name) for line, name in iter_quoted_names(text)
+                ]
+    return [
+        f"{place} {name}" for place, name in quoted if not set(name.split(".")) <= known
+    ]
 
 
 def list_words(text: str) -> list[str]:
@@ -47,7 +53,9 @@ def iter_words_of_code(text: str) -> Iterator[str]:
     """Yield the words of a Python file, without those of its docstrings and comments."""
     in_docstrings: set[int] = set()
     for docstring in iter_docstrings(text):
-        in_docstrings.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+        in_docstrings.update(
+            range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1)
+        )
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT and token.start[0] not in in_docstrings:
             yield from list_words(token.string)
@@ -56,7 +64,11 @@ def iter_words_of_code(text: str) -> Iterator[str]:
 def iter_docstrings(text: str) -> Iterator[ast.Expr]:
     """Yield texts that stand as a statement: of modules, classes, functions and assignments."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield node
 
 

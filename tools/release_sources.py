@@ -49,7 +49,15 @@ TOOL = Distribution(
     "anisoscope",
     "",
     "anisoscope",
-    ("src", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in"),
+    (
+        "src",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "MANIFEST.in",
+    ),
 )
 PAPERS = Distribution(
     "anisoscope-papers",
@@ -87,7 +95,13 @@ def set_version(version: str, root: Path = ROOT) -> None:
     versions(root)
     for name, pattern in VERSION_PLACES.items():
         path = root / name
-        text = re.sub(pattern, rf"\g<1>{version}\g<3>", path.read_text("utf-8"), count=1, flags=re.MULTILINE)
+        text = re.sub(
+            pattern,
+            rf"\g<1>{version}\g<3>",
+            path.read_text("utf-8"),
+            count=1,
+            flags=re.MULTILINE,
+        )
         path.write_text(text, encoding="utf-8")
 
 
@@ -95,7 +109,9 @@ def check_repository(address: str) -> str:
     """The address of a public repository without a slash at its end. ValueError if it is none."""
     parts = urlsplit(address)
     if parts.scheme != "https" or not parts.netloc or not parts.path.strip("/"):
-        raise ValueError(f"expected a public repository as https://github.com/OWNER/anisoscope, got {address!r}")
+        raise ValueError(
+            f"expected a public repository as https://github.com/OWNER/anisoscope, got {address!r}"
+        )
     return address.rstrip("/").removesuffix(".git")
 
 
@@ -110,7 +126,9 @@ def project_urls(repository: str, site: str = "") -> dict[str, str]:
     }
 
 
-def copy_sources(place: Path, repository: str, site: str = "", root: Path = ROOT) -> dict[str, Path]:
+def copy_sources(
+    place: Path, repository: str, site: str = "", root: Path = ROOT
+) -> dict[str, Path]:
     """Copy both distributions below `place`, ready to be built; the folder of each, by name."""
     tag = f"v{read_version(root)}"
     folders = {}
@@ -125,7 +143,9 @@ def copy_sources(place: Path, repository: str, site: str = "", root: Path = ROOT
                 shutil.copy(source / name, target / name)
         _fill_in_urls(target / "pyproject.toml", project_urls(repository, site))
         readme = target / "README.md"
-        text = absolute_links(readme.read_text("utf-8"), distribution.folder, repository, tag, root)
+        text = absolute_links(
+            readme.read_text("utf-8"), distribution.folder, repository, tag, root
+        )
         readme.write_text(text, encoding="utf-8")
         folders[distribution.name] = target
     return folders
@@ -134,12 +154,18 @@ def copy_sources(place: Path, repository: str, site: str = "", root: Path = ROOT
 def _fill_in_urls(path: Path, urls: dict[str, str]) -> None:
     text = path.read_text("utf-8")
     if "[project.urls]" in text:
-        raise ValueError(f"{path} has [project.urls] of its own: they are filled in at release")
-    lines = "".join(f"{name} = {json.dumps(address)}\n" for name, address in urls.items())
+        raise ValueError(
+            f"{path} has [project.urls] of its own: they are filled in at release"
+        )
+    lines = "".join(
+        f"{name} = {json.dumps(address)}\n" for name, address in urls.items()
+    )
     path.write_text(f"{text.rstrip()}\n\n[project.urls]\n{lines}", encoding="utf-8")
 
 
-def absolute_links(text: str, folder: str, repository: str, tag: str, root: Path = ROOT) -> str:
+def absolute_links(
+    text: str, folder: str, repository: str, tag: str, root: Path = ROOT
+) -> str:
     """A README of `folder` whose links and pictures work anywhere: files of the repository at a tag. A notebook opens
     in Colab, if the repository is one that Colab reads.
 
@@ -150,7 +176,9 @@ def absolute_links(text: str, folder: str, repository: str, tag: str, root: Path
         path, mark, anchor = target.partition("#")
         file = (root / folder / path).resolve()
         if not file.exists():
-            raise ValueError(f"README of {folder or 'the tool'} links to {target}, which is not there")
+            raise ValueError(
+                f"README of {folder or 'the tool'} links to {target}, which is not there"
+            )
         inside = file.relative_to(root.resolve()).as_posix()
         if file.suffix == ".ipynb" and repository.startswith(GITHUB):
             return f"{COLAB}/{repository.removeprefix(GITHUB)}/blob/{tag}/{inside}"
@@ -172,7 +200,9 @@ def _replace_addresses(text: str, address: Callable[..., str]) -> str:
         if match["attribute"]:
             shown = match["attribute"] != "href"
             return f'{match["attribute"]}="{resolve(match["value"], picture=shown)}"'
-        label = PLACES.sub(replace, match["label"])  # a badge is a picture inside a link
+        label = PLACES.sub(
+            replace, match["label"]
+        )  # a badge is a picture inside a link
         return f"{match['mark']}[{label}]({resolve(match['target'], picture=match['mark'] == '!')})"
 
     return PLACES.sub(replace, text)

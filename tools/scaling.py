@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (lines of the page)
 """The page on large models and many processes; its tables are made by the function that tells the cost of a run."""
 
 import json
@@ -10,7 +9,13 @@ import launches
 import speed
 import torch
 
-from anisoscope.measure.cost import Cost, estimate_cost, find_shapes_on_meta, format_bytes, format_scaled
+from anisoscope.measure.cost import (
+    Cost,
+    estimate_cost,
+    find_shapes_on_meta,
+    format_bytes,
+    format_scaled,
+)
 from anisoscope.measure.settings import PANELS, Settings
 from anisoscope.models.load import load_on_meta
 
@@ -56,10 +61,16 @@ def costs() -> dict[str, tuple[Cost, Cost]]:
     found = {}
     for name, (config, layers, sizes) in MODELS.items():
         made = getattr(transformers, config)
-        small = [_made(made(**sizes, num_hidden_layers=depth, use_cache=False)) for depth in (1, 2)]
+        small = [
+            _made(made(**sizes, num_hidden_layers=depth, use_cache=False))
+            for depth in (1, 2)
+        ]
         pair = []
         for settings in (Settings(), Settings(spectrum_groups=1)):
-            one, two = (estimate_cost(find_shapes_on_meta(model, settings), settings, WINDOWS) for model in small)
+            one, two = (
+                estimate_cost(find_shapes_on_meta(model, settings), settings, WINDOWS)
+                for model in small
+            )
             pair.append(_grown(one, two, layers - 1))
         found[name] = (pair[0], pair[1])
     return found
@@ -77,14 +88,27 @@ def _grown(one: Cost, two: Cost, more: int) -> Cost:
     """The cost of `more` blocks than `one` has, from that of one more."""
 
     def grown(a: Any, b: Any) -> Any:
-        return {k: grown(a[k], b[k]) for k in a} if isinstance(a, dict) else a + more * (b - a)
+        return (
+            {k: grown(a[k], b[k]) for k in a}
+            if isinstance(a, dict)
+            else a + more * (b - a)
+        )
 
     return Cost(
-        **{name: grown(a, vars(two)[name]) for name, a in vars(one).items() if name != "tokens"}, tokens=one.tokens
+        **{
+            name: grown(a, vars(two)[name])
+            for name, a in vars(one).items()
+            if name != "tokens"
+        },
+        tokens=one.tokens,
     )
 
 
-PARTS = {"hidden": ("hidden",), "hidden + spectrum": ("hidden", "spectrum"), "all": PANELS}
+PARTS = {
+    "hidden": ("hidden",),
+    "hidden + spectrum": ("hidden", "spectrum"),
+    "all": PANELS,
+}
 """Panels as `benchmarks/overhead.py` names them."""
 
 
@@ -94,11 +118,18 @@ def checked() -> list[str]:
     shapes, rows = find_shapes_on_meta(load_on_meta("builtin:minilm"), settings), []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
     cost_at = cache(lambda windows: estimate_cost(shapes, settings, windows))
-    for row in sorted((row for row in held if row["windows"].isdigit()), key=lambda row: int(row["windows"])):
+    for row in sorted(
+        (row for row in held if row["windows"].isdigit()),
+        key=lambda row: int(row["windows"]),
+    ):
         if row["threads"] == 1 and row["panels"] in PARTS:
             cost = cost_at(int(row["windows"]))
-            said = sum(cost.panels[panel] for panel in PARTS[row["panels"]]) / cost.model
-            rows.append(f"| {row['windows']} | {row['panels']} | {said:.1%} | {row['processor'][0] - 1:.1%} |")
+            said = (
+                sum(cost.panels[panel] for panel in PARTS[row["panels"]]) / cost.model
+            )
+            rows.append(
+                f"| {row['windows']} | {row['panels']} | {said:.1%} | {row['processor'][0] - 1:.1%} |"
+            )
     return rows
 
 
@@ -107,7 +138,11 @@ def planned() -> list[str]:
     rows = []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["planning"]
     for row in sorted(held, key=lambda row: (-row["MB a file"], row["files"])):
-        size = f"{row['corpus GB'] / 1000:g} TB" if row["corpus GB"] >= 1000 else f"{row['corpus GB']:g} GB"
+        size = (
+            f"{row['corpus GB'] / 1000:g} TB"
+            if row["corpus GB"] >= 1000
+            else f"{row['corpus GB']:g} GB"
+        )
         rows.append(
             f"| {row['files']:,} | {row['MB a file']} MB | {size} | {row['share']} | {row['tokens'] / 1e6:.1f} M "
             f"| {row['peak MiB']:.0f} MiB |"
@@ -128,9 +163,13 @@ def page() -> str:
         ]
         rows.append(f"| {name} | {' | '.join(cells)} | {format_bytes(plain.state)} |")
         parts = {"hidden": plain, "attention": plain, "spectrum": spectrum}
-        shares = [f"{cost.panels[panel] / cost.model:.2%}" for panel, cost in parts.items()]
+        shares = [
+            f"{cost.panels[panel] / cost.model:.2%}" for panel, cost in parts.items()
+        ]
         hours = plain.model * TOKENS / FLOPS / 3600
-        run.append(f"| {name} | {format_scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |")
+        run.append(
+            f"| {name} | {format_scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |"
+        )
     return TEXT.format(
         memory="\n".join(rows),
         products="\n".join(run),
@@ -370,4 +409,4 @@ devices, and counts how often the host waits.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
   minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are. At the end it prints a table.
   `make gpu DRY=1` runs every step in miniature on a CPU.
-"""
+"""  # noqa: E501

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (lines of the page)
 """The page on speed: what `benchmarks/` measured, and how far it is from what the machine can do."""
 
 import json
@@ -21,7 +20,11 @@ def page() -> str:
     held: dict[str, Rows] = json.loads(RESULTS.read_text("utf-8"))
     rates = {row["what"]: row["rate"] for row in held["limit"] if row["threads"] == 1}
     machine = held["limit"][0]
-    plan = {row["panels"]: f"{row['processor'][0]:.2f}" for row in held["overhead"] if _is_plan(row)}
+    plan = {
+        row["panels"]: f"{row['processor'][0]:.2f}"
+        for row in held["overhead"]
+        if _is_plan(row)
+    }
     return TEXT.format(
         short=_table(SHORT, _short(held["overhead"])),
         demo=plan["all"],
@@ -41,7 +44,16 @@ def page() -> str:
 
 
 SHORT = ("panels", "one thread", "two threads")
-OVERHEAD = ("threads", "windows", "panels", "processor time", "wall", "bare against bare", "aim", "load")
+OVERHEAD = (
+    "threads",
+    "windows",
+    "panels",
+    "processor time",
+    "wall",
+    "bare against bare",
+    "aim",
+    "load",
+)
 FUSED_ROWS = (
     "heads of",
     "length",
@@ -67,8 +79,22 @@ SPECTRUM_INTERVALS = (
     "participation ratio",
     "IsoScore",
 )
-COSTS = ("dtype, attention", "bare pass", "all / bare pass", "added time", "bare against bare", "load")
-LIMITS = ("window", "panel", "work", "time at these rates", "measured time", "measured / time at these rates")
+COSTS = (
+    "dtype, attention",
+    "bare pass",
+    "all / bare pass",
+    "added time",
+    "bare against bare",
+    "load",
+)
+LIMITS = (
+    "window",
+    "panel",
+    "work",
+    "time at these rates",
+    "measured time",
+    "measured / time at these rates",
+)
 
 
 def _table(head: tuple[str, ...], rows: list[list[Any]]) -> str:
@@ -111,23 +137,43 @@ def _short(rows: Rows) -> list[list[Any]]:
     for panels in ("hidden", "hidden + spectrum", "all", "all, fused"):
         cells = [panels]
         for threads in (1, 2):
-            ratios = [row["wall"][0] for row in rows if (row["threads"], row["panels"]) == (threads, panels)]
+            ratios = [
+                row["wall"][0]
+                for row in rows
+                if (row["threads"], row["panels"]) == (threads, panels)
+            ]
             cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
         found.append(cells)
     return found
 
 
 def _rates(rows: Rows) -> list[list[Any]]:
-    return [[row["what"], f"{row['rate']:.3g} {row['unit'].removesuffix(' a processor second')}"] for row in rows]
+    return [
+        [
+            row["what"],
+            f"{row['rate']:.3g} {row['unit'].removesuffix(' a processor second')}",
+        ]
+        for row in rows
+    ]
 
 
 def _limits(rows: Rows, rates: dict[str, float]) -> list[list[Any]]:
     """Each panel's least, and what it takes, in parts of the forward pass."""
     found = []
-    one = {(row["windows"], row["panels"]): row for row in rows if row["threads"] == 1 and "processor" in row}
+    one = {
+        (row["windows"], row["panels"]): row
+        for row in rows
+        if row["threads"] == 1 and "processor" in row
+    }
     for window in sorted({int(w) for w, _ in one if w.isdigit()}):
-        ratio = {panels: row["processor"][0] for (w, panels), row in one.items() if w == str(window)}
-        bare = next(row["bare processor s"] for (w, _), row in one.items() if w == str(window))
+        ratio = {
+            panels: row["processor"][0]
+            for (w, panels), row in one.items()
+            if w == str(window)
+        }
+        bare = next(
+            row["bare processor s"] for (w, _), row in one.items() if w == str(window)
+        )
         taken = {
             "hidden": ratio["hidden"] - 1,
             "spectrum": ratio["hidden + spectrum"] - ratio["hidden"],
@@ -135,7 +181,11 @@ def _limits(rows: Rows, rates: dict[str, float]) -> list[list[Any]]:
         }
         for panel, (needs, seconds) in _least(window, rates).items():
             limit = seconds / bare
-            share = [f"{limit:.1%}", f"{taken[panel]:.1%}", f"{taken[panel] / limit:.1f}"]
+            share = [
+                f"{limit:.1%}",
+                f"{taken[panel]:.1%}",
+                f"{taken[panel] / limit:.1f}",
+            ]
             found.append([window, panel, needs, *share])
     return found
 
@@ -145,13 +195,26 @@ def _least(window: int, rates: dict[str, float]) -> dict[str, tuple[str, float]]
     vectors = 4e-9 * TOKENS * DIM
     hidden = vectors * (LAYERS + 1)
     spectrum = 2e-9 * (LAYERS + 1) * TOKENS * DIM * DIM
-    scores, weights = 2e-9 * LAYERS * TOKENS * window * DIM, 1e-9 * LAYERS * HEADS * TOKENS * window
+    scores, weights = (
+        2e-9 * LAYERS * TOKENS * window * DIM,
+        1e-9 * LAYERS * HEADS * TOKENS * window,
+    )
     heads = 3 * LAYERS * vectors
-    rows = scores / rates["scores"] + weights / rates["power of 2"] + PASSES * weights / rates["sum of rows"]
-    needs = f"{scores:.0f} Gflop of scores, {weights:.2f} G powers of 2, {PASSES} passes over them, {heads:.2f} GB of q, k, v"
+    rows = (
+        scores / rates["scores"]
+        + weights / rates["power of 2"]
+        + PASSES * weights / rates["sum of rows"]
+    )
+    needs = f"{scores:.0f} Gflop of scores, {weights:.2f} G powers of 2, {PASSES} passes over them, {heads:.2f} GB of q, k, v"  # noqa: E501
     return {
-        "hidden": (f"{hidden:.2f} GB of vectors, read once", 2 * hidden / rates["read and write"]),
-        "spectrum": (f"{spectrum:.0f} Gflop of two symmetric products", spectrum / rates["symmetric"]),
+        "hidden": (
+            f"{hidden:.2f} GB of vectors, read once",
+            2 * hidden / rates["read and write"],
+        ),
+        "spectrum": (
+            f"{spectrum:.0f} Gflop of two symmetric products",
+            spectrum / rates["symmetric"],
+        ),
         "attention": (needs, rows + 2 * heads / rates["read and write"]),
     }
 
@@ -159,16 +222,25 @@ def _least(window: int, rates: dict[str, float]) -> dict[str, tuple[str, float]]
 def _fused_rows(rows: Rows) -> dict[str, str]:
     """Return the table of fused products, and the numbers that the text takes from it."""
     places = {(row["model"], row["length"], row["dtype"]): row["apart"] for row in rows}
-    ratio = {(row["model"], row["length"], row["dtype"], row["products"]): row["processor"] for row in rows}
+    ratio = {
+        (row["model"], row["length"], row["dtype"], row["products"]): row["processor"]
+        for row in rows
+    }
     cells = [
         [
             *place,
-            *(_told(ratio[*place, products]) for products in ("three", "one", "output")),
+            *(
+                _told(ratio[*place, products])
+                for products in ("three", "one", "output")
+            ),
             *(f"{x:.1e}" for x in apart),
         ]
         for place, apart in places.items()
     ]
-    three, one = ([row["processor"][0] for row in rows if row["products"] == products] for products in ("three", "one"))
+    three, one = (
+        [row["processor"][0] for row in rows if row["products"] == products]
+        for products in ("three", "one")
+    )
     return {
         "fused_rows": _table(FUSED_ROWS, cells),
         "fused_least": f"{min(three):.1f}",
@@ -186,9 +258,22 @@ def _spectrum_intervals(rows: Rows) -> dict[str, str]:
         widths = []
         for value in ("effective_rank", "participation_ratio", "isoscore"):
             least, most = row["widths"][value]
-            widths.append(f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}")
-        cells.append([row["of"], row["dim"], _told(row["separate"]), _told(row["processor"]), *widths])
-    return {"spectrum_intervals": _table(SPECTRUM_INTERVALS, cells), "groups": str(MOST)}
+            widths.append(
+                f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}"
+            )
+        cells.append(
+            [
+                row["of"],
+                row["dim"],
+                _told(row["separate"]),
+                _told(row["processor"]),
+                *widths,
+            ]
+        )
+    return {
+        "spectrum_intervals": _table(SPECTRUM_INTERVALS, cells),
+        "groups": str(MOST),
+    }
 
 
 def _tabulate_shares(rows: Rows) -> dict[str, str]:
@@ -196,7 +281,9 @@ def _tabulate_shares(rows: Rows) -> dict[str, str]:
     cells = []
     for row in rows:
         errors = [f"{row['errors'][value]:.2f} %" for value in SHARED_RANKS]
-        cells.append([row["of"], row["dim"], f"{row['tokens']:.1f} of {row['all']:.1f}", *errors])
+        cells.append(
+            [row["of"], row["dim"], f"{row['tokens']:.1f} of {row['all']:.1f}", *errors]
+        )
     head = ("of", "dimensions", "tokens for each dimension", *SHARED_RANKS.values())
     return {"spectrum_share": _table(head, cells)}
 
@@ -205,7 +292,11 @@ def _dtypes(rows: Rows) -> dict[str, str]:
     """Return the tables of dtypes: what they move, and what they cost."""
     names = [f"{row['dtype']}, {row['attention']}" for row in rows]
     moved = [
-        [f"`{metric}`", *(_moved(row["apart"][metric]) for row in rows), f"{rows[0]['half width'][metric]:.1e}"]
+        [
+            f"`{metric}`",
+            *(_moved(row["apart"][metric]) for row in rows),
+            f"{rows[0]['half width'][metric]:.1e}",
+        ]
         for metric in rows[0]["apart"]
     ]
     costs = [
@@ -248,14 +339,24 @@ def _others(held: dict[str, Rows]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(x, float) for x in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(isinstance(x, float) for x in value)
+    ):
         return _told(value)
-    return "" if value is None else f"{value:.2g}" if isinstance(value, float) and value < 1e-3 else str(value)
+    return (
+        ""
+        if value is None
+        else f"{value:.2g}"
+        if isinstance(value, float) and value < 1e-3
+        else str(value)
+    )
 
 
 OTHERS = {
     "first_answer": (
-        "**The first answer.** Seconds from the start of the command of `make demo` until it prints what it found, and until the report is written. Two threads; median (smallest – largest) of so many runs. `benchmarks/first_answer.py`",
+        "**The first answer.** Seconds from the start of the command of `make demo` until it prints what it found, and until the report is written. Two threads; median (smallest – largest) of so many runs. `benchmarks/first_answer.py`",  # noqa: E501
         ("until", "seconds", "times", "load"),
     ),
     "modalities": (
@@ -263,27 +364,48 @@ OTHERS = {
         ("model", "threads", "processor", "wall", "load"),
     ),
     "scale": (
-        "**Scale.** Time and memory as the corpus grows. The model is tiny, so nearly all time is spent on measuring. *size* is the size of the corpus: 1, 10 or 100 times 20,000 tokens. The last row is the time to merge 1,000 shards. *peak MiB* is the peak memory of a process, minus its memory before the first batch. `benchmarks/scale.py`",
+        "**Scale.** Time and memory as the corpus grows. The model is tiny, so nearly all time is spent on measuring. *size* is the size of the corpus: 1, 10 or 100 times 20,000 tokens. The last row is the time to merge 1,000 shards. *peak MiB* is the peak memory of a process, minus its memory before the first batch. `benchmarks/scale.py`",  # noqa: E501
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
     ),
     "sizes": (
-        "**Sizes that people use.** Ratios to the bare pass, for the first layers of models with random weights. Sequences are of unequal lengths. `benchmarks/sizes.py`",
-        ("model", "layers", "dtype", "length", "padding", "panels", "processor", "wall", "load"),
+        "**Sizes that people use.** Ratios to the bare pass, for the first layers of models with random weights. Sequences are of unequal lengths. `benchmarks/sizes.py`",  # noqa: E501
+        (
+            "model",
+            "layers",
+            "dtype",
+            "length",
+            "padding",
+            "panels",
+            "processor",
+            "wall",
+            "load",
+        ),
     ),
     "vectors": (
-        "**Files of vectors.** `measure FILE.npy` with spectra, intervals, records and page, as a ratio to plain NumPy that makes the same sums in one read. `benchmarks/vectors.py`",
+        "**Files of vectors.** `measure FILE.npy` with spectra, intervals, records and page, as a ratio to plain NumPy that makes the same sums in one read. `benchmarks/vectors.py`",  # noqa: E501
         ("vectors", "dim", "threads", "processor", "wall", "processor s", "load"),
     ),
     "classifier": (
-        "**Training of the attention-only classifier**, compared with a plain loop. Pairs are [ours, plain loop]; *processor* says how many times as fast ours is. `papers/benchmarks/classifier.py`",
+        "**Training of the attention-only classifier**, compared with a plain loop. Pairs are [ours, plain loop]; *processor* says how many times as fast ours is. `papers/benchmarks/classifier.py`",  # noqa: E501
         ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),
     ),
     "training": (
-        "**A step of training.** Shares of its processor time. *rest* is the library's loop, the check of the loss, and the log. `papers/benchmarks/training.py`",
-        ("case", "threads", "ms a step", "batches", "forward", "backward", "penalty", "optimiser", "rest", "load"),
+        "**A step of training.** Shares of its processor time. *rest* is the library's loop, the check of the loss, and the log. `papers/benchmarks/training.py`",  # noqa: E501
+        (
+            "case",
+            "threads",
+            "ms a step",
+            "batches",
+            "forward",
+            "backward",
+            "penalty",
+            "optimiser",
+            "rest",
+            "load",
+        ),
     ),
     "peers": (
-        "**Other tools** for the same statistic. *processor* is their time divided by ours. *beyond* is the same after the time of the forward passes is subtracted from both. *apart* is the largest difference between their numbers and ours. `usual` is a script that keeps all hidden states, `eager` is transformers with `output_attentions=True`, `lens` is TransformerLens. `benchmarks/peers.py`",
+        "**Other tools** for the same statistic. *processor* is their time divided by ours. *beyond* is the same after the time of the forward passes is subtracted from both. *apart* is the largest difference between their numbers and ours. `usual` is a script that keeps all hidden states, `eager` is transformers with `output_attentions=True`, `lens` is TransformerLens. `benchmarks/peers.py`",  # noqa: E501
         ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
     ),
 }
@@ -291,13 +413,13 @@ OTHERS = {
 SIZES = """- Vectors are measured before the first layer too, so a model of few layers has a larger ratio than the whole one.
 - This CPU multiplies bfloat16 matrices in hardware (AMX), and the bare pass in bfloat16 takes a third of its time in float32. Measuring stays in float32,
   because the results of bfloat16 products are rounded to 8 bits on a CPU. So for models in bfloat16 the share of measuring is largest.
-- This machine reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""
+- This machine reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""  # noqa: E501
 
 PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
   passes it takes more than five times as long. No other tool needs that much.
 - torchmetrics with one object per site makes the same sums, and takes about as long.
 - IsoScore's package is quicker than ours on a corpus this short. Ours computes seven measures with intervals, which takes 63 reductions of
-  384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""
+  384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""  # noqa: E501
 
 TEXT = """# Speed, and how far it is from the limit
 
@@ -443,4 +565,4 @@ of the time if the model itself is faster. No dtype was timed or compared on a G
 ## Other measurements
 
 {others}
-"""
+"""  # noqa: E501

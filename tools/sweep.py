@@ -128,7 +128,11 @@ def _looked_at(model: nn.Module) -> Row:
     if row.status == "refused" and MIXED in row.reason:
         with one_sequence():
             alone = _looked_at_batch(model)
-        return alone._replace(compared=f"{alone.compared}; one sequence a batch") if alone.compared else row
+        return (
+            alone._replace(compared=f"{alone.compared}; one sequence a batch")
+            if alone.compared
+            else row
+        )
     return row
 
 
@@ -150,17 +154,26 @@ def _looked_at_batch(model: nn.Module) -> Row:
     for inputs in map(_in_float32, candidates(model)):
         with suppress(Exception):
             row = _measured(model, inputs, call(model, inputs))
-            return row._replace(compared=f"{row.compared}, in float32") if row.compared else row
+            return (
+                row._replace(compared=f"{row.compared}, in float32")
+                if row.compared
+                else row
+            )
     return Row("none", reason=f"not run: {reason or 'no inputs known'}")
 
 
 def _in_float32(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {k: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for k, x in inputs.items()}
+    return {
+        k: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for k, x in inputs.items()
+    }
 
 
 def _is_whole(output: Any) -> bool:
     """Whether an output has no NaN."""
-    return all(not bool(x.isnan().any()) for x in _tensors(output) if x.is_floating_point())
+    return all(
+        not bool(x.isnan().any()) for x in _tensors(output) if x.is_floating_point()
+    )
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
@@ -176,7 +189,9 @@ def build(config: Any) -> nn.Module:
     from transformers import AutoModel
 
     torch.manual_seed(7)
-    config.architectures = config.architectures or []  # of one with two bare models, which to take (Funnel)
+    config.architectures = (
+        config.architectures or []
+    )  # of one with two bare models, which to take (Funnel)
     make: Any = AutoModel.from_config
     model: nn.Module = make(config, experts_implementation="eager")
     for parameter in model.parameters():
@@ -208,7 +223,11 @@ def _measured(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Row:
     if not _same(plain, call(model, inputs)):
         return Row("wrong", reason="outputs differ after the run")
     ours, own = Ours(run.records), own_of(model, inputs, plain)
-    if (sinks := _sinks(model)) and own.weights and all(map(_lacks_no_share, chain(*own.weights.values()))):
+    if (
+        (sinks := _sinks(model))
+        and own.weights
+        and all(map(_lacks_no_share, chain(*own.weights.values())))
+    ):
         for sink in sinks:
             sink.data.fill_(-1e4)
         row = _measured(model, inputs, call(model, inputs))
@@ -217,12 +236,24 @@ def _measured(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Row:
         )
     masks = [*masks_of(inputs), *own.masks, *visible_keys(own.weights)]
     hidden = against_hidden(ours, own, masks)
-    unseen = [line.removeprefix(SAID) for line in run.manifest["warnings"] if "; the rest is measured" in line]
+    unseen = [
+        line.removeprefix(SAID)
+        for line in run.manifest["warnings"]
+        if "; the rest is measured" in line
+    ]
     attention = against_weights(ours, own, masks, is_said=bool(unseen))
     compared = [f"hidden states{hidden.note}"] if hidden.compared else []
     compared += [f"weights{attention.note}"] if attention.compared else []
-    row = Row("measured", ours.layers(), ours.heads(), "; ".join([*compared, *own.remarks]) or "nothing returned")
-    faults, missing = hidden.faults + attention.faults, [*unseen, *hidden.missing, *attention.missing]
+    row = Row(
+        "measured",
+        ours.layers(),
+        ours.heads(),
+        "; ".join([*compared, *own.remarks]) or "nothing returned",
+    )
+    faults, missing = (
+        hidden.faults + attention.faults,
+        [*unseen, *hidden.missing, *attention.missing],
+    )
     if faults:
         return row._replace(status="wrong", reason="; ".join(faults))
     return row._replace(status="partly", reason="; ".join(missing)) if missing else row
@@ -255,13 +286,25 @@ def own_of(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Own:
     hidden, inner = _hidden_of(whole), _of_parts(parts, _hidden_of)
     weights, inner_weights = _weights_of(eager), _of_parts(eager_parts, _weights_of)
     if (weights or inner_weights) and not _near(plain, eager):
-        weights, inner_weights, remarks = {}, {}, ["no weights: its eager attention gives other outputs"]
+        weights, inner_weights, remarks = (
+            {},
+            {},
+            ["no weights: its eager attention gives other outputs"],
+        )
     has_sinks = any("sink" in name for name, _ in model.named_parameters())
     for found in (weights, inner_weights):
-        for name in [name for name, layers in found.items() if not all(map(_lacks_no_share, layers)) and not has_sinks]:
+        for name in [
+            name
+            for name, layers in found.items()
+            if not all(map(_lacks_no_share, layers)) and not has_sinks
+        ]:
             del found[name]
             remarks.append(f"{name} are parts of the rows, and not compared")
-        for name in [name for name, layers in found.items() if all(map(_is_mean_of_heads, layers))]:
+        for name in [
+            name
+            for name, layers in found.items()
+            if all(map(_is_mean_of_heads, layers))
+        ]:
             del found[name]
             remarks.append(f"{name} are means over heads, and not compared")
     return Own(hidden, weights, Own(inner, inner_weights, None, [], []), masks, remarks)
@@ -287,9 +330,15 @@ def _weights_of(output: Any) -> dict[str, list[Tensor]]:
     return {name: layers for name, layers in found.items() if layers}
 
 
-def _of_parts(parts: dict[str, Any], read: Callable[[Any], dict[str, list[Tensor]]]) -> dict[str, list[Tensor]]:
+def _of_parts(
+    parts: dict[str, Any], read: Callable[[Any], dict[str, list[Tensor]]]
+) -> dict[str, list[Tensor]]:
     """What is read of the outputs of the parts of a model, by path and name."""
-    return {f"{path}: {name}": value for path, output in parts.items() for name, value in read(output).items()}
+    return {
+        f"{path}: {name}": value
+        for path, output in parts.items()
+        for name, value in read(output).items()
+    }
 
 
 def _are_weights(x: Tensor) -> bool:
@@ -304,7 +353,11 @@ def _is_mean_of_heads(x: Tensor) -> bool:
 
 def _sinks(model: nn.Module) -> list[Tensor]:
     """The learnt sinks of a model that are not turned off."""
-    return [p for name, p in model.named_parameters() if name.endswith("sinks") and bool((p > -1e3).any())]
+    return [
+        p
+        for name, p in model.named_parameters()
+        if name.endswith("sinks") and bool((p > -1e3).any())
+    ]
 
 
 def _lacks_no_share(weights: Tensor) -> bool:
@@ -313,7 +366,9 @@ def _lacks_no_share(weights: Tensor) -> bool:
     return bool(((total - 1).abs() < 1e-5)[total > 0].all())
 
 
-def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str, asked: str) -> tuple[Any, dict[str, Any]]:
+def _twin_output(
+    model: nn.Module, inputs: dict[str, Any], attention: str, asked: str
+) -> tuple[Any, dict[str, Any]]:
     """What a copy of the model returns when it is asked for more, and what the models within it do; None where it
     cannot.
     """
@@ -321,7 +376,9 @@ def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str, asked
 
     twin: Any = copy.deepcopy(model)
     if attention:
-        with suppress(ValueError, ImportError, TypeError, AttributeError, KeyError):  # it has one kind alone
+        with suppress(
+            ValueError, ImportError, TypeError, AttributeError, KeyError
+        ):  # it has one kind alone
             twin.set_attn_implementation(attention)
     parts: dict[str, Any] = {}
 
@@ -329,14 +386,18 @@ def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str, asked
         parts[path] = output
 
     for path, part in twin.named_modules():
-        if isinstance(part, PreTrainedModel):  # the last of the hidden states is the last block's output, not normed
+        if isinstance(
+            part, PreTrainedModel
+        ):  # the last of the hidden states is the last block's output, not normed
             part.config.tie_last_hidden_states = False
             if path:
                 part.register_forward_hook(partial(keep, path))
     for every in (True, False):  # some cannot have their parts asked
         for part in twin.modules():
             if isinstance(part, PreTrainedModel):
-                with suppress(ValueError):  # one whose attention is not eager has no weights to return
+                with suppress(
+                    ValueError
+                ):  # one whose attention is not eager has no weights to return
                     setattr(part.config, asked, every)
         parts.clear()
         with suppress(Exception):
@@ -381,7 +442,11 @@ def _mean_cosine(x: Tensor) -> float:
     """A of vectors [vector, dim], from its definition."""
     unit = torch.nn.functional.normalize(x.double(), dim=-1)
     n = len(unit)
-    return float((unit.sum(0).square().sum() - unit.square().sum()) / (n * (n - 1))) if n > 1 else float("nan")
+    return (
+        float((unit.sum(0).square().sum() - unit.square().sum()) / (n * (n - 1)))
+        if n > 1
+        else float("nan")
+    )
 
 
 def _figures(x: Tensor, masks: list[Tensor]) -> list[Figures]:
@@ -393,20 +458,26 @@ def _figures(x: Tensor, masks: list[Tensor]) -> list[Figures]:
         for mask in masks:
             if mask.shape == x.shape[:2]:
                 ways.insert(0, x[mask])
-            if len(mask) == len(x) and mask.shape[1] < x.shape[1]:  # behind a prompt, or filled up to whole blocks
+            if (
+                len(mask) == len(x) and mask.shape[1] < x.shape[1]
+            ):  # behind a prompt, or filled up to whole blocks
                 ways += [x[:, : mask.shape[1]][mask], x[:, -mask.shape[1] :][mask]]
             if mask.shape == (x.shape[1], x.shape[0]):
                 ways.insert(0, x.transpose(0, 1)[mask])
     else:
         ways = [x.reshape(-1, x.shape[-1])]
-    return [(_mean_cosine(way), float(way.double().norm(dim=-1).mean())) for way in ways]
+    return [
+        (_mean_cosine(way), float(way.double().norm(dim=-1).mean())) for way in ways
+    ]
 
 
 def _entropies(weights: Tensor, masks: list[Tensor]) -> list[np.ndarray]:
     """Mean entropy of the rows of each head [head], for every mask that fits."""
     p = weights.double()
     sink = (1 - p.sum(-1)).clamp(min=0)
-    sink = torch.where(sink > 1e-6, sink, 0.0)  # a learnt sink, whose share the weights over keys lack
+    sink = torch.where(
+        sink > 1e-6, sink, 0.0
+    )  # a learnt sink, whose share the weights over keys lack
     entropy = -torch.xlogy(p, p).sum(-1) - torch.xlogy(sink, sink)
     sees = p.sum(-1) > 0
     ways = []
@@ -434,18 +505,27 @@ class Ours:
             (
                 r.stack,
                 r.site,
-                -1 if r.layer is None or r.layer != r.layer or str(r.layer) == "<NA>" else int(r.layer),
+                -1
+                if r.layer is None or r.layer != r.layer or str(r.layer) == "<NA>"
+                else int(r.layer),
                 r.metric,
             ): r.value
             for r in wanted.itertuples()
         }
         for stack, site, layer, _ in figures:
-            a, norm = (figures.get((stack, site, layer, name), float("nan")) for name in ("mean_cosine", "norms.mean"))
+            a, norm = (
+                figures.get((stack, site, layer, name), float("nan"))
+                for name in ("mean_cosine", "norms.mean")
+            )
             self.sites[stack, site, layer] = a, norm
         rows = whole[whole["metric"] == "attention.entropy"]
         self.entropies: dict[tuple[str, str, int], np.ndarray] = {}
-        for (stack, kind, layer), group in rows.groupby(["stack", "kind", "layer"], sort=False):
-            self.entropies[stack, kind, int(layer)] = group.sort_values("head")["value"].to_numpy(float)
+        for (stack, kind, layer), group in rows.groupby(
+            ["stack", "kind", "layer"], sort=False
+        ):
+            self.entropies[stack, kind, int(layer)] = group.sort_values("head")[
+                "value"
+            ].to_numpy(float)
 
     def stacks(self, site: str = "hidden") -> dict[str, list[Figures]]:
         found: dict[str, list[Figures]] = {}
@@ -455,22 +535,38 @@ class Ours:
         return found
 
     def layers(self) -> str:
-        return "; ".join(f"{stack} {len(layers)}" for stack, layers in self.stacks().items())
+        return "; ".join(
+            f"{stack} {len(layers)}" for stack, layers in self.stacks().items()
+        )
 
     def heads(self) -> str:
         seen = {(stack, layer) for stack, _, layer in self.entropies}
-        return f"{len(seen)} of {sum(len(layers) - 1 for layers in self.stacks().values())}" if seen else "none"
+        return (
+            f"{len(seen)} of {sum(len(layers) - 1 for layers in self.stacks().values())}"
+            if seen
+            else "none"
+        )
 
     def series(self) -> dict[tuple[str, str], list[np.ndarray]]:
         """Entropies of the heads of each stack and kind of attention, layer by layer."""
         found: dict[tuple[str, str], list[np.ndarray]] = {}
         for (stack, kind, _), entropies in sorted(self.entropies.items()):
             found.setdefault((stack, kind), []).append(entropies)
-        kinds = {stack: [kind for name, kind in found if name == stack] for stack, _ in found}
+        kinds = {
+            stack: [kind for name, kind in found if name == stack] for stack, _ in found
+        }
         for stack, several in kinds.items():
-            if len(several) > 1:  # keys of fewer positions (PVT) count as of another kind
-                layers = sorted((layer, kind) for name, kind, layer in self.entropies if name == stack)
-                found[stack, "any"] = [self.entropies[stack, kind, layer] for layer, kind in layers]
+            if (
+                len(several) > 1
+            ):  # keys of fewer positions (PVT) count as of another kind
+                layers = sorted(
+                    (layer, kind)
+                    for name, kind, layer in self.entropies
+                    if name == stack
+                )
+                found[stack, "any"] = [
+                    self.entropies[stack, kind, layer] for layer, kind in layers
+                ]
         return found
 
 
@@ -498,16 +594,32 @@ def against_hidden(ours: Ours, own: Own, masks: list[Tensor]) -> Outcome:
     apart: dict[str, list[list[Figures]]] = {}
     agreeing: set[str] = set()
     compared = 0
-    for name, states in chain(own.hidden.items(), own.within.hidden.items() if own.within else ()):
+    for name, states in chain(
+        own.hidden.items(), own.within.hidden.items() if own.within else ()
+    ):
         figures = [_figures(x, masks) for x in states]
-        found = [stack for stack, layers in stacks.items() if not _differs(layers, figures, final)]
-        found = found or [stack for stack, layers in stacks.items() if _is_within(figures, layers + final)]
-        found = found or [stack for stack, layers in stacks.items() if _holds(figures, layers)]
+        found = [
+            stack
+            for stack, layers in stacks.items()
+            if not _differs(layers, figures, final)
+        ]
+        found = found or [
+            stack
+            for stack, layers in stacks.items()
+            if _is_within(figures, layers + final)
+        ]
+        found = found or [
+            stack for stack, layers in stacks.items() if _holds(figures, layers)
+        ]
         agreeing.update(found)
         compared += bool(found)
         if not found and name in own.hidden:
             apart[name] = figures
-    left = {stack: layers for stack, layers in ours.stacks().items() if stack not in agreeing}
+    left = {
+        stack: layers
+        for stack, layers in ours.stacks().items()
+        if stack not in agreeing
+    }
     if not left or not apart:
         missing = [f"{name}: of a part that is not measured" for name in apart]
         return Outcome(compared, [], missing, _not_of(left))
@@ -518,7 +630,9 @@ def against_hidden(ours: Ours, own: Own, masks: list[Tensor]) -> Outcome:
     return Outcome(compared, faults, [])
 
 
-def against_weights(ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool) -> Outcome:
+def against_weights(
+    ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool
+) -> Outcome:
     """The heads of the run against the weights of the model, as `against_hidden`; `is_said`: the run says that there is
     attention that it does not see.
     """
@@ -526,34 +640,61 @@ def against_weights(ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool)
     apart: dict[str, list[list[np.ndarray]]] = {}
     agreeing: set[tuple[str, str]] = set()
     compared = 0
-    for name, layers in chain(own.weights.items(), own.within.weights.items() if own.within else ()):
+    for name, layers in chain(
+        own.weights.items(), own.within.weights.items() if own.within else ()
+    ):
         entropies = [_entropies(x, masks) for x in layers]
         found = [key for key, seen in series.items() if _in_order(entropies, seen)]
-        if not found and (many := [key for key, seen in series.items() if _in_order(seen, entropies)]):
+        if not found and (
+            many := [key for key, seen in series.items() if _in_order(seen, entropies)]
+        ):
             # of several kinds or stacks one after the other: all of them have to be there
-            found = many if sum(len(series[key]) for key in many if key[1] != "any") == len(entropies) else []
+            found = (
+                many
+                if sum(len(series[key]) for key in many if key[1] != "any")
+                == len(entropies)
+                else []
+            )
         if is_said:  # some layers are missing
-            found = found or [key for key, seen in series.items() if _in_order(seen, entropies)]
+            found = found or [
+                key for key, seen in series.items() if _in_order(seen, entropies)
+            ]
         agreeing.update(found)
         compared += bool(found)
         if not found and name in own.weights:
             apart[name] = entropies
     agreeing |= {(stack, kind) for stack, kind in series if (stack, "any") in agreeing}
-    left = {key: seen for key, seen in series.items() if key not in agreeing and key[1] != "any"}
+    left = {
+        key: seen
+        for key, seen in series.items()
+        if key not in agreeing and key[1] != "any"
+    }
     if is_said:  # one of which every layer is seen is not what a field of another number of layers has
         depth = {stack: len(layers) - 1 for stack, layers in ours.stacks().items()}
         wanted = {len(entropies) for entropies in apart.values()}
-        left = {key: x for key, x in left.items() if len(x) in wanted or len(x) < depth.get(key[0], 0)}
+        left = {
+            key: x
+            for key, x in left.items()
+            if len(x) in wanted or len(x) < depth.get(key[0], 0)
+        }
     if not apart or (not left and (is_said or compared)):
-        missing = [] if is_said else [f"{name}: of a part that is not measured" for name in apart]
-        return Outcome(compared, [], missing, _not_of(f"{stack} {kind}" for stack, kind in left))
+        missing = (
+            []
+            if is_said
+            else [f"{name}: of a part that is not measured" for name in apart]
+        )
+        return Outcome(
+            compared, [], missing, _not_of(f"{stack} {kind}" for stack, kind in left)
+        )
     faults = []
     for name, entropies in apart.items():
         same = [seen for seen in left.values() if len(seen) == len(entropies)]
         worst = [max(map(_entropy_gap, seen, entropies)) for seen in same]
         lengths = ", ".join(str(len(seen)) for seen in left.values()) or "none"
         fault = f"{len(entropies)} layers of weights, {lengths} here"
-        faults.append(f"{name}: {f'entropies differ by {min(worst):.2g}' if worst else fault}")
+        faults.append(
+            f"{name}: {f'entropies differ by {min(worst):.2g}' if worst else fault}"
+        )
     return Outcome(compared, faults, [])
 
 
@@ -566,19 +707,26 @@ def _not_of(left: Iterable[str]) -> str:
 def _in_order(few: list[Any], many: list[Any]) -> bool:
     """Whether all of the few are among the many, in order; one of both has for each layer what it may be."""
     following = iter(many)
-    return bool(few) and all(any(_entropy_gap(x, y) < CLOSE["attention"] for y in following) for x in few)
+    return bool(few) and all(
+        any(_entropy_gap(x, y) < CLOSE["attention"] for y in following) for x in few
+    )
 
 
 def _entropy_gap(one: Any, other: Any) -> float:
     """The largest difference of the entropies of heads [head], from the nearest way to read those of the model."""
     seen, ways = (one, other) if isinstance(other, list) else (other, one)
-    return min((float(np.abs(seen - way).max()) for way in ways if seen.shape == way.shape), default=np.inf)
+    return min(
+        (float(np.abs(seen - way).max()) for way in ways if seen.shape == way.shape),
+        default=np.inf,
+    )
 
 
 def _is_within(few: list[list[Figures]], many: list[Figures]) -> bool:
     """Whether each layer that the model returns is among those of the run, in order."""
     following = iter(many)
-    return len(few) <= len(many) and all(any(_agree([x], [ways]) for x in following) for ways in few)
+    return len(few) <= len(many) and all(
+        any(_agree([x], [ways]) for x in following) for ways in few
+    )
 
 
 def _holds(many: list[list[Figures]], few: list[Figures]) -> bool:
@@ -587,12 +735,16 @@ def _holds(many: list[list[Figures]], few: list[Figures]) -> bool:
     """
     for start in (0, 1):
         following = iter(many)
-        if len(few) > start + 1 and all(any(_agree([x], [ways]) for ways in following) for x in few[start:]):
+        if len(few) > start + 1 and all(
+            any(_agree([x], [ways]) for ways in following) for x in few[start:]
+        ):
             return True
     return False
 
 
-def _differs(ours: list[Figures], own: list[list[Figures]], final: list[Figures]) -> str:
+def _differs(
+    ours: list[Figures], own: list[list[Figures]], final: list[Figures]
+) -> str:
     outputs = len(own) == len(ours) and _agree(ours[1:], own[:-1])
     if outputs and any(_close(x, y) for x in final for y in own[-1]):
         return ""  # outputs of the blocks, and the last of them normed (Mamba)
@@ -608,7 +760,9 @@ def _differs(ours: list[Figures], own: list[list[Figures]], final: list[Figures]
 
 
 def _agree(ours: list[Figures], own: list[list[Figures]]) -> bool:
-    return all(any(_close(x, y) for y in ways) for x, ways in zip(ours, own, strict=True))
+    return all(
+        any(_close(x, y) for y in ways) for x, ways in zip(ours, own, strict=True)
+    )
 
 
 def _close(one: Figures, other: Figures) -> bool:
@@ -620,20 +774,30 @@ def _close(one: Figures, other: Figures) -> bool:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two outputs are the same bit for bit."""
-    return _compare(one, other, lambda x, y: torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)))
+    return _compare(
+        one, other, lambda x, y: torch.equal(torch.nan_to_num(x), torch.nan_to_num(y))
+    )
 
 
 def _near(one: Any, other: Any) -> bool:
     """Whether two outputs are the same but for rounding: of float32, in which eager attention takes its softmax."""
-    return _compare(one, other, lambda x, y: torch.allclose(x.double(), y.double(), 1e-5, 1e-5, equal_nan=True))
+    return _compare(
+        one,
+        other,
+        lambda x, y: torch.allclose(x.double(), y.double(), 1e-5, 1e-5, equal_nan=True),
+    )
 
 
 def _compare(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bool:
     """Whether all tensors that both outputs have are the same."""
     if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.shape == other.shape and same(one, other)
+        return (
+            isinstance(other, Tensor) and one.shape == other.shape and same(one, other)
+        )
     if isinstance(one, Mapping):
-        return all(_compare(one[name], other[name], same) for name in one if name in other)
+        return all(
+            _compare(one[name], other[name], same) for name in one if name in other
+        )
     if isinstance(one, tuple | list):
         return all(_compare(x, y, same) for x, y in zip(one, other, strict=False))
     return True
@@ -645,7 +809,11 @@ def _said(error: BaseException, *, where: bool = False) -> str:
     text = f"{type(error).__name__}: {words[:200]}"
     if where:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        ours = [f for f in traceback.extract_tb(error.__traceback__) if "/anisoscope/" in f.filename][-1:]
+        ours = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if "/anisoscope/" in f.filename
+        ][-1:]
         text += f" ({', '.join(f'{Path(f.filename).name}:{f.lineno}' for f in (*ours, frame))})"
     return text
 
@@ -670,15 +838,21 @@ def _worker(names: Any, results: Any) -> None:
         try:
             row = look_at(name)
         except _LateError:
-            row = Row("none", reason=f"not run: it takes more than {MOST_SECONDS} s of a core")
+            row = Row(
+                "none", reason=f"not run: it takes more than {MOST_SECONDS} s of a core"
+            )
         except Exception as error:
-            row = Row("crashed", reason=f"of the sweep itself: {_said(error, where=True)}")
+            row = Row(
+                "crashed", reason=f"of the sweep itself: {_said(error, where=True)}"
+            )
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         results.put((os.getpid(), name, row, time.process_time() - begun))
 
 
-def sweep(names: list[str], processes: int = PROCESSES, show: Any = None) -> dict[str, Row]:
+def sweep(
+    names: list[str], processes: int = PROCESSES, show: Any = None
+) -> dict[str, Row]:
     """All of these, each in one of some processes; `show(name, row, seconds)` is called as they come."""
     context = multiprocessing.get_context("spawn")
     todo, results = context.Queue(), context.Queue()
@@ -691,10 +865,19 @@ def sweep(names: list[str], processes: int = PROCESSES, show: Any = None) -> dic
         try:
             process, name, row, seconds = results.get(timeout=10)
         except queue.Empty:
-            for worker in [worker for worker in workers if worker.exitcode]:  # its process was ended
+            for worker in [
+                worker for worker in workers if worker.exitcode
+            ]:  # its process was ended
                 workers.remove(worker)
                 workers.append(_started(context, todo, results))
-                results.put((0, running.pop(worker.pid, ""), Row("crashed", reason="the process ended"), 0.0))
+                results.put(
+                    (
+                        0,
+                        running.pop(worker.pid, ""),
+                        Row("crashed", reason="the process ended"),
+                        0.0,
+                    )
+                )
             continue
         if row is None:
             running[process] = name
@@ -716,7 +899,11 @@ def _started(context: Any, todo: Any, results: Any) -> Any:
 
 def kept() -> dict[str, Row]:
     """What was found and is printed."""
-    return {name: Row(*row) for name, row in json.loads(KEPT.read_text("utf-8")).items()} if KEPT.exists() else {}
+    return (
+        {name: Row(*row) for name, row in json.loads(KEPT.read_text("utf-8")).items()}
+        if KEPT.exists()
+        else {}
+    )
 
 
 def keep(rows: Mapping[str, Row]) -> None:
@@ -738,7 +925,10 @@ WHAT_BECAME = {
 def page() -> str:
     """docs/model-types.md."""
     rows = kept()
-    counts = {status: sum(row.status == status for row in rows.values()) for status in WHAT_BECAME}
+    counts = {
+        status: sum(row.status == status for row in rows.values())
+        for status in WHAT_BECAME
+    }
     lines = [
         "# Model types of transformers",
         "",
@@ -749,23 +939,54 @@ def page() -> str:
         "",
         "| | model types | what it means |",
         "|---|---|---|",
-        *(f"| {status} | {counts[status]} | {WHAT_BECAME[status]} |" for status in WHAT_BECAME),
+        *(
+            f"| {status} | {counts[status]} | {WHAT_BECAME[status]} |"
+            for status in WHAT_BECAME
+        ),
     ]
     for status in ("measured", "partly"):
-        lines += ["", f"## {status.capitalize()}", "", "| model type | layers | heads: layers | held against | |"]
+        lines += [
+            "",
+            f"## {status.capitalize()}",
+            "",
+            "| model type | layers | heads: layers | held against | |",
+        ]
         lines += ["|---|---|---|---|---|"]
-        lines += [table_row((name, *row[1:])) for name, row in rows.items() if row.status == status]
+        lines += [
+            table_row((name, *row[1:]))
+            for name, row in rows.items()
+            if row.status == status
+        ]
     for status in ("refused", "none"):
-        lines += ["", f"## {'Refused' if status == 'refused' else 'No model'}", "", "| model type | why |", "|---|---|"]
-        lines += [table_row((name, row.reason)) for name, row in rows.items() if row.status == status]
+        lines += [
+            "",
+            f"## {'Refused' if status == 'refused' else 'No model'}",
+            "",
+            "| model type | why |",
+            "|---|---|",
+        ]
+        lines += [
+            table_row((name, row.reason))
+            for name, row in rows.items()
+            if row.status == status
+        ]
     return "\n".join(lines) + "\n"
 
 
 def main(words: list[str]) -> int:
     """Sweep over the model types that are named, or over all of them, or over a part; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="TYPE", help="model types; default: all of transformers")
-    parser.add_argument("--part", metavar="I/N", help="the I-th of N shares of all types")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="TYPE",
+        help="model types; default: all of transformers",
+    )
+    parser.add_argument(
+        "--part", metavar="I/N", help="the I-th of N shares of all types"
+    )
     asked = parser.parse_args(words)
     begun = time.monotonic()
     names, chosen = model_types(), asked.names
@@ -773,7 +994,9 @@ def main(words: list[str]) -> int:
         read = re.fullmatch(r"(\d+)/(\d+)", asked.part)
         part, parts = map(int, read.groups()) if read else (0, 0)
         if not 1 <= part <= parts:
-            parser.error(f"argument --part: expected I/N with 1 ≤ I ≤ N, such as 1/4; got {asked.part!r}")
+            parser.error(
+                f"argument --part: expected I/N with 1 ≤ I ≤ N, such as 1/4; got {asked.part!r}"
+            )
         names = names[part - 1 :: parts]
     before = kept()
 
@@ -782,7 +1005,9 @@ def main(words: list[str]) -> int:
 
     found = sweep(chosen or names, show=show)
     counts = Counter(row.status for row in found.values())
-    print(f"{len(found)} types in {(time.monotonic() - begun) / 60:.1f} minutes: {dict(counts)}")
+    print(
+        f"{len(found)} types in {(time.monotonic() - begun) / 60:.1f} minutes: {dict(counts)}"
+    )
     for name, row in found.items():
         if name in before and before[name].status != row.status:
             print(f"{name}: {before[name].status} before, {row.status} now")

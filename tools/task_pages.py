@@ -51,12 +51,25 @@ def write_inputs(folder: Path) -> None:
     """
     write_models(folder)
     documents, _ = python_docs(DOCUMENTS)
-    lines = [(name, line) for name, text in enumerate(documents.documents) for line in long_lines(text)]
+    lines = [
+        (name, line)
+        for name, text in enumerate(documents.documents)
+        for line in long_lines(text)
+    ]
     texts = [line for _, line in lines]
     vectors = embed(texts)
     np.save(folder / "my-vectors.npy", vectors)
-    np.save(folder / "my-queries.npy", embed([" ".join(text.split()[:WORDS_OF_A_QUERY]) for text in texts]))
-    table = pd.DataFrame({"document": [name for name, _ in lines], "year": 2026, "embedding": list(vectors)})
+    np.save(
+        folder / "my-queries.npy",
+        embed([" ".join(text.split()[:WORDS_OF_A_QUERY]) for text in texts]),
+    )
+    table = pd.DataFrame(
+        {
+            "document": [name for name, _ in lines],
+            "year": 2026,
+            "embedding": list(vectors),
+        }
+    )
     table.to_parquet(folder / "my-table.parquet")
 
 
@@ -66,14 +79,39 @@ def write_models(folder: Path) -> None:
     """
     subject = load("builtin:minilm")
     vocabulary = subject.config.vocab_size
-    half = BertModel(BertConfig.from_dict(subject.config.to_dict() | {"num_hidden_layers": 3}), add_pooling_layer=False)
-    kept = {name: x for name, x in subject.model.state_dict().items() if name in half.state_dict()}
+    half = BertModel(
+        BertConfig.from_dict(subject.config.to_dict() | {"num_hidden_layers": 3}),
+        add_pooling_layer=False,
+    )
+    kept = {
+        name: x
+        for name, x in subject.model.state_dict().items()
+        if name in half.state_dict()
+    }
     half.load_state_dict(kept)
     torch.manual_seed(0)
-    narrow: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": HEADS}
-    encoder = BertModel(BertConfig(vocab_size=vocabulary, num_hidden_layers=8, **narrow))
-    decoder = GPT2Model(GPT2Config(vocab_size=vocabulary, n_layer=4, n_embd=WIDTH, n_head=HEADS, n_positions=512))
-    for name, model in (("half-minilm", half), ("new-encoder", encoder), ("new-decoder", decoder)):
+    narrow: dict[str, Any] = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 4 * WIDTH,
+        "num_attention_heads": HEADS,
+    }
+    encoder = BertModel(
+        BertConfig(vocab_size=vocabulary, num_hidden_layers=8, **narrow)
+    )
+    decoder = GPT2Model(
+        GPT2Config(
+            vocab_size=vocabulary,
+            n_layer=4,
+            n_embd=WIDTH,
+            n_head=HEADS,
+            n_positions=512,
+        )
+    )
+    for name, model in (
+        ("half-minilm", half),
+        ("new-encoder", encoder),
+        ("new-decoder", decoder),
+    ):
         model.save_pretrained(folder / name)
         subject.processor.save_pretrained(folder / name)
 
@@ -81,7 +119,9 @@ def write_models(folder: Path) -> None:
 def embed(texts: list[str]) -> np.ndarray:
     """[text, dim]: the mean vector of each text in layer 5 of the packaged encoder."""
     subject = load("builtin:minilm")
-    tokens = subject.processor(texts, return_tensors="pt", padding=True, truncation=True, max_length=64)
+    tokens = subject.processor(
+        texts, return_tensors="pt", padding=True, truncation=True, max_length=64
+    )
     with torch.no_grad():
         states = subject.model(**tokens, output_hidden_states=True).hidden_states[5]
     mask = tokens["attention_mask"].unsqueeze(-1)
@@ -116,9 +156,13 @@ def run_command(line: str, folder: Path) -> list[str]:
 def run_python(words: list[str], folder: Path) -> str:
     """What Python prints to stdout; an error of the program ends all."""
     environment = os.environ | {"COLUMNS": COLUMNS, "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run([*PYTHON, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*PYTHON, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
     if done.returncode not in (0, CONDITION_MET):
-        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise RuntimeError(
+            f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     return printed_text(done.stdout, done.stderr, done.returncode)
 
 
@@ -162,9 +206,19 @@ def pages() -> list[Path]:
 
 def main(words: list[str] | None = None) -> None:
     """Write the output of every command into the pages of these names; of all pages if there is none."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="pages, by their file names without .md; all if none is named")
-    parser.add_argument("--into", type=Path, help="folder that the pages are written into, without their pictures")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="pages, by their file names without .md; all if none is named",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        help="folder that the pages are written into, without their pictures",
+    )
     asked = parser.parse_args(words)
     for page in pages():
         if asked.names and page.stem not in asked.names:

@@ -45,7 +45,14 @@ def candidates(model: nn.Module) -> Iterator[Inputs]:
 
 def _plain(model: nn.Module, config: Any, names: Any) -> Iterator[Inputs]:
     """One modality after the other, the model's main one first; then text beside each of the others."""
-    kinds = ["input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos", "past_values"]
+    kinds = [
+        "input_ids",
+        "pixel_values",
+        "input_features",
+        "input_values",
+        "pixel_values_videos",
+        "past_values",
+    ]
     kinds += ["states", "inputs", "hidden_states", "query_embeds"]
     main: Any = getattr(model, "main_input_name", "input_ids")
     first = main[0] if isinstance(main, list) else main
@@ -62,7 +69,9 @@ def _plain(model: nn.Module, config: Any, names: Any) -> Iterator[Inputs]:
 def _of(name: str, config: Any, names: Any) -> Iterator[Inputs]:
     if name == "input_ids":
         yield from _texts(config, names)
-    elif name in ("hidden_states", "pixel_values") and any(grid.endswith(GRIDS) for grid in names):
+    elif name in ("hidden_states", "pixel_values") and any(
+        grid.endswith(GRIDS) for grid in names
+    ):
         yield from _patches(name, config, names)
         yield from _images(name, config)
     elif name.startswith("pixel_values"):
@@ -79,9 +88,15 @@ def _of(name: str, config: Any, names: Any) -> Iterator[Inputs]:
         yield {name: _draw(COUNT, POSITIONS, _first(config, "d_model") or 64)}
     elif name == "query_embeds":
         width = _first(config, "hidden_size") or 64
-        yield {name: _draw(COUNT, 8, width), "encoder_hidden_states": _draw(COUNT, 17, width)}
+        yield {
+            name: _draw(COUNT, 8, width),
+            "encoder_hidden_states": _draw(COUNT, 17, width),
+        }
     elif name == "hidden_states":
-        for width in (_first(config, "hidden_size", "codebook_dim", "latent_dim") or 64, 64):
+        for width in (
+            _first(config, "hidden_size", "codebook_dim", "latent_dim") or 64,
+            64,
+        ):
             yield {name: _draw(COUNT, width, 16)}
             yield {name: _draw(COUNT, 16, width)}
 
@@ -105,7 +120,9 @@ def _decoder(names: Any) -> Inputs:
         return {}
     mask = _mask(7)
     inputs = {"decoder_input_ids": _ids(7, seed=4) * mask}
-    return inputs | ({"decoder_attention_mask": mask} if "decoder_attention_mask" in names else {})
+    return inputs | (
+        {"decoder_attention_mask": mask} if "decoder_attention_mask" in names else {}
+    )
 
 
 def _images(name: str, config: Any) -> Iterator[Inputs]:
@@ -123,7 +140,10 @@ def _images(name: str, config: Any) -> Iterator[Inputs]:
 def _patches(name: str, config: Any, names: Any) -> Iterator[Inputs]:
     """Images cut into patches [patch, channel · time · height · width], with the grid that each image has."""
     part = _part_with(config, "patch_size")
-    side, channels = int(part.patch_size), _first(part, "num_channels", "in_channels", "in_chans") or 3
+    side, channels = (
+        int(part.patch_size),
+        _first(part, "num_channels", "in_channels", "in_chans") or 3,
+    )
     times = getattr(part, "temporal_patch_size", None) or 1
     grid = next((x for x in names if x.endswith("grid_thw")), None)
     rows = 4
@@ -141,13 +161,26 @@ def _patches(name: str, config: Any, names: Any) -> Iterator[Inputs]:
 
 
 def _spectra(config: Any, names: Any) -> Iterator[Inputs]:
-    mels = [_first(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_feat_size")]
+    mels = [
+        _first(
+            config,
+            "num_mel_bins",
+            "feature_size",
+            "input_feat_per_channel",
+            "n_mels",
+            "input_feat_size",
+        )
+    ]
     mels += [_first(config, "input_dim")]
     mels += [80, 128, 160, 320, 560]
     source = _first(config, "max_source_positions")
     for frames in dict.fromkeys((*((2 * source,) if source else ()), *FRAMES)):
         mask = _mask(frames)
-        named = {x: mask for x in names if x in ("attention_mask", "input_features_mask", "feature_attention_mask")}
+        named = {
+            x: mask
+            for x in names
+            if x in ("attention_mask", "input_features_mask", "feature_attention_mask")
+        }
         for mel in dict.fromkeys(m for m in mels if m):
             for features in (_draw(COUNT, mel, frames), _draw(COUNT, frames, mel)):
                 for more in (named, {x: m.bool() for x, m in named.items()}, {}):
@@ -160,7 +193,9 @@ def _sounds(config: Any, names: Any) -> Iterator[Inputs]:
     for samples in SAMPLES:
         yield {"input_values": _draw(COUNT, samples)} | _decoder(names)
         yield {"input_values": _draw(COUNT, channels, samples)}
-    yield {"input_values": _draw(COUNT, _first(config, "max_length") or FRAMES[0], mels)} | _decoder(names)
+    yield {
+        "input_values": _draw(COUNT, _first(config, "max_length") or FRAMES[0], mels)
+    } | _decoder(names)
 
 
 def _series(config: Any) -> Iterator[Inputs]:
@@ -171,10 +206,19 @@ def _series(config: Any) -> Iterator[Inputs]:
     lags = max(getattr(config, "lags_sequence", None) or [0])
     past, ahead = length + lags, getattr(config, "prediction_length", None) or 4
     features = getattr(config, "num_time_features", 0) or 0
-    observed = {"past_observed_mask": torch.ones(COUNT, past), "past_time_features": _draw(COUNT, past, features)}
-    future = {"future_values": _draw(COUNT, ahead), "future_time_features": _draw(COUNT, ahead, features)}
+    observed = {
+        "past_observed_mask": torch.ones(COUNT, past),
+        "past_time_features": _draw(COUNT, past, features),
+    }
+    future = {
+        "future_values": _draw(COUNT, ahead),
+        "future_time_features": _draw(COUNT, ahead, features),
+    }
     yield {"past_values": _draw(COUNT, past)} | observed | future
-    padding = {"past_values": _draw(COUNT, length), "past_values_padding": torch.zeros(COUNT, length)}
+    padding = {
+        "past_values": _draw(COUNT, length),
+        "past_values_padding": torch.zeros(COUNT, length),
+    }
     yield padding | {"freq": torch.zeros(COUNT, 1, dtype=torch.int64)}
     yield padding
     yield {"past_values": _draw(COUNT, length)}
@@ -185,7 +229,10 @@ def _trajectory(config: Any) -> Inputs:
     """States, actions and rewards of a decision model."""
     steps = torch.arange(POSITIONS).repeat(COUNT, 1)
     ones = _draw(COUNT, POSITIONS, 1)
-    inputs = {"states": _draw(COUNT, POSITIONS, config.state_dim), "actions": _draw(COUNT, POSITIONS, config.act_dim)}
+    inputs = {
+        "states": _draw(COUNT, POSITIONS, config.state_dim),
+        "actions": _draw(COUNT, POSITIONS, config.act_dim),
+    }
     return inputs | {
         "rewards": ones,
         "returns_to_go": ones,
@@ -212,11 +259,17 @@ def _completed(inputs: Inputs, config: Any, names: Any) -> Inputs:
         "target_sizes": torch.full((COUNT, 2), 4),
         "spatial_shapes": torch.full((COUNT, 2), 4),
         "pixel_attention_mask": torch.ones(COUNT, 16, dtype=torch.int64),
-        "pixel_position_ids": torch.cartesian_prod(torch.arange(4), torch.arange(4)).repeat(COUNT, 1, 1),
+        "pixel_position_ids": torch.cartesian_prod(
+            torch.arange(4), torch.arange(4)
+        ).repeat(COUNT, 1, 1),
         "padding_mask": torch.ones(COUNT, 1, SAMPLES[0], dtype=torch.bool),
     }
     for name, parameter in names.items():
-        needed = parameter.default is inspect.Parameter.empty or name in ("bbox", "visual_feats", "visual_pos")
+        needed = parameter.default is inspect.Parameter.empty or name in (
+            "bbox",
+            "visual_feats",
+            "visual_pos",
+        )
         if name not in inputs and needed and name in known:
             more[name] = known[name]
     return inputs | more
@@ -235,12 +288,18 @@ def _picture_in_text(config: Any) -> Inputs:
     count = config.num_query_tokens
     marks = torch.full((COUNT, count), _mark(config))
     mask = torch.cat([torch.ones(COUNT, count, dtype=torch.int64), _mask(POSITIONS)], 1)
-    inputs = {"input_ids": torch.cat([marks, _ids(POSITIONS)], 1) * mask, "attention_mask": mask}
+    inputs = {
+        "input_ids": torch.cat([marks, _ids(POSITIONS)], 1) * mask,
+        "attention_mask": mask,
+    }
     return {"pixel_values": _draw(COUNT, 3, 32, 32), **inputs}
 
 
 def _question_and_picture(config: Any) -> Inputs:
-    question = {"qformer_input_ids": _ids(POSITIONS), "qformer_attention_mask": _mask(POSITIONS)}
+    question = {
+        "qformer_input_ids": _ids(POSITIONS),
+        "qformer_attention_mask": _mask(POSITIONS),
+    }
     return _picture_in_text(config) | question
 
 
@@ -249,15 +308,23 @@ def _question_and_film(config: Any) -> Inputs:
     marks = torch.full((COUNT, (frames - 1) * config.num_query_tokens), _mark(config))
     inputs = _question_and_picture(config)
     inputs["input_ids"] = torch.cat([marks, inputs["input_ids"]], 1)
-    inputs["attention_mask"] = torch.cat([torch.ones_like(marks), inputs["attention_mask"]], 1)
+    inputs["attention_mask"] = torch.cat(
+        [torch.ones_like(marks), inputs["attention_mask"]], 1
+    )
     return inputs | {"pixel_values": _draw(COUNT, frames, 3, 32, 32)}
 
 
 def _text_beside_pictures(_config: Any) -> Inputs:
     """Texts of which every token sees the one picture beside them."""
     seen = torch.ones(COUNT, POSITIONS, 1, dtype=torch.int64)
-    inputs = {"input_ids": _ids(POSITIONS) * _mask(POSITIONS), "attention_mask": _mask(POSITIONS)}
-    return inputs | {"pixel_values": _draw(COUNT, 1, 3, 32, 32), "image_attention_mask": seen}
+    inputs = {
+        "input_ids": _ids(POSITIONS) * _mask(POSITIONS),
+        "attention_mask": _mask(POSITIONS),
+    }
+    return inputs | {
+        "pixel_values": _draw(COUNT, 1, 3, 32, 32),
+        "image_attention_mask": seen,
+    }
 
 
 def _picture_at_marked_places(config: Any) -> Inputs:
@@ -265,13 +332,19 @@ def _picture_at_marked_places(config: Any) -> Inputs:
     places = (torch.arange(count + POSITIONS) < count).long().repeat(COUNT, 1)
     mask = torch.cat([torch.ones(COUNT, count, dtype=torch.int64), _mask(POSITIONS)], 1)
     inputs = {"input_ids": _ids(count + POSITIONS) * mask, "attention_mask": mask}
-    return inputs | {"pixel_values": _draw(COUNT, 3, 32, 32), "image_embeds_position_mask": places}
+    return inputs | {
+        "pixel_values": _draw(COUNT, 3, 32, 32),
+        "image_embeds_position_mask": places,
+    }
 
 
 def _sound_beside_text(config: Any) -> Inputs:
     """A spectrum [sequence, 1, frame, mel] and a text."""
     mels = config.audio_config.num_mel_bins
-    inputs = {"input_ids": _ids(POSITIONS) * _mask(POSITIONS), "attention_mask": _mask(POSITIONS)}
+    inputs = {
+        "input_ids": _ids(POSITIONS) * _mask(POSITIONS),
+        "attention_mask": _mask(POSITIONS),
+    }
     return inputs | {
         "input_features": _draw(COUNT, 1, 16 * mels, mels),
         "is_longer": torch.zeros(COUNT, 1, dtype=torch.bool),
@@ -280,7 +353,10 @@ def _sound_beside_text(config: Any) -> Inputs:
 
 def _codes_and_text(config: Any) -> Inputs:
     """Ids of a text and of the codebooks of a sound [sequence, step, codebook]."""
-    return {"input_ids": 5 + _ids(POSITIONS * (config.num_codebooks + 1)).view(COUNT, POSITIONS, -1) % 90}
+    return {
+        "input_ids": 5
+        + _ids(POSITIONS * (config.num_codebooks + 1)).view(COUNT, POSITIONS, -1) % 90
+    }
 
 
 def _mels_and_mask(config: Any) -> Inputs:
@@ -314,7 +390,11 @@ def _whole_frames(config: Any) -> Inputs:
 
 def _uncached(_config: Any) -> Inputs:
     mask = _mask(POSITIONS)
-    return {"input_ids": _ids(POSITIONS) * mask, "attention_mask": mask, "use_cache": False}
+    return {
+        "input_ids": _ids(POSITIONS) * mask,
+        "attention_mask": mask,
+        "use_cache": False,
+    }
 
 
 def _patches_beside_text(config: Any) -> Inputs:
@@ -332,7 +412,10 @@ def _patches_beside_text(config: Any) -> Inputs:
 def _vectors_for_both(config: Any) -> Inputs:
     """Vectors for an encoder and a decoder that have no embeddings of their own."""
     mask, later = _mask(12), _mask(7)
-    inputs = {"input_values": _draw(COUNT, 12, config.hidden_size), "attention_mask": mask}
+    inputs = {
+        "input_values": _draw(COUNT, 12, config.hidden_size),
+        "attention_mask": mask,
+    }
     return inputs | {
         "decoder_input_values": _draw(COUNT, 7, config.hidden_size, seed=4),
         "decoder_attention_mask": later,
@@ -347,7 +430,10 @@ def _frames_under_tokens(_config: Any) -> Inputs:
 
 def _prompted_picture(_config: Any) -> Inputs:
     picture = _draw(COUNT, 3, 32, 32)
-    prompt = {"prompt_pixel_values": _draw(COUNT, 3, 32, 32, seed=4), "prompt_masks": _draw(COUNT, 3, 32, 32, seed=5)}
+    prompt = {
+        "prompt_pixel_values": _draw(COUNT, 3, 32, 32, seed=4),
+        "prompt_masks": _draw(COUNT, 3, 32, 32, seed=5),
+    }
     return {"pixel_values": picture} | prompt
 
 
@@ -363,7 +449,9 @@ SPECIAL: dict[str, Callable[[Any], Inputs]] = {
     "minicpm_ocr_vision": _patches_side_by_side,
     "minicpmv4_7_vision": _patches_side_by_side,
     "mimi_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
-    "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
+    "pocket_tts_audio_tokenizer_decoder": lambda config: {
+        "latents": _draw(COUNT, config.hidden_size, 16)
+    },
     "siglip2": _patches_beside_text,
     "speecht5": _vectors_for_both,
     "voxtral_realtime": _frames_under_tokens,
@@ -375,11 +463,15 @@ SPECIAL: dict[str, Callable[[Any], Inputs]] = {
 
 
 def _draw(*shape: int, seed: int = 3) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def _ids(length: int, seed: int = 3) -> Tensor:
-    return torch.randint(5, 100, (COUNT, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        5, 100, (COUNT, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def _mask(length: int) -> Tensor:
@@ -394,7 +486,9 @@ def _parts(config: Any) -> list[Any]:
 
 
 def _part_with(config: Any, name: str) -> Any:
-    return next(part for part in _parts(config) if isinstance(getattr(part, name, None), int))
+    return next(
+        part for part in _parts(config) if isinstance(getattr(part, name, None), int)
+    )
 
 
 def _first(config: Any, *names: str) -> Any:
@@ -422,6 +516,9 @@ def image_size(config: Any) -> tuple[list[tuple[int, int]], int]:
             sizes.append((value[0], value[1]))
         elif isinstance(value, dict):
             sizes.append((value["height"], value["width"]))
-        found = [getattr(part, name, None) for name in ("num_channels", "in_channels", "in_chans")]
+        found = [
+            getattr(part, name, None)
+            for name in ("num_channels", "in_channels", "in_chans")
+        ]
         channels = next((x for x in found if isinstance(x, int)), channels)
     return sizes, channels

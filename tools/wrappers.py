@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (lines of the page)
 """What large models wear, each with every panel: are the numbers those of the bare model?
 
     python tools/wrappers.py                 # all whose library is installed: writes tools/wrappers.json
@@ -43,8 +42,17 @@ COLUMNS = (*PANELS, "Monitor")
 CLOSE = 1e-5
 """Largest difference of a value, as a share of 1 or of the value, whichever is larger; all is in float32."""
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
-SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 64}
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+}
+HEADS = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+}
 Make = Callable[[nn.Module], Any]
 
 
@@ -70,7 +78,9 @@ def bare_model() -> nn.Module:
     """The tiny Llama, the same each time; no weight is constant."""
     transformers: Any = import_module("transformers")
     torch.manual_seed(7)
-    model: nn.Module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **HEADS))
+    model: nn.Module = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SIZES, **HEADS)
+    )
     for parameter in model.parameters():
         parameter.data.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
@@ -151,7 +161,9 @@ def _accelerate(model: Any) -> Any:
 def _accelerate_fsdp2(model: Any) -> Any:
     accelerate = import_module("accelerate")
     plugin = accelerate.FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["LlamaDecoderLayer"]
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
     )
     accelerator = accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
     optimizer = torch.optim.SGD(model.parameters())
@@ -160,9 +172,17 @@ def _accelerate_fsdp2(model: Any) -> Any:
 
 def _deepspeed(model: Any) -> Any:
     deepspeed = import_module("deepspeed")
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    where = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29517",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+    }
     os.environ.update({"DS_ACCELERATOR": "cpu", **where})
-    engine, *_ = deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 2})
+    engine, *_ = deepspeed.initialize(
+        model=model, config={"train_micro_batch_size_per_gpu": 2}
+    )
     return engine
 
 
@@ -185,7 +205,9 @@ def _fabric(model: Any) -> Any:
 def _lora(model: Any) -> Any:
     peft = import_module("peft")
     torch.manual_seed(3)
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"]))
+    wrapped = peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"])
+    )
     for name, parameter in wrapped.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.2)
@@ -201,32 +223,70 @@ WRAPPERS = {
     "plain": Wrapper("nothing", lambda model: model),
     "fsdp2": Wrapper("FSDP2 (`fully_shard`)", _fsdp2, processes=2),
     "fsdp1": Wrapper("FSDP1 (`FullyShardedDataParallel`)", _fsdp1, processes=2),
-    "ddp": Wrapper("`DistributedDataParallel`", lambda m: nn.parallel.DistributedDataParallel(m), processes=2),
-    "tp": Wrapper("tensor parallelism (`tp_plan` of transformers)", _tensor_parallel, "transformers", processes=2),
+    "ddp": Wrapper(
+        "`DistributedDataParallel`",
+        lambda m: nn.parallel.DistributedDataParallel(m),
+        processes=2,
+    ),
+    "tp": Wrapper(
+        "tensor parallelism (`tp_plan` of transformers)",
+        _tensor_parallel,
+        "transformers",
+        processes=2,
+    ),
     "data_parallel": Wrapper("`DataParallel`", lambda model: nn.DataParallel(model)),
     "compile": Wrapper("`torch.compile(model)`", lambda model: torch.compile(model)),
     "compile_in_place": Wrapper("`model.compile()`", _compiled_in_place),
-    "torch_int8": Wrapper("int8 of torch (`quantize_dynamic`)", _torch_int8, changes=True),
-    "torchao_int8": Wrapper("torchao int8 weights", _torchao("Int8WeightOnlyConfig"), "torchao", changes=True),
+    "torch_int8": Wrapper(
+        "int8 of torch (`quantize_dynamic`)", _torch_int8, changes=True
+    ),
+    "torchao_int8": Wrapper(
+        "torchao int8 weights",
+        _torchao("Int8WeightOnlyConfig"),
+        "torchao",
+        changes=True,
+    ),
     "torchao_int8_both": Wrapper(
         "torchao int8 weights and activations",
         _torchao("Int8DynamicActivationInt8WeightConfig"),
         "torchao",
         changes=True,
     ),
-    "torchao_fp8": Wrapper("torchao fp8 weights", _torchao("Float8WeightOnlyConfig"), "torchao", changes=True),
-    "bnb_int8": Wrapper("bitsandbytes int8", _bitsandbytes(load_in_8bit=True), "bitsandbytes", changes=True),
-    "bnb_nf4": Wrapper(
-        "bitsandbytes 4 bits (nf4)",
-        _bitsandbytes(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32),
+    "torchao_fp8": Wrapper(
+        "torchao fp8 weights",
+        _torchao("Float8WeightOnlyConfig"),
+        "torchao",
+        changes=True,
+    ),
+    "bnb_int8": Wrapper(
+        "bitsandbytes int8",
+        _bitsandbytes(load_in_8bit=True),
         "bitsandbytes",
         changes=True,
     ),
-    "cpu_offload": Wrapper("weights offloaded to the CPU (Accelerate)", _cpu_offload, "accelerate"),
-    "disk_offload": Wrapper("weights offloaded to the disk (Accelerate)", _disk_offload, "accelerate"),
+    "bnb_nf4": Wrapper(
+        "bitsandbytes 4 bits (nf4)",
+        _bitsandbytes(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=torch.float32,
+        ),
+        "bitsandbytes",
+        changes=True,
+    ),
+    "cpu_offload": Wrapper(
+        "weights offloaded to the CPU (Accelerate)", _cpu_offload, "accelerate"
+    ),
+    "disk_offload": Wrapper(
+        "weights offloaded to the disk (Accelerate)", _disk_offload, "accelerate"
+    ),
     "accelerate": Wrapper("`Accelerator.prepare`", _accelerate, "accelerate"),
-    "accelerate_ddp": Wrapper("`Accelerator.prepare`, DDP", _accelerate, "accelerate", processes=2),
-    "accelerate_fsdp2": Wrapper("`Accelerator.prepare`, FSDP2", _accelerate_fsdp2, "accelerate", processes=2),
+    "accelerate_ddp": Wrapper(
+        "`Accelerator.prepare`, DDP", _accelerate, "accelerate", processes=2
+    ),
+    "accelerate_fsdp2": Wrapper(
+        "`Accelerator.prepare`, FSDP2", _accelerate_fsdp2, "accelerate", processes=2
+    ),
     "deepspeed": Wrapper("engine of DeepSpeed", _deepspeed, "deepspeed"),
     "lightning": Wrapper("`LightningModule`", _lightning, "lightning"),
     "fabric": Wrapper("`Fabric.setup` of Lightning", _fabric, "lightning"),
@@ -251,7 +311,11 @@ def saved() -> Iterator[str]:
 def _loaded(**how: Any) -> Any:
     """The bare model as transformers loads it from a folder."""
     with saved() as folder:
-        return import_module("transformers").AutoModelForCausalLM.from_pretrained(folder, **how).eval()
+        return (
+            import_module("transformers")
+            .AutoModelForCausalLM.from_pretrained(folder, **how)
+            .eval()
+        )
 
 
 # ---- what is to come out
@@ -272,7 +336,9 @@ class Replay(nn.Module):
 def replaying(wrapped: nn.Module) -> nn.Module:
     """A bare model whose linear layers give what those of `wrapped` give, called without any capture."""
     model = bare_model()
-    names = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    names = {
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
     outputs: dict[str, dict[Any, torch.Tensor]] = {name: {} for name in names}
 
     def keep(name: str) -> Callable[..., None]:
@@ -290,17 +356,32 @@ def replaying(wrapped: nn.Module) -> nn.Module:
     for name in names:
         parent, _, own = name.rpartition(".")
         weight: Any = getattr(_find(wrapped, name), "weight", None)
-        is_plain = type(weight) in (nn.Parameter, torch.Tensor) and weight.is_floating_point() and weight.dim() == 2
-        setattr(model.get_submodule(parent), own, Replay(outputs[name], weight if is_plain else None))
+        is_plain = (
+            type(weight) in (nn.Parameter, torch.Tensor)
+            and weight.is_floating_point()
+            and weight.dim() == 2
+        )
+        setattr(
+            model.get_submodule(parent),
+            own,
+            Replay(outputs[name], weight if is_plain else None),
+        )
     norms = {n: p for n, p in model.named_parameters() if "norm" in n or "embed" in n}
-    for name, parameter in norms.items():  # a library may round what it does not quantise
+    for (
+        name,
+        parameter,
+    ) in norms.items():  # a library may round what it does not quantise
         parameter.data = _find(wrapped, name.rpartition(".")[0]).weight.data.float()
     return model
 
 
 def _find(wrapped: nn.Module, name: str) -> Any:
     """The module of the bare model's `name`, wherever the wrapper has it."""
-    found = [(len(path), module) for path, module in wrapped.named_modules() if f".{path}".endswith(f".{name}")]
+    found = [
+        (len(path), module)
+        for path, module in wrapped.named_modules()
+        if f".{path}".endswith(f".{name}")
+    ]
     return min(found, key=lambda pair: pair[0])[1]
 
 
@@ -314,7 +395,9 @@ def results(model: Any) -> dict[str, Result]:
     from anisoscope.errors import AnisoscopeError
 
     def panel(name: str) -> tuple[pd.DataFrame, str]:
-        run = anisoscope.measure(model, batches(), panel=name, tokens="all", groups=4, sample=64)
+        run = anisoscope.measure(
+            model, batches(), panel=name, tokens="all", groups=4, sample=64
+        )
         said = [text for text in run.manifest["warnings"] if "not seen" in text]
         return run.records, "; ".join(said)
 
@@ -330,7 +413,10 @@ def results(model: Any) -> dict[str, Result]:
             made[name] = "refused", str(error)
         except Exception as error:
             traceback.print_exc()
-            made[name] = "crashed", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            made[name] = (
+                "crashed",
+                f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            )
     return made
 
 
@@ -342,22 +428,34 @@ def compared(found: Result, expected: Result) -> dict[str, Any]:
     records, said = value
     whole, _ = expected[1]
     keys = [key for key in KEYS if key in records]
-    both = whole.merge(records, on=keys, suffixes=("", "_found"), how="outer", indicator=True)
+    both = whole.merge(
+        records, on=keys, suffixes=("", "_found"), how="outer", indicator=True
+    )
     if said and "attention" in said:
         both = both[both["_merge"] == "both"]
     if not (both["_merge"] == "both").all():
-        return {"status": "wrong", "why": f"{int((both['_merge'] != 'both').sum())} records of one alone"}
+        return {
+            "status": "wrong",
+            "why": f"{int((both['_merge'] != 'both').sum())} records of one alone",
+        }
     apart = 0.0
     for name in ("value", "low", "high"):
         if name in whole:
-            ours, theirs = both[name].to_numpy(float), both[f"{name}_found"].to_numpy(float)
+            ours, theirs = (
+                both[name].to_numpy(float),
+                both[f"{name}_found"].to_numpy(float),
+            )
             if (np.isnan(ours) != np.isnan(theirs)).any():
                 return {"status": "wrong", "why": f"{name}: not a number in one alone"}
             difference = np.abs(ours - theirs) / np.maximum(1, np.abs(ours))
             apart = max(apart, float(np.nanmax(difference, initial=0.0)))
     if not apart <= CLOSE:
         return {"status": "wrong", "why": f"apart by {apart:.1e}"}
-    return {"status": "left out" if said else "right", "apart": float(f"{apart:.1e}"), "why": said}
+    return {
+        "status": "left out" if said else "right",
+        "apart": float(f"{apart:.1e}"),
+        "why": said,
+    }
 
 
 def row_of(name: str) -> dict[str, Any]:
@@ -366,18 +464,33 @@ def row_of(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "results")
         if wrapper.processes > 1:
-            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(wrapper.processes)]
+            launcher = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(wrapper.processes),
+            ]
             words = [sys.executable, *launcher, __file__, "--into", str(path), name]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=300, check=False
+            )
             if not path.exists():
-                return {"cells": {column: {"status": "crashed", "why": done.stderr[-300:]} for column in COLUMNS}}
+                return {
+                    "cells": {
+                        column: {"status": "crashed", "why": done.stderr[-300:]}
+                        for column in COLUMNS
+                    }
+                }
         else:
             look_at(name, path)
         expected, found = pickle.loads(path.read_bytes())
     if expected is None:
         expected = results(bare_model())
     cells = {column: compared(found[column], expected[column]) for column in COLUMNS}
-    libraries = {library: version(library) for library in sorted({"torch", wrapper.library})}
+    libraries = {
+        library: version(library) for library in sorted({"torch", wrapper.library})
+    }
     return {"cells": cells, "versions": libraries, "processes": wrapper.processes}
 
 
@@ -405,19 +518,35 @@ def page() -> str:
     """docs/wrappers.md."""
     kept = json.loads(KEPT.read_text("utf-8"))
     reasons: list[str] = []
-    lines = [table_row(["wrapper", *COLUMNS, "tested with"]), table_row(["---"] * (len(COLUMNS) + 2))]
+    lines = [
+        table_row(["wrapper", *COLUMNS, "tested with"]),
+        table_row(["---"] * (len(COLUMNS) + 2)),
+    ]
     for name, wrapper in WRAPPERS.items():
         row = kept.get(name)
         if row is None:
-            lines.append(table_row([wrapper.title, *["not run"] * len(COLUMNS), wrapper.library]))
+            lines.append(
+                table_row([wrapper.title, *["not run"] * len(COLUMNS), wrapper.library])
+            )
             continue
         shown = [_shown(row["cells"][column], reasons) for column in COLUMNS]
-        libraries = ", ".join(f"{library} {number}" for library, number in row["versions"].items())
-        tried = libraries + (f"; {row['processes']} processes on Gloo" if row["processes"] > 1 else "")
+        libraries = ", ".join(
+            f"{library} {number}" for library, number in row["versions"].items()
+        )
+        tried = libraries + (
+            f"; {row['processes']} processes on Gloo" if row["processes"] > 1 else ""
+        )
         lines.append(table_row([wrapper.title, *shown, tried]))
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, start=1)]
-    worst = max(cell.get("apart", 0) for row in kept.values() for cell in row["cells"].values())
-    return TEXT.format(table="\n".join(lines), notes="\n".join(notes), worst=f"{worst:.0e}", close=f"{CLOSE:.0e}")
+    worst = max(
+        cell.get("apart", 0) for row in kept.values() for cell in row["cells"].values()
+    )
+    return TEXT.format(
+        table="\n".join(lines),
+        notes="\n".join(notes),
+        worst=f"{worst:.0e}",
+        close=f"{CLOSE:.0e}",
+    )
 
 
 def _shown(cell: dict[str, Any], reasons: list[str]) -> str:
@@ -443,12 +572,14 @@ that the linear layers of the wrapped model have when nothing is measured.
 
 A compiled model is measured without its compiled code. What only a GPU can run (fused kernels of fp8 and 4 bits, CUDA graphs, NCCL) was not
 run. The panel `class` was not tested with wrappers.
-"""
+"""  # noqa: E501
 
 
 def main() -> int:
     """Run the wrappers that are named, or all; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("names", nargs="*", choices=[[], *WRAPPERS])
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -467,11 +598,15 @@ def main() -> int:
         kept[name] = row = row_of(name)
         for column, cell in row["cells"].items():
             failed |= cell["status"] in ("wrong", "crashed")
-            sys.stdout.write(f"{name} × {column}: {cell['status']} {cell.get('apart', '')} {cell.get('why', '')}\n")
+            sys.stdout.write(
+                f"{name} × {column}: {cell['status']} {cell.get('apart', '')} {cell.get('why', '')}\n"
+            )
         sys.stdout.flush()
     if not given.names:
         ordered = {name: kept[name] for name in WRAPPERS if name in kept}
-        KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        KEPT.write_text(
+            json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     return int(failed)
 
 

@@ -63,13 +63,31 @@ def picture(d: int) -> alt.VConcatChart | alt.LayerChart | alt.FacetChart:
         height = np.histogram(t, BINS, density=True)[0]
         middle = (BINS[1:] + BINS[:-1]) / 2
         law = isotropic.cosine_density(middle, d)
-        part = pd.DataFrame({"cosine": middle, "left": BINS[:-1], "right": BINS[1:], "density": height, "law": law})
-        parts.append(part.assign(cloud=f"{name}: {words}", A=of["A"], q95=isotropic.q95(d)))
+        part = pd.DataFrame(
+            {
+                "cosine": middle,
+                "left": BINS[:-1],
+                "right": BINS[1:],
+                "density": height,
+                "law": law,
+            }
+        )
+        parts.append(
+            part.assign(cloud=f"{name}: {words}", A=of["A"], q95=isotropic.q95(d))
+        )
     data = pd.concat(parts, ignore_index=True)
     y = alt.Y("density:Q", title="density", axis=alt.Axis(tickCount=3))
     x = alt.X("left:Q", title="cosine of a pair", scale=alt.Scale(domain=[-1, 1]))
-    bars = alt.Chart().mark_rect(color=PALETTE[0], opacity=0.45).encode(x=x, x2="right:Q", y=y, y2=alt.datum(0))
-    law_line = alt.Chart().mark_line(color=MUTED, strokeWidth=1.4).encode(x="cosine:Q", y="law:Q")
+    bars = (
+        alt.Chart()
+        .mark_rect(color=PALETTE[0], opacity=0.45)
+        .encode(x=x, x2="right:Q", y=y, y2=alt.datum(0))
+    )
+    law_line = (
+        alt.Chart()
+        .mark_line(color=MUTED, strokeWidth=1.4)
+        .encode(x="cosine:Q", y="law:Q")
+    )
     one = alt.Chart().transform_aggregate(A="mean(A)", q95="mean(q95)")
     mean = one.mark_rule(color=PALETTE[1], strokeWidth=2).encode(x="A:Q")
     bound = one.mark_rule(color=INK, strokeDash=[4, 3]).encode(x="q95:Q")
@@ -80,7 +98,12 @@ def main() -> None:
     for d in (64, 768):
         rows = {name: values(cosines(x), d) for name, x in clouds(d).items()}
         for name, of in rows.items():
-            cells = (f"{of['A']:.4f}", f"{of['d·E[cos²]']:.2f}", f"{of['pairs > q95']:.3f}", f"{of['p']:.2g}")
+            cells = (
+                f"{of['A']:.4f}",
+                f"{of['d·E[cos²]']:.2f}",
+                f"{of['pairs > q95']:.3f}",
+                f"{of['p']:.2g}",
+            )
             print(f"| {d} | {name} | {' | '.join(cells)} |")  # noqa: T201
     export.save(picture(64), Path(__file__).with_name("calibrated"), ("svg",))
 

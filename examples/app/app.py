@@ -31,10 +31,16 @@ def measure_texts(name: str, text: str):
     """Measure a packaged model on texts, a document a line."""
     documents = [line.strip() for line in (text or "").splitlines() if line.strip()]
     if len(documents) < 3:
-        raise gradio.Error("Three lines of text or more are needed: an interval leaves out each in turn.")
+        raise gradio.Error(
+            "Three lines of text or more are needed: an interval leaves out each in turn."
+        )
     if len(documents) > MOST_DOCUMENTS or sum(map(len, documents)) > MOST_CHARACTERS:
-        raise gradio.Error(f"At most {MOST_DOCUMENTS} lines and {MOST_CHARACTERS:,} characters here.")
-    return show(lambda: anisoscope.measure(MODELS[name], documents, panel="hidden,attention"))
+        raise gradio.Error(
+            f"At most {MOST_DOCUMENTS} lines and {MOST_CHARACTERS:,} characters here."
+        )
+    return show(
+        lambda: anisoscope.measure(MODELS[name], documents, panel="hidden,attention")
+    )
 
 
 def measure_vectors(pasted: str, path: str | None):
@@ -50,11 +56,21 @@ def read_rows(pasted: str):
     if not text:
         raise gradio.Error("Paste rows of numbers, or choose a file.")
     try:
-        rows = pd.read_csv(io.StringIO(text), header=None, sep=r"[,;\s]+", engine="python", dtype="float64")
+        rows = pd.read_csv(
+            io.StringIO(text),
+            header=None,
+            sep=r"[,;\s]+",
+            engine="python",
+            dtype="float64",
+        )
     except ValueError as error:
-        raise gradio.Error(f"Every row must hold as many numbers as the first, and nothing else ({error}).") from None
+        raise gradio.Error(
+            f"Every row must hold as many numbers as the first, and nothing else ({error})."
+        ) from None
     if len(rows) > MOST_VECTORS:
-        raise gradio.Error(f"At most {MOST_VECTORS:,} vectors here; the command line takes any number.")
+        raise gradio.Error(
+            f"At most {MOST_VECTORS:,} vectors here; the command line takes any number."
+        )
     return rows.to_numpy()
 
 
@@ -64,7 +80,9 @@ def show(measure):
         run = measure()
         page = run.report(tempfile.mkdtemp(prefix="anisoscope-app-"))
     except AnisoscopeError as error:
-        raise gradio.Error(f"Expected {error.expected}; got {error.got}. {error.cure}") from None
+        raise gradio.Error(
+            f"Expected {error.expected}; got {error.got}. {error.cure}"
+        ) from None
     notes = [f"- *{note}*" for note in run.manifest["warnings"]]
     findings = "\n".join([*(f"- {finding.text}" for finding in run.findings), *notes])
     # The report is one file with its own style: a frame keeps that apart from this page's.
@@ -81,12 +99,21 @@ def build() -> gradio.Blocks:
             "documents."
         )
         with gradio.Tab("A model on your texts"):
-            name = gradio.Dropdown(list(MODELS), value=next(iter(MODELS)), label="Model")
+            name = gradio.Dropdown(
+                list(MODELS), value=next(iter(MODELS)), label="Model"
+            )
             text = gradio.Textbox(SAMPLE, lines=8, label="Texts, a document a line")
             measure_model = gradio.Button("Measure", variant="primary")
         with gradio.Tab("Your vectors"):
-            pasted = gradio.Textbox(lines=8, label="Vectors, one a row", placeholder="0.12, -0.4, 1.3\n0.2, -0.1, 1.1")
-            path = gradio.File(label="Or a file: .npy, .npz, .parquet, .csv, .safetensors, .jsonl", type="filepath")
+            pasted = gradio.Textbox(
+                lines=8,
+                label="Vectors, one a row",
+                placeholder="0.12, -0.4, 1.3\n0.2, -0.1, 1.1",
+            )
+            path = gradio.File(
+                label="Or a file: .npy, .npz, .parquet, .csv, .safetensors, .jsonl",
+                type="filepath",
+            )
             measure_rows = gradio.Button("Measure", variant="primary")
         with gradio.Column(visible=False) as results:
             findings = gradio.Markdown()
@@ -94,8 +121,12 @@ def build() -> gradio.Blocks:
             file = gradio.File(label="The report as a file")
             report = gradio.HTML()
         outputs = [findings, table, report, file]
-        of_texts = measure_model.click(measure_texts, [name, text], outputs, api_name="texts")
-        of_vectors = measure_rows.click(measure_vectors, [pasted, path], outputs, api_name="vectors")
+        of_texts = measure_model.click(
+            measure_texts, [name, text], outputs, api_name="texts"
+        )
+        of_vectors = measure_rows.click(
+            measure_vectors, [pasted, path], outputs, api_name="vectors"
+        )
         for measured in (of_texts, of_vectors):
             measured.success(lambda: gradio.Column(visible=True), None, results)
     return page

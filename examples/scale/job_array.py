@@ -13,7 +13,12 @@ import anisoscope
 
 files = sorted(Path(sys.argv[1]).glob("*.parquet"))
 states = Path(sys.argv[2])
-HOW = {"return_tensors": "pt", "padding": True, "truncation": True, "return_special_tokens_mask": True}
+HOW = {
+    "return_tensors": "pt",
+    "padding": True,
+    "truncation": True,
+    "return_special_tokens_mask": True,
+}
 
 if len(sys.argv) > 3:
     job, jobs = int(sys.argv[3]), int(sys.argv[4])

@@ -7,7 +7,12 @@ import ray
 import anisoscope
 
 WORKERS = 2
-HOW = {"return_tensors": "pt", "padding": True, "truncation": True, "return_special_tokens_mask": True}
+HOW = {
+    "return_tensors": "pt",
+    "padding": True,
+    "truncation": True,
+    "return_special_tokens_mask": True,
+}
 
 
 # Reading takes processors too: workers that claim all of them would wait for their data for ever.

@@ -8,13 +8,20 @@ import torch.distributed as dist
 
 import anisoscope
 
-HOW = {"return_tensors": "pt", "padding": True, "truncation": True, "return_special_tokens_mask": True}
+HOW = {
+    "return_tensors": "pt",
+    "padding": True,
+    "truncation": True,
+    "return_special_tokens_mask": True,
+}
 
 # Loaded first: `torch.distributed.nn`, which comes with it, holds on to a group that is open, and a thread of that
 # group may then abort the process as it exits.
 subject = anisoscope.load("builtin:minilm")
 
-dist.init_process_group("gloo")  # states are exchanged on the CPU, whatever the model runs on
+dist.init_process_group(
+    "gloo"
+)  # states are exchanged on the CPU, whatever the model runs on
 rank, world = dist.get_rank(), dist.get_world_size()
 
 state = anisoscope.State(panel="hidden,attention")

@@ -39,18 +39,31 @@ BATCH, RATE = 64, 1e-3
 class Plain(nn.Module):
     """The model as it is usually written."""
 
-    def __init__(self, vocabulary: int, dim: int, layers: int, classes: int, longest: int, *, weights: bool) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        dim: int,
+        layers: int,
+        classes: int,
+        longest: int,
+        *,
+        weights: bool,
+    ) -> None:
         super().__init__()
         self.weights = weights
         self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.register_buffer("positions", make_sinusoids(longest, dim))
-        self.attention = nn.ModuleList(nn.MultiheadAttention(dim, 1, batch_first=True) for _ in range(layers))
+        self.attention = nn.ModuleList(
+            nn.MultiheadAttention(dim, 1, batch_first=True) for _ in range(layers)
+        )
         self.head = nn.Linear(dim, classes)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(ids) + self.positions[: ids.shape[1]]
         for attention in self.attention:
-            mixed, _ = attention(x, x, x, key_padding_mask=~mask, need_weights=self.weights)
+            mixed, _ = attention(
+                x, x, x, key_padding_mask=~mask, need_weights=self.weights
+            )
             x = x + mixed
             x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
         return self.head(x[:, 0])
@@ -58,11 +71,23 @@ class Plain(nn.Module):
     def take(self, parts: Parts) -> "Plain":
         """The first weights of our model."""
         ours = parts.model.attention_classifier
-        state = {"embedding.weight": ours.embeddings.weight, "positions": self.positions}
+        state = {
+            "embedding.weight": ours.embeddings.weight,
+            "positions": self.positions,
+        }
         for i, block in enumerate(ours.blocks):
-            for name, linear in (("in_proj_", block.attention.in_proj), ("out_proj.", block.attention.out_proj)):
-                state |= {f"attention.{i}.{name}weight": linear.weight, f"attention.{i}.{name}bias": linear.bias}
-        state |= {f"head.{name}": value for name, value in parts.model.classifier.named_parameters()}
+            for name, linear in (
+                ("in_proj_", block.attention.in_proj),
+                ("out_proj.", block.attention.out_proj),
+            ):
+                state |= {
+                    f"attention.{i}.{name}weight": linear.weight,
+                    f"attention.{i}.{name}bias": linear.bias,
+                }
+        state |= {
+            f"head.{name}": value
+            for name, value in parts.model.classifier.named_parameters()
+        }
         self.load_state_dict(state)
         return self
 
@@ -88,14 +113,18 @@ def plain_accuracy(model: Plain, test: Encoded) -> float:
     return right / len(test)
 
 
-def train_ours(parts: Parts, seed: int, epochs: int, plain: Callable[[], None]) -> list[dict[str, float]]:
+def train_ours(
+    parts: Parts, seed: int, epochs: int, plain: Callable[[], None]
+) -> list[dict[str, float]]:
     """Seconds of each of our epochs by clock, after which the plain loop has its turn."""
     steps = -(-len(parts.encoded["train"]) // BATCH)
     turns, begun = [], [{name: clock() for name, clock in CLOCKS.items()}]
 
     def on_step(done: int, _total: int, _model: object) -> None:
         if done % steps == 0:
-            turns.append({name: clock() - begun[0][name] for name, clock in CLOCKS.items()})
+            turns.append(
+                {name: clock() - begun[0][name] for name, clock in CLOCKS.items()}
+            )
             plain()
             begun[0] = {name: clock() for name, clock in CLOCKS.items()}
 
@@ -112,17 +141,33 @@ def train_ours(parts: Parts, seed: int, epochs: int, plain: Callable[[], None]) 
         "use_cpu": True,
     }
     order = Buckets(parts.encoded["train"].lengths, BATCH, seed)
-    fit(parts.material, Fitting(settings, penalty=EntropyPenalty(0.0), order=order), on_step)
+    fit(
+        parts.material,
+        Fitting(settings, penalty=EntropyPenalty(0.0), order=order),
+        on_step,
+    )
     return turns
 
 
-def compare(recipe: ClassifierRecipe, epochs: int, *, weights: bool) -> dict[str, object]:
+def compare(
+    recipe: ClassifierRecipe, epochs: int, *, weights: bool
+) -> dict[str, object]:
     """Utterances a second of both, their ratio epoch by epoch, and their accuracy."""
     torch.manual_seed(recipe.seed)
     opened = open_labelled(recipe.corpus)
     parts = build_parts(recipe, opened)
-    config, train, test = parts.model.config, parts.encoded["train"], parts.encoded["test"]
-    sizes = (config.vocab_size, config.hidden_size, recipe.layers, len(opened.labels), config.max_position_embeddings)
+    config, train, test = (
+        parts.model.config,
+        parts.encoded["train"],
+        parts.encoded["test"],
+    )
+    sizes = (
+        config.vocab_size,
+        config.hidden_size,
+        recipe.layers,
+        len(opened.labels),
+        config.max_position_embeddings,
+    )
     plain = Plain(*sizes, weights=weights).take(parts)
     optimizer = torch.optim.Adam(plain.parameters(), lr=RATE)
     theirs: list[dict[str, float]] = []
@@ -132,33 +177,65 @@ def compare(recipe: ClassifierRecipe, epochs: int, *, weights: bool) -> dict[str
 
     ours = train_ours(parts, recipe.seed, epochs, plain_turn)
     truth = test.labels
-    accuracy = sum(a == b for a, b in zip(predict_classes(parts.model, test, 0), truth, strict=True)) / len(truth)
-    times = {clock: middle([b[clock] / a[clock] for a, b in zip(ours, theirs, strict=True)]) for clock in CLOCKS}
-    rates = [len(train) / statistics.median(each["processor"] for each in side) for side in (ours, theirs)]
-    print(f"{recipe.corpus}, {recipe.layers} layers, {parts.described['parameters']:,} parameters, {epochs} epochs:")
+    accuracy = sum(
+        a == b
+        for a, b in zip(predict_classes(parts.model, test, 0), truth, strict=True)
+    ) / len(truth)
+    times = {
+        clock: middle([b[clock] / a[clock] for a, b in zip(ours, theirs, strict=True)])
+        for clock in CLOCKS
+    }
+    rates = [
+        len(train) / statistics.median(each["processor"] for each in side)
+        for side in (ours, theirs)
+    ]
+    print(
+        f"{recipe.corpus}, {recipe.layers} layers, {parts.described['parameters']:,} parameters, {epochs} epochs:"
+    )
     print(f"  ours  {rates[0]:8,.0f} utterances/s   test accuracy {accuracy:.3f}")
     reached = plain_accuracy(plain, test)
     print(f"  plain {rates[1]:8,.0f} utterances/s   test accuracy {reached:.3f}")
     print(f"  {told(times)} times as many; aim {AIM}", flush=True)
     counted = {"pairs": epochs, "utterances a second": [round(rate) for rate in rates]}
-    return counted | {"accuracy": [round(accuracy, 4), round(reached, 4)], "aim": AIM} | times
+    return (
+        counted
+        | {"accuracy": [round(accuracy, 4), round(reached, 4)], "aim": AIM}
+        | times
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--corpus", default="hatexplain" if os.environ.get("ANISOSCOPE_DATA") else "synthetic:3")
+    parser.add_argument(
+        "--corpus",
+        default="hatexplain" if os.environ.get("ANISOSCOPE_DATA") else "synthetic:3",
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vectors", default="builtin:minilm")
-    parser.add_argument("--no-weights", action="store_true", help="the plain loop does not ask for attention weights")
+    parser.add_argument(
+        "--no-weights",
+        action="store_true",
+        help="the plain loop does not ask for attention weights",
+    )
     given = parser.parse_args(argv)
     for threads in given.threads:
         for layers in given.layers:
-            recipe = ClassifierRecipe(corpus=given.corpus, layers=layers, vectors=given.vectors, seed=given.seed)
+            recipe = ClassifierRecipe(
+                corpus=given.corpus,
+                layers=layers,
+                vectors=given.vectors,
+                seed=given.seed,
+            )
             with with_threads(threads):
                 found = compare(recipe, given.epochs, weights=not given.no_weights)
-            row = {"corpus": given.corpus, "layers": layers, "weights": not given.no_weights, "threads": threads}
+            row = {
+                "corpus": given.corpus,
+                "layers": layers,
+                "weights": not given.no_weights,
+                "threads": threads,
+            }
             keep(given.results, "classifier", [row | found], (*row,))
 
 

@@ -31,11 +31,26 @@ def training(device: torch.device, tiny: bool) -> dict[str, Any]:
     if tiny:
         from anisoscope_papers import runner
 
-        return {" ".join(words): len(runner.describe(runner.choose(*words[:2]), words[2])) for words in LARGER}
+        return {
+            " ".join(words): len(runner.describe(runner.choose(*words[:2]), words[2]))
+            for words in LARGER
+        }
     codes = {}
     for paper, only, settings in LARGER:
-        words = ["reproduce", paper, "--only", only, "--settings", settings, "--device", device.type, "--quiet"]
-        codes[f"{paper} {only}"] = subprocess.run([sys.executable, "-m", "anisoscope", *words], check=False).returncode
+        words = [
+            "reproduce",
+            paper,
+            "--only",
+            only,
+            "--settings",
+            settings,
+            "--device",
+            device.type,
+            "--quiet",
+        ]
+        codes[f"{paper} {only}"] = subprocess.run(
+            [sys.executable, "-m", "anisoscope", *words], check=False
+        ).returncode
     if any(codes.values()):
         raise RuntimeError(f"not all is finished: exit codes {codes}")
     return codes

@@ -90,10 +90,14 @@ def case_of(name: str, corpus: str, steps: int) -> tuple[Material, Fitting]:
     if name == "masked LM":
         training = Training(steps=steps, limit=20)
         text = open_training_corpus(training.corpus, limit=training.limit)
-        tokenizer, tokens = prepare(text, training.task, training.size.vocabulary, training.size.window)
+        tokenizer, tokens = prepare(
+            text, training.task, training.size.vocabulary, training.size.window
+        )
         examples = Examples(tokens, tokens.parts()[0], steps * training.size.batch, 0)
         model = build_untrained(training.task, training.size, tokenizer, 0)
-        return Material(model, tokenizer, examples, None, dict), Fitting(build_settings(training), share=training.share)
+        return Material(model, tokenizer, examples, None, dict), Fitting(
+            build_settings(training), share=training.share
+        )
     model = "attention" if name.startswith("attention") else "builtin:minilm"
     recipe = ClassifierRecipe(corpus=corpus, model=model).filled()
     parts = build_parts(recipe, open_labelled(corpus))
@@ -106,8 +110,14 @@ def case_of(name: str, corpus: str, steps: int) -> tuple[Material, Fitting]:
         "logging_strategy": "no",
         "use_cpu": True,
     }
-    order = Buckets(parts.encoded["train"].lengths, recipe.batch or 1, 0) if recipe.buckets else None
-    return parts.material, Fitting(settings, penalty=EntropyPenalty(0.1 * name.endswith("penalty")), order=order)
+    order = (
+        Buckets(parts.encoded["train"].lengths, recipe.batch or 1, 0)
+        if recipe.buckets
+        else None
+    )
+    return parts.material, Fitting(
+        settings, penalty=EntropyPenalty(0.1 * name.endswith("penalty")), order=order
+    )
 
 
 def shares(name: str, corpus: str, steps: int) -> dict[str, Any]:
@@ -115,10 +125,18 @@ def shares(name: str, corpus: str, steps: int) -> dict[str, Any]:
     made, how = case_of(name, corpus, steps + WARM)
     clocks = Clocks()
     with clocks_around(clocks, made) as timed:
-        fit(timed, replace(how, evaluated=frozenset(), callbacks=(clocks,)), lambda *_: None)
+        fit(
+            timed,
+            replace(how, evaluated=frozenset(), callbacks=(clocks,)),
+            lambda *_: None,
+        )
     whole = clocks.ended - clocks.begun
     found = {part: round(clocks.spent[part] / whole, 4) for part in PARTS}
-    return {"ms a step": round(1e3 * whole / clocks.steps, 2)} | found | {"rest": round(1 - sum(found.values()), 4)}
+    return (
+        {"ms a step": round(1e3 * whole / clocks.steps, 2)}
+        | found
+        | {"rest": round(1 - sum(found.values()), 4)}
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -132,9 +150,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         with with_threads(threads):
             for case in given.cases:
                 found = shares(case, given.corpus, given.steps)
-                rows.append({"case": case, "threads": threads, "steps": given.steps} | found)
-                told = ", ".join(f"{part} {found[part]:.1%}" for part in (*PARTS, "rest"))
-                print(f"{case:20s} {found['ms a step']:8.2f} ms a step: {told}", flush=True)
+                rows.append(
+                    {"case": case, "threads": threads, "steps": given.steps} | found
+                )
+                told = ", ".join(
+                    f"{part} {found[part]:.1%}" for part in (*PARTS, "rest")
+                )
+                print(
+                    f"{case:20s} {found['ms a step']:8.2f} ms a step: {told}",
+                    flush=True,
+                )
         keep(given.results, "training", rows, ("case", "threads"))
 
 

@@ -10,7 +10,12 @@ import anisoscope_papers
 
 # The models of the figure.
 MODELS = os.environ.get("MODELS", "bert-base,roberta-base,gpt2,t5-base").split(",")
-how = {"corpus": "builtin:python-docs", "limit": 8, "max_length": 128, "panel": "hidden"}
+how = {
+    "corpus": "builtin:python-docs",
+    "limit": 8,
+    "max_length": 128,
+    "panel": "hidden",
+}
 runs = {name: anisoscope.measure(name, **how) for name in MODELS}
 
 # %%
@@ -18,8 +23,16 @@ runs = {name: anisoscope.measure(name, **how) for name in MODELS}
 for name, run in runs.items():
     table = run.table()
     top = table.loc[table["A"].idxmax()]
-    word = "holds" if top["low"] >= 0.2 else "contrary" if table["high"].max() < 0.2 else "undecided"
-    print(f"{name}: A {top['A']:.3f} [{top['low']:.3f}, {top['high']:.3f}] at layer {top['layer']}: {word}")
+    word = (
+        "holds"
+        if top["low"] >= 0.2
+        else "contrary"
+        if table["high"].max() < 0.2
+        else "undecided"
+    )
+    print(
+        f"{name}: A {top['A']:.3f} [{top['low']:.3f}, {top['high']:.3f}] at layer {top['layer']}: {word}"
+    )
 
 # %%
 first, *_ = runs.values()

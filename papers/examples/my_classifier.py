@@ -6,7 +6,13 @@ import anisoscope_papers
 
 # Any folder of a text classifier; here a small one is trained on a made-up corpus, in seconds.
 small = {"epochs": 3, "limit": 300, "vectors": "random", "dim": 16}
-folder = anisoscope_papers.train("classifier", corpus="synthetic", output="runs/my-classifier", overwrite=True, **small)
+folder = anisoscope_papers.train(
+    "classifier",
+    corpus="synthetic",
+    output="runs/my-classifier",
+    overwrite=True,
+    **small,
+)
 
 # %%
 run = anisoscope.classes(folder, limit=120, few=20)

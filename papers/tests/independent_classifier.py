@@ -20,8 +20,14 @@ class Net(nn.Module):
     def __init__(self, vectors, classes, scale):
         super().__init__()
         d = vectors.shape[1]
-        self.words = nn.Embedding.from_pretrained(vectors.clone(), freeze=False, padding_idx=0)
-        self.qkv, self.out, self.head = nn.Linear(d, 3 * d), nn.Linear(d, d), nn.Linear(d, classes)
+        self.words = nn.Embedding.from_pretrained(
+            vectors.clone(), freeze=False, padding_idx=0
+        )
+        self.qkv, self.out, self.head = (
+            nn.Linear(d, 3 * d),
+            nn.Linear(d, d),
+            nn.Linear(d, classes),
+        )
         nn.init.xavier_uniform_(self.qkv.weight)
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
@@ -63,15 +69,28 @@ class Task:
     """A corpus as ids: <pad> 0, <unk> 1, words of the training split by frequency, <cls> last and in front."""
 
     def __init__(self, splits, tokenised, vector_file):
-        read = {name: [(tokens(e.all_words, tokenised), e.label) for e in part] for name, part in splits.items()}
+        read = {
+            name: [(tokens(e.all_words, tokenised), e.label) for e in part]
+            for name, part in splits.items()
+        }
         count = Counter(token for words, _ in read["train"] for token in words)
-        names = ["<pad>", "<unk>", *sorted(count, key=lambda token: (-count[token], token)), "<cls>"]
+        names = [
+            "<pad>",
+            "<unk>",
+            *sorted(count, key=lambda token: (-count[token], token)),
+            "<cls>",
+        ]
         number = {name: i for i, name in enumerate(names)}
         self.splits = {
-            split: [([len(names) - 1, *(number.get(token, 1) for token in words)], label) for words, label in part]
+            split: [
+                ([len(names) - 1, *(number.get(token, 1) for token in words)], label)
+                for words, label in part
+            ]
             for split, part in read.items()
         }
-        lines = [line.split(" ") for line in vector_file.read_text("utf-8").splitlines()]
+        lines = [
+            line.split(" ") for line in vector_file.read_text("utf-8").splitlines()
+        ]
         self.vectors = torch.zeros(len(names), len(lines[0]) - 1)
         for word, *numbers in lines:
             if word in number and word not in ("<pad>", "<unk>", "<cls>"):
@@ -91,19 +110,29 @@ def trained(task, classes, *, scale, seed, uniform=False, epochs=EPOCHS):
     net = Net(task.vectors, classes, scale)
     adam = torch.optim.Adam(net.parameters(), lr=RATE)
     best, kept, stale = math.inf, None, 0
-    held = sorted(range(len(task.splits["validation"])), key=lambda i: len(task.splits["validation"][i][0]))
+    held = sorted(
+        range(len(task.splits["validation"])),
+        key=lambda i: len(task.splits["validation"][i][0]),
+    )
     for _ in range(epochs):
-        for ids, labels in task.batches("train", torch.randperm(len(task.splits["train"])).tolist()):
+        for ids, labels in task.batches(
+            "train", torch.randperm(len(task.splits["train"])).tolist()
+        ):
             adam.zero_grad()
             cross_entropy(net(ids, uniform)[0], labels).backward()
             adam.step()
         with torch.no_grad():
             losses = [
-                cross_entropy(net(i, uniform)[0], y, reduction="sum") for i, y in task.batches("validation", held)
+                cross_entropy(net(i, uniform)[0], y, reduction="sum")
+                for i, y in task.batches("validation", held)
             ]
         loss = float(sum(losses)) / len(held)
         if loss < best:
-            best, kept, stale = loss, {name: x.clone() for name, x in net.state_dict().items()}, 0
+            best, kept, stale = (
+                loss,
+                {name: x.clone() for name, x in net.state_dict().items()},
+                0,
+            )
         elif (stale := stale + 1) == PATIENCE:
             break
     net.load_state_dict(kept)
@@ -118,16 +147,31 @@ def measured(net, task, split="test", uniform=False):
         ((ids, labels),) = task.batches(split, [i])
         scores, row, key, value = net(ids, uniform)
         n = ids.shape[1]
-        entropy = -float((row * row.clamp(min=1e-30).log()).sum()) / math.log(n - 1) if n > 2 else 0.0
+        entropy = (
+            -float((row * row.clamp(min=1e-30).log()).sum()) / math.log(n - 1)
+            if n > 2
+            else 0.0
+        )
         flat = net(ids, uniform=True)[0]
         right = [float(x.argmax() == labels[0]) for x in (scores, flat)]
         found.append((*right, entropy, alike(key[0]), alike(value[0])))
     columns = torch.tensor(found, dtype=torch.float64).nanmean(0).tolist()
-    return dict(zip(("accuracy", "uniform afterwards", "H", "sim(K)", "sim(V)"), columns, strict=True))
+    return dict(
+        zip(
+            ("accuracy", "uniform afterwards", "H", "sim(K)", "sim(V)"),
+            columns,
+            strict=True,
+        )
+    )
 
 
 def alike(x):
     """Mean cosine over ordered pairs of different rows, zero ones left out (keys of <unk>); NaN for one row."""
     x = x[x.abs().sum(1) > 0]
     n = len(x)
-    return (float(cosine_similarity(x[:, None], x[None], dim=-1).sum()) - n) / (n * (n - 1)) if n > 1 else math.nan
+    return (
+        (float(cosine_similarity(x[:, None], x[None], dim=-1).sum()) - n)
+        / (n * (n - 1))
+        if n > 1
+        else math.nan
+    )

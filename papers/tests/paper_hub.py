@@ -20,43 +20,119 @@ from hub_server import Hub
 
 SIDE, LONGEST, WORDS = 64, 64, 96
 SYLLABLES = [a + b for a in "bdgklmnprst" for b in "aeiou"]
-_FLAT = {"hidden_size": 36, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 48}
+_FLAT = {
+    "hidden_size": 36,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 48,
+}
 _TEXT = _FLAT | {"max_position_embeddings": LONGEST}
-_FRAMES = {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+_FRAMES = {
+    "conv_dim": (8,) * 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
 _IMAGE = _FLAT | {"image_size": SIDE, "patch_size": 16}
-_T5 = {"d_model": 36, "d_kv": 3, "d_ff": 48, "num_heads": 12, "decoder_start_token_id": 0}
-_MANTA = _T5 | {"num_layers": 6, "byte_embedding_dim": 16, "frontier_predictor_num_attention_heads": 2}
-_MANTA |= {"frontier_predictor_attention_window": 8, "max_length_encoder_decoder": LONGEST}
-_WHISPER = {"vocab_size": WORDS, "d_model": 16, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 24}
-_WHISPER |= {"decoder_ffn_dim": 24, "num_mel_bins": 80, "max_source_positions": 1500, "max_target_positions": 16}
+_T5 = {
+    "d_model": 36,
+    "d_kv": 3,
+    "d_ff": 48,
+    "num_heads": 12,
+    "decoder_start_token_id": 0,
+}
+_MANTA = _T5 | {
+    "num_layers": 6,
+    "byte_embedding_dim": 16,
+    "frontier_predictor_num_attention_heads": 2,
+}
+_MANTA |= {
+    "frontier_predictor_attention_window": 8,
+    "max_length_encoder_decoder": LONGEST,
+}
+_WHISPER = {
+    "vocab_size": WORDS,
+    "d_model": 16,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_ffn_dim": 24,
+}
+_WHISPER |= {
+    "decoder_ffn_dim": 24,
+    "num_mel_bins": 80,
+    "max_source_positions": 1500,
+    "max_target_positions": 16,
+}
 _WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_WHISPER |= {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "decoder_start_token_id": 1}
-_CANINE = _TEXT | {"hidden_size": 48, "num_hash_buckets": LONGEST, "local_transformer_stride": 32}
+_WHISPER |= {
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "decoder_start_token_id": 1,
+}
+_CANINE = _TEXT | {
+    "hidden_size": 48,
+    "num_hash_buckets": LONGEST,
+    "local_transformer_stride": 32,
+}
 _STAGES = {"hidden_sizes": [8, 12, 16, 24], "image_size": SIDE}
 
 SYSTEMS = {
     "google-bert/bert-base-uncased": ("BertForMaskedLM", _TEXT, "wordpiece"),
-    "FacebookAI/roberta-base": ("RobertaForMaskedLM", _TEXT | {"max_position_embeddings": LONGEST + 2}, "bpe"),
-    "openai-community/gpt2": ("GPT2Model", {"n_embd": 36, "n_layer": 12, "n_head": 12, "n_positions": LONGEST}, "bpe"),
-    "google-t5/t5-base": ("T5ForConditionalGeneration", _T5 | {"num_layers": 12}, "unigram"),
-    "helboukkouri/character-bert": ("CharacterBertModel", _TEXT | {"character_filters": [[1, 4], [2, 8], [3, 8]]}, ""),
+    "FacebookAI/roberta-base": (
+        "RobertaForMaskedLM",
+        _TEXT | {"max_position_embeddings": LONGEST + 2},
+        "bpe",
+    ),
+    "openai-community/gpt2": (
+        "GPT2Model",
+        {"n_embd": 36, "n_layer": 12, "n_head": 12, "n_positions": LONGEST},
+        "bpe",
+    ),
+    "google-t5/t5-base": (
+        "T5ForConditionalGeneration",
+        _T5 | {"num_layers": 12},
+        "unigram",
+    ),
+    "helboukkouri/character-bert": (
+        "CharacterBertModel",
+        _TEXT | {"character_filters": [[1, 4], [2, 8], [3, 8]]},
+        "",
+    ),
     "google/canine-s": ("CanineModel", _CANINE, ""),
     "google/canine-c": ("CanineModel", _CANINE, ""),
     "almanach/manta-lm-base": ("MantaModel", _MANTA, ""),
     "google/byt5-base": (
         "T5ForConditionalGeneration",
-        _T5 | {"vocab_size": 384, "num_layers": 18, "num_decoder_layers": 6, "feed_forward_proj": "gated-gelu"},
+        _T5
+        | {
+            "vocab_size": 384,
+            "num_layers": 18,
+            "num_decoder_layers": 6,
+            "feed_forward_proj": "gated-gelu",
+        },
         "bytes",
     ),
-    "facebook/wav2vec2-base": ("Wav2Vec2ForPreTraining", _FLAT | _FRAMES | {"codevector_dim": 8}, "sound"),
+    "facebook/wav2vec2-base": (
+        "Wav2Vec2ForPreTraining",
+        _FLAT | _FRAMES | {"codevector_dim": 8},
+        "sound",
+    ),
     "facebook/hubert-base-ls960": ("HubertModel", _FLAT | _FRAMES, "sound"),
     "openai/whisper-base": ("WhisperForConditionalGeneration", _WHISPER, "mel"),
     "google/vit-base-patch16-224": ("ViTForImageClassification", _IMAGE, "pixels"),
     "microsoft/beit-base-patch16-224": ("BeitForImageClassification", _IMAGE, "pixels"),
-    "facebook/deit-base-distilled-patch16-224": ("DeiTForImageClassificationWithTeacher", _IMAGE, "pixels"),
+    "facebook/deit-base-distilled-patch16-224": (
+        "DeiTForImageClassificationWithTeacher",
+        _IMAGE,
+        "pixels",
+    ),
     "nvidia/mit-b0": (
         "SegformerForImageClassification",
-        {"hidden_sizes": [8, 16, 40, 64], "depths": [2, 2, 2, 2], "mlp_ratios": [2, 2, 2, 2], "num_labels": 7},
+        {
+            "hidden_sizes": [8, 16, 40, 64],
+            "depths": [2, 2, 2, 2],
+            "mlp_ratios": [2, 2, 2, 2],
+            "num_labels": 7,
+        },
         "pixels",
     ),
     "microsoft/resnet-50": (
@@ -66,14 +142,32 @@ SYSTEMS = {
     ),
     "google/efficientnet-b0": (
         "EfficientNetForImageClassification",
-        {"width_coefficient": 0.25, "depth_coefficient": 1.0, "hidden_dim": 320, "image_size": SIDE},
+        {
+            "width_coefficient": 0.25,
+            "depth_coefficient": 1.0,
+            "hidden_dim": 320,
+            "image_size": SIDE,
+        },
         "pixels",
     ),
-    "microsoft/cvt-13": ("CvtForImageClassification", {"embed_dim": [8, 24, 48], "depth": [1, 2, 10]}, "pixels"),
-    "facebook/convnext-tiny-224": ("ConvNextForImageClassification", _STAGES | {"depths": [3, 3, 9, 3]}, "pixels"),
+    "microsoft/cvt-13": (
+        "CvtForImageClassification",
+        {"embed_dim": [8, 24, 48], "depth": [1, 2, 10]},
+        "pixels",
+    ),
+    "facebook/convnext-tiny-224": (
+        "ConvNextForImageClassification",
+        _STAGES | {"depths": [3, 3, 9, 3]},
+        "pixels",
+    ),
     "Visual-Attention-Network/van-base": (
         "VanModel",
-        {"hidden_sizes": [8, 12, 16, 24], "depths": [3, 3, 12, 3], "mlp_ratios": [2, 2, 2, 2], "num_labels": 7},
+        {
+            "hidden_sizes": [8, 12, 16, 24],
+            "depths": [3, 3, 12, 3],
+            "mlp_ratios": [2, 2, 2, 2],
+            "num_labels": 7,
+        },
         "pixels",
     ),
 }
@@ -92,7 +186,12 @@ def paper_hub(folder, steps=STEPS):
     for seed in range(5) if steps else ():
         for step in steps:
             name = f"google/multiberts-seed_{seed}-step_{step}k"
-            _serve(hub, folder, name, partial(_system, BERT, seed=100 * seed + 1, drift=step / 2000))
+            _serve(
+                hub,
+                folder,
+                name,
+                partial(_system, BERT, seed=100 * seed + 1, drift=step / 2000),
+            )
     _serve(hub, folder, "datasets/Salesforce/wikitext", _wikitext)
     _serve(hub, folder, "datasets/ILSVRC/imagenet-1k", _imagenet, gated=True)
     _serve(hub, folder, "datasets/openslr/librispeech_asr", _librispeech)
@@ -108,7 +207,9 @@ def _serve(hub, folder, name, make, **options):
         make(place)
         (place / "README.md").exists() or (place / "README.md").write_text("a stand-in")
         (place / ".gitattributes").write_text("*.bin filter=lfs\n")
-    files = b"".join(path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
+    files = b"".join(
+        path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()
+    )
     hub.add(name, {hashlib.sha1(files).hexdigest(): place}, **options)
 
 
@@ -124,14 +225,18 @@ def _system(name, place, seed=1, drift=0.0):
     ports.register()
     kind, sizes, beside = SYSTEMS[name]
     vocabulary = BESIDE[beside](place) if beside else None
-    sizes = sizes | ({"vocab_size": vocabulary} if vocabulary and "vocab_size" not in sizes else {})
+    sizes = sizes | (
+        {"vocab_size": vocabulary} if vocabulary and "vocab_size" not in sizes else {}
+    )
     cls = getattr(transformers, kind, None) or _port(kind)
     torch.manual_seed(seed)
     model = cls(cls.config_class(**sizes)).eval()
     for key, parameter in model.named_parameters():
         parameter.data.add_(0.05 * torch.randn_like(parameter))
         if drift and ("query.bias" in key or "key.bias" in key):
-            parameter.data.add_(2 * drift * torch.sin(torch.arange(len(parameter)) + 1.0))
+            parameter.data.add_(
+                2 * drift * torch.sin(torch.arange(len(parameter)) + 1.0)
+            )
     model.save_pretrained(place)
     if any(part in name for part in ONLY_PICKLED):
         torch.save(model.state_dict(), place / "pytorch_model.bin")
@@ -145,7 +250,11 @@ def _system(name, place, seed=1, drift=0.0):
 def _port(kind):
     from anisoscope_papers.networks import character_bert, manta, van
 
-    return next(vars(module)[kind] for module in (character_bert, manta, van) if kind in vars(module))
+    return next(
+        vars(module)[kind]
+        for module in (character_bert, manta, van)
+        if kind in vars(module)
+    )
 
 
 def _words():
@@ -156,7 +265,9 @@ def _wordpiece(place):
     from transformers import BertTokenizerFast
 
     pieces = [*_words(), *(f"##{part}" for part in SYLLABLES)]
-    BertTokenizerFast(vocab={word: k for k, word in enumerate(pieces)}, model_max_length=512).save_pretrained(place)
+    BertTokenizerFast(
+        vocab={word: k for k, word in enumerate(pieces)}, model_max_length=512
+    ).save_pretrained(place)
     (place / "vocab.txt").write_text("\n".join(pieces))
     return len(pieces)
 
@@ -166,11 +277,15 @@ def _bpe(place):
 
     trained = ByteLevelBPETokenizer()
     marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    trained.train_from_iterator([_article(k) for k in range(9)], 300, special_tokens=marks, show_progress=False)
+    trained.train_from_iterator(
+        [_article(k) for k in range(9)], 300, special_tokens=marks, show_progress=False
+    )
     trained.save_model(str(place))
     trained.save(str(place / "tokenizer.json"))
     kind = "GPT2TokenizerFast" if "gpt2" in place.name else "RobertaTokenizerFast"
-    (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, "model_max_length": LONGEST}))
+    (place / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": kind, "model_max_length": LONGEST})
+    )
     return trained.get_vocab_size()
 
 
@@ -178,12 +293,28 @@ def _unigram(place):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    pieces = ["<pad>", "</s>", "<unk>", "▁", "=", *(f"▁{part}" for part in SYLLABLES), *SYLLABLES]
-    tokenizer = Tokenizer(models.Unigram([(piece, -float(k % 7)) for k, piece in enumerate(pieces)], unk_id=2))
+    pieces = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "▁",
+        "=",
+        *(f"▁{part}" for part in SYLLABLES),
+        *SYLLABLES,
+    ]
+    tokenizer = Tokenizer(
+        models.Unigram(
+            [(piece, -float(k % 7)) for k, piece in enumerate(pieces)], unk_id=2
+        )
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     marks = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LONGEST, **marks).save_pretrained(place)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=LONGEST, **marks
+    ).save_pretrained(place)
     return len(pieces)
 
 
@@ -212,7 +343,12 @@ def _pixels(place):
         "do_normalize": True,
         "do_rescale": True,
     }
-    told |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 255, "resample": 2}
+    told |= {
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "rescale_factor": 1 / 255,
+        "resample": 2,
+    }
     kind = next(kind for part, kind in PROCESSORS.items() if part in place.name)
     told |= {"image_processor_type": kind} | (
         {"size": {"shortest_edge": SIDE}} if kind == "ConvNextImageProcessor" else {}
@@ -220,9 +356,18 @@ def _pixels(place):
     (place / "preprocessor_config.json").write_text(json.dumps(told))
 
 
-PROCESSORS = {"vit": "ViTImageProcessor", "beit": "BeitImageProcessor", "deit": "DeiTImageProcessor"}
-PROCESSORS |= {"mit-": "SegformerImageProcessor", "efficientnet": "EfficientNetImageProcessor"}
-PROCESSORS |= dict.fromkeys(("resnet", "cvt", "convnext", "van"), "ConvNextImageProcessor")
+PROCESSORS = {
+    "vit": "ViTImageProcessor",
+    "beit": "BeitImageProcessor",
+    "deit": "DeiTImageProcessor",
+}
+PROCESSORS |= {
+    "mit-": "SegformerImageProcessor",
+    "efficientnet": "EfficientNetImageProcessor",
+}
+PROCESSORS |= dict.fromkeys(
+    ("resnet", "cvt", "convnext", "van"), "ConvNextImageProcessor"
+)
 BESIDE = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram, "bytes": _bytes}
 BESIDE |= {"sound": _sound, "mel": _mel, "pixels": _pixels}
 
@@ -241,14 +386,32 @@ def _wikitext(place):
     import pandas as pd
 
     lines = [
-        line for k in range(24) for line in ("", f" = {_article(100 + k)[:8].strip()} = \n", "", f" {_article(k)}\n")
+        line
+        for k in range(24)
+        for line in (
+            "",
+            f" = {_article(100 + k)[:8].strip()} = \n",
+            "",
+            f" {_article(k)}\n",
+        )
     ]
     listed = ["---", "configs:"]
-    for config in ("wikitext-103-raw-v1", "wikitext-103-v1", "wikitext-2-raw-v1", "wikitext-2-v1"):
+    for config in (
+        "wikitext-103-raw-v1",
+        "wikitext-103-v1",
+        "wikitext-2-raw-v1",
+        "wikitext-2-v1",
+    ):
         (place / config).mkdir()
         listed += [f"- config_name: {config}", "  data_files:"]
-        for split, part in (("train", lines[:8]), ("validation", lines), ("test", lines[8:16])):
-            pd.DataFrame({"text": part}).to_parquet(place / config / f"{split}-00000-of-00001.parquet")
+        for split, part in (
+            ("train", lines[:8]),
+            ("validation", lines),
+            ("test", lines[8:16]),
+        ):
+            pd.DataFrame({"text": part}).to_parquet(
+                place / config / f"{split}-00000-of-00001.parquet"
+            )
             listed += [f"  - split: {split}", f"    path: {config}/{split}-*"]
     (place / "README.md").write_text("\n".join([*listed, "---", ""]))
 
@@ -264,10 +427,17 @@ def _imagenet(place):
         return {"bytes": body.getvalue(), "path": f"ILSVRC2012_val_{k:08d}.JPEG"}
 
     (place / "data").mkdir()
-    (place / "README.md").write_text("---\nlicense: other\n---\nphotographs of other things\n")
-    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    (place / "README.md").write_text(
+        "---\nlicense: other\n---\nphotographs of other things\n"
+    )
+    kinds = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.Value("int64")}
+    )
     for part in range(2):
-        rows = {"image": [picture(12 * part + k) for k in range(12)], "label": list(range(12))}
+        rows = {
+            "image": [picture(12 * part + k) for k in range(12)],
+            "label": list(range(12)),
+        }
         made = datasets.Dataset.from_dict(rows, kinds)
         made.to_parquet(str(place / "data" / f"validation-{part:05d}-of-00002.parquet"))
 
@@ -281,18 +451,33 @@ def _librispeech(place):
     def clip(k):
         drawn, body = np.random.default_rng(k), io.BytesIO()
         at = np.arange(4800 + 320 * (k % 3)) / 16000
-        sound = np.sin(2 * np.pi * (120 + 9 * k) * at) + 0.1 * drawn.standard_normal(len(at))
+        sound = np.sin(2 * np.pi * (120 + 9 * k) * at) + 0.1 * drawn.standard_normal(
+            len(at)
+        )
         soundfile.write(body, 0.2 * sound, 16000, format="FLAC")
         return {"bytes": body.getvalue(), "path": f"{k}.flac"}
 
-    features = {"audio": datasets.Audio(16000), "text": datasets.Value("string"), "speaker_id": datasets.Value("int64")}
+    features = {
+        "audio": datasets.Audio(16000),
+        "text": datasets.Value("string"),
+        "speaker_id": datasets.Value("int64"),
+    }
     listed = ["---", "configs:"]
     for config in ("clean", "other"):
         (place / config / "validation").mkdir(parents=True)
-        rows = {"audio": [clip(k) for k in range(24)], "text": [_article(k) for k in range(24)]}
+        rows = {
+            "audio": [clip(k) for k in range(24)],
+            "text": [_article(k) for k in range(24)],
+        }
         rows["speaker_id"] = [1000 + k for k in range(24)]
-        about = {b"huggingface": json.dumps({"info": {"features": datasets.Features(features).to_dict()}}).encode()}
-        table = pa.table(rows).replace_schema_metadata(about)  # the library writes sound with a decoder only
+        about = {
+            b"huggingface": json.dumps(
+                {"info": {"features": datasets.Features(features).to_dict()}}
+            ).encode()
+        }
+        table = pa.table(rows).replace_schema_metadata(
+            about
+        )  # the library writes sound with a decoder only
         pq.write_table(table, place / config / "validation" / "0000.parquet")
         listed += [f"- config_name: {config}", "  data_files:", "  - split: validation"]
         listed += [f"    path: {config}/validation/*.parquet"]

@@ -26,12 +26,20 @@ def settings() -> dict[str, Any]:
     from anisoscope_papers.training.photographs_and_speech import RATE, SECONDS
     from anisoscope_papers.training.recipe import SIZES
 
-    told: dict[str, Any] = {f"small model {name}": asdict(kind) for name, kind in KINDS.items()}
-    told |= {"small models are measured on": MEASURED, "clips": {"rate": RATE, "seconds": SECONDS}}
+    told: dict[str, Any] = {
+        f"small model {name}": asdict(kind) for name, kind in KINDS.items()
+    }
+    told |= {
+        "small models are measured on": MEASURED,
+        "clips": {"rate": RATE, "seconds": SECONDS},
+    }
     told |= {f"size {name}": asdict(size) for name, size in SIZES.items()}
     first: dict[str, str] = {}
     for study in find_studies():
-        each = {name: asdict(one) if is_dataclass(one) else one for name, one in study.settings.items()}
+        each = {
+            name: asdict(one) if is_dataclass(one) else one
+            for name, one in study.settings.items()
+        }
         each["needs"] = [asdict(need) for need in study.needs]
         for name, one in each.items():
             place = f"{study.paper} {study.name} {name}"
@@ -50,8 +58,13 @@ def studies() -> dict[str, str]:
         for path in FOLDER.glob("*.json")
         if "of" in goldens.golden(path.stem, FOLDER)
     }
-    for folder in sorted(list_reproductions(RESULTS), key=lambda path: (path / "records.parquet").stat().st_size):
-        folders.setdefault(f"{folder.parts[-3]}-{folder.name}", folder.relative_to(RESULTS).as_posix())
+    for folder in sorted(
+        list_reproductions(RESULTS),
+        key=lambda path: (path / "records.parquet").stat().st_size,
+    ):
+        folders.setdefault(
+            f"{folder.parts[-3]}-{folder.name}", folder.relative_to(RESULTS).as_posix()
+        )
     return dict(sorted(folders.items()))
 
 
@@ -61,7 +74,8 @@ def charts_of(folder: str) -> dict[str, Any]:
 
     with no_corpora():
         return {"of": folder} | {
-            name: goldens.described(chart) for name, chart in open_finished(RESULTS / folder).charts.items()
+            name: goldens.described(chart)
+            for name, chart in open_finished(RESULTS / folder).charts.items()
         }
 
 

@@ -18,7 +18,14 @@ LAYERS = {
     "van": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24), (1, 32)]},
 }
 """Architecture → stack → (positions, dimensions) of layers 0, 1, 2 … of an input of 12 positions or 32 × 32 pixels."""
-ELSEWHERE = ("attention_classifier", "speech_cnn", "cifar_resnet", "crepe", "distillmos", "efficientnet_lite")
+ELSEWHERE = (
+    "attention_classifier",
+    "speech_cnn",
+    "cifar_resnet",
+    "crepe",
+    "distillmos",
+    "efficientnet_lite",
+)
 """Networks with tests of their own: test_attention_classifier.py, test_small_models.py, test_packaged.py,
 test_checkpoints.py.
 """
@@ -57,7 +64,13 @@ def test_outputs_move_by_rounding(name):
 
 
 def test_a_network_without_attention_is_measured_in_its_hidden_states():
-    sizes = {"hidden_sizes": [4, 4], "depths": [1, 1], "mlp_ratios": [1, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
+    sizes = {
+        "hidden_sizes": [4, 4],
+        "depths": [1, 1],
+        "mlp_ratios": [1, 1],
+        "patch_sizes": [3, 3],
+        "strides": [2, 2],
+    }
     network, settings = VanModel(VanConfig(**sizes)), Settings()
     assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
     assert settings.what_of(build("bert", torch.float32))[0] == settings.what

@@ -9,7 +9,13 @@ import pytest
 from anisoscope.models.series import Checkpoint
 from anisoscope_papers.fosse2023 import grid, measurements, trained_cells
 from anisoscope_papers.fosse2023.grid import QUICK, Cell, Grid
-from anisoscope_papers.godey2024 import biased_block, checkpoints, fig06_bias, fig17_18_cosine_law, layer_curves
+from anisoscope_papers.godey2024 import (
+    biased_block,
+    checkpoints,
+    fig06_bias,
+    fig17_18_cosine_law,
+    layer_curves,
+)
 from anisoscope_papers.godey2024.layer_curves import Systems
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe
@@ -25,7 +31,9 @@ def stop(*_, **__):
 
 @pytest.fixture
 def context(tmp_path):
-    return Context(tmp_path, tmp_path / "cache", device="cuda", dtype="bfloat16", batch_tokens=99)
+    return Context(
+        tmp_path, tmp_path / "cache", device="cuda", dtype="bfloat16", batch_tokens=99
+    )
 
 
 def first_of(monkeypatch, module, ask):
@@ -41,35 +49,68 @@ def first_of(monkeypatch, module, ask):
 def test_settings_and_context_reach_the_runs_of_layers(monkeypatch, context, packaged):
     """Published systems and packaged ones: a limit, or the dimension of a map's vectors, could be lost on the way."""
     monkeypatch.setattr(layer_curves, "find_path", lambda _name: None)
-    names = {"packaged": ("builtin:crepe-tiny",)} if packaged else {"models": ("bert-base",)}
-    systems = Systems(corpus="somewhere", limit=7, flatten="image", policies=("content",), **names)
-    job = first_of(monkeypatch, layer_curves, lambda: layer_curves.measure(systems, context))
-    assert (job.corpus, job.limit, job.device, job.batch_tokens) == ("somewhere", 7, "cuda", 99)
-    assert (job.settings.flatten, job.settings.tokens, job.settings.sample) == ("image", ("content",), 0)
-    assert job.model == (names.get("packaged") or names["models"])[0] and job.untrained == packaged
+    names = (
+        {"packaged": ("builtin:crepe-tiny",)}
+        if packaged
+        else {"models": ("bert-base",)}
+    )
+    systems = Systems(
+        corpus="somewhere", limit=7, flatten="image", policies=("content",), **names
+    )
+    job = first_of(
+        monkeypatch, layer_curves, lambda: layer_curves.measure(systems, context)
+    )
+    assert (job.corpus, job.limit, job.device, job.batch_tokens) == (
+        "somewhere",
+        7,
+        "cuda",
+        99,
+    )
+    assert (job.settings.flatten, job.settings.tokens, job.settings.sample) == (
+        "image",
+        ("content",),
+        0,
+    )
+    assert (
+        job.model == (names.get("packaged") or names["models"])[0]
+        and job.untrained == packaged
+    )
 
 
-def test_settings_and_context_reach_the_runs_of_points_and_of_norms_beside_the_block(monkeypatch, context):
+def test_settings_and_context_reach_the_runs_of_points_and_of_norms_beside_the_block(
+    monkeypatch, context
+):
     points = fig17_18_cosine_law.Points((("bert-base", "somewhere"),), limit=7)
     (study,) = (s for s in fig17_18_cosine_law.STUDIES if s.name == "fig18")
     monkeypatch.setattr(biased_block, "run_experiment", lambda *_: None)
     beside = biased_block.BlockSettings(trained=points.models, limit=7)
-    for ask in (lambda: study.measure(points, context), lambda: fig06_bias.measure(beside, context)):
+    for ask in (
+        lambda: study.measure(points, context),
+        lambda: fig06_bias.measure(beside, context),
+    ):
         job = first_of(monkeypatch, fig17_18_cosine_law, ask)
         assert (job.model, job.corpus, job.limit) == ("bert-base", "somewhere", 7)
         assert (job.device, job.batch_tokens) == ("cuda", 99)
 
 
-def test_a_piece_of_the_block_is_of_the_type_and_the_device_asked_for(monkeypatch, context):
+def test_a_piece_of_the_block_is_of_the_type_and_the_device_asked_for(
+    monkeypatch, context
+):
     asked = []
-    monkeypatch.setattr(biased_block, "build_untrained", lambda *given: asked.append(given) or stop())
+    monkeypatch.setattr(
+        biased_block, "build_untrained", lambda *given: asked.append(given) or stop()
+    )
     with pytest.raises(Stop):
-        biased_block.measure_piece("bert:raw-table", biased_block.Size(), 3, (0.0,), context)
+        biased_block.measure_piece(
+            "bert:raw-table", biased_block.Size(), 3, (0.0,), context
+        )
     assert asked == [("bert:raw-table", biased_block.Size(), 3, "cuda", "bfloat16")]
 
 
 @pytest.mark.parametrize("share", [None, 0.25])
-def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, context, share):
+def test_settings_and_context_reach_every_checkpoint_of_a_series(
+    monkeypatch, context, share
+):
     """Points are kept where they are shown; a share is of all tokens of the probe."""
     steps, jobs = (0, 1, 10, 100), []
     found = [Checkpoint(f"seed-0/step-{step}", step, 0) for step in steps]
@@ -81,9 +122,16 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
     monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: found)
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
     monkeypatch.setattr(checkpoints, "load_subject", lambda job: job)
-    monkeypatch.setattr(checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[30, 10])])
+    monkeypatch.setattr(
+        checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[30, 10])]
+    )
     series = checkpoints.CheckpointSettings(
-        corpus="somewhere", limit=7, sequences=5, points=33, shown=(0.0, 1.0), share=share
+        corpus="somewhere",
+        limit=7,
+        sequences=5,
+        points=33,
+        shown=(0.0, 1.0),
+        share=share,
     )
     with pytest.raises(Stop):
         checkpoints.measure(series, context)
@@ -91,7 +139,9 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
         assert (job.corpus, job.limit, job.sequences) == ("somewhere", 7, 5)
         assert (job.device, job.dtype, job.batch_tokens) == ("cuda", "bfloat16", 99)
         assert job.settings.sample_heads and job.settings.tokens == ("all",)
-    assert [job.settings.sample for job in jobs] == ([33, 0, 0, 33] if share is None else [10] * 4)
+    assert [job.settings.sample for job in jobs] == (
+        [33, 0, 0, 33] if share is None else [10] * 4
+    )
 
 
 # ---- classifiers of the grid -----------------------------------------------------------------------------------------
@@ -118,21 +168,70 @@ DEEP = {"warmup": 29, "clip": 30.0}
 ASKED = {
     "one layer": ({}, SAME | VECTORS),
     "two layers": ({"layers": 2}, SAME | VECTORS | DEEP | {"layers": 2}),
-    "a penalty": ({"weight": 0.5}, SAME | VECTORS | {"penalty": "entropy", "weight": 0.5}),
-    "vectors as they are": ({"start": grid.RAW}, SAME | VECTORS | {"vector_norm": None}),
-    "vectors with a common direction": ({"start": grid.COMMON}, SAME | VECTORS | {"vector_cosine": 0.32}),
-    "vectors drawn": ({"start": grid.DRAWN}, SAME | {"vectors": "random", "dim": grid.WIDTH}),
-    "another size": ({"dim": 48, "heads": 6}, SAME | {"vectors": "random", "dim": 48, "heads": 6}),
+    "a penalty": (
+        {"weight": 0.5},
+        SAME | VECTORS | {"penalty": "entropy", "weight": 0.5},
+    ),
+    "vectors as they are": (
+        {"start": grid.RAW},
+        SAME | VECTORS | {"vector_norm": None},
+    ),
+    "vectors with a common direction": (
+        {"start": grid.COMMON},
+        SAME | VECTORS | {"vector_cosine": 0.32},
+    ),
+    "vectors drawn": (
+        {"start": grid.DRAWN},
+        SAME | {"vectors": "random", "dim": grid.WIDTH},
+    ),
+    "another size": (
+        {"dim": 48, "heads": 6},
+        SAME | {"vectors": "random", "dim": 48, "heads": 6},
+    ),
     "other attention": ({"arm": "frozen"}, SAME | VECTORS | {"attention": "frozen"}),
     "fewer examples": ({"examples": 9}, SAME | VECTORS | {"limit": 9}),
     "an encoder": (
         {"model": "builtin:minilm"},
-        {"limit": 22, "max_length": 23, "epochs": 21, "patience": 21, "rate": 24.0, "batch": 25, "seed": 4},
+        {
+            "limit": 22,
+            "max_length": 23,
+            "epochs": 21,
+            "patience": 21,
+            "rate": 24.0,
+            "batch": 25,
+            "seed": 4,
+        },
     ),
 }
-OF_MEASURING = {"corpora", "seeds", "depths", "weights", "large", "sizes", "contrast", "size_seeds", "starts"}
-OF_MEASURING |= {"position_seeds", "direction_seeds", "length", "freezing", "length_seeds", "splits"}
-OF_MEASURING |= {"start_seeds", "examples", "arm_seeds", "even_seeds", "fine_seeds", "utterances", "erased", "train"}
+OF_MEASURING = {
+    "corpora",
+    "seeds",
+    "depths",
+    "weights",
+    "large",
+    "sizes",
+    "contrast",
+    "size_seeds",
+    "starts",
+}
+OF_MEASURING |= {
+    "position_seeds",
+    "direction_seeds",
+    "length",
+    "freezing",
+    "length_seeds",
+    "splits",
+}
+OF_MEASURING |= {
+    "start_seeds",
+    "examples",
+    "arm_seeds",
+    "even_seeds",
+    "fine_seeds",
+    "utterances",
+    "erased",
+    "train",
+}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -141,11 +240,16 @@ def test_a_cell_is_trained_as_its_grid_says_and_otherwise_as_published(name):
     of_cell, expected = ASKED[name]
     given = {"model": "attention"} | of_cell
     cell = Cell("synthetic", seed=4, **given)
-    assert GRID.recipe(cell) == ClassifierRecipe(model=cell.model, corpus="synthetic", **expected)
+    assert GRID.recipe(cell) == ClassifierRecipe(
+        model=cell.model, corpus="synthetic", **expected
+    )
 
 
 def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():
-    cells = [Cell("synthetic", **{"model": "attention"} | of_cell) for of_cell, _ in ASKED.values()]
+    cells = [
+        Cell("synthetic", **{"model": "attention"} | of_cell)
+        for of_cell, _ in ASKED.values()
+    ]
     moving = set()
     for field in fields(Grid):
         value = getattr(GRID, field.name)
@@ -153,24 +257,36 @@ def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():
             # A mean cosine stays below 1.
             changed = value / 2 if field.name == "vector_cosine" else value + 1
             other = replace(GRID, **{field.name: changed})
-            if [other.recipe(cell) for cell in cells] != [GRID.recipe(cell) for cell in cells]:
+            if [other.recipe(cell) for cell in cells] != [
+                GRID.recipe(cell) for cell in cells
+            ]:
                 moving.add(field.name)
     assert moving | {"encoder"} | OF_MEASURING == {field.name for field in fields(Grid)}
     assert not moving & OF_MEASURING
 
 
-def test_an_encoder_is_looked_at_before_its_tuning_too_and_what_was_not_tuned_once(monkeypatch, tmp_path):
-    monkeypatch.setattr(measurements, "measure_once", lambda _trained, _name, make: make())
+def test_an_encoder_is_looked_at_before_its_tuning_too_and_what_was_not_tuned_once(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(
-        measurements, "_measure_split", lambda trained, _split: pd.DataFrame([{"model": trained.label}])
+        measurements, "measure_once", lambda _trained, _name, make: make()
+    )
+    monkeypatch.setattr(
+        measurements,
+        "_measure_split",
+        lambda trained, _split: pd.DataFrame([{"model": trained.label}]),
     )
     monkeypatch.setattr(measurements, "load", lambda name: SimpleNamespace(model=name))
-    monkeypatch.setattr(measurements, "measure_similarities", lambda name, _batches: pd.DataFrame([{"of": name}]))
+    monkeypatch.setattr(
+        measurements,
+        "measure_similarities",
+        lambda name, _batches: pd.DataFrame([{"of": name}]),
+    )
     monkeypatch.setattr(trained_cells.Trained, "batches", lambda *_: ())
     found = {
-        (kind.__name__, model): measurements.measure_geometry(kind(Cell("synthetic", model), QUICK, tmp_path))[
-            "model"
-        ].tolist()
+        (kind.__name__, model): measurements.measure_geometry(
+            kind(Cell("synthetic", model), QUICK, tmp_path)
+        )["model"].tolist()
         for kind in (trained_cells.Trained, trained_cells.CellAtStart)
         for model in (ATTENTION, "builtin:minilm")
     }

@@ -37,7 +37,11 @@ def inputs():
     generator = torch.Generator().manual_seed(1)
     mask = (torch.arange(9) < LENGTHS[:, None]).long()
     ids = torch.randint(2, 40, (4, 9), generator=generator) * mask
-    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 2, 1, 2])}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": torch.tensor([0, 2, 1, 2]),
+    }
 
 
 def by_hand(model, ids):
@@ -48,20 +52,31 @@ def by_hand(model, ids):
         x = x + make_sinusoids(len(ids), config.hidden_size).double()
     for layer, block in enumerate(encoder.blocks):
         a, dim = block.attention, config.hidden_size
-        attention = nn.MultiheadAttention(dim, config.num_attention_heads, bias=config.attention_bias).double()
+        attention = nn.MultiheadAttention(
+            dim, config.num_attention_heads, bias=config.attention_bias
+        ).double()
         state = {"in_proj_weight": a.in_proj.weight, "out_proj.weight": torch.eye(dim)}
         if config.attention_bias:
             state |= {"in_proj_bias": a.in_proj.bias, "out_proj.bias": torch.zeros(dim)}
         if config.output_projection:
-            state |= {f"out_proj.{name}": value for name, value in a.out_proj.named_parameters()}
+            state |= {
+                f"out_proj.{name}": value
+                for name, value in a.out_proj.named_parameters()
+            }
         attention.load_state_dict(state)
         scores = None
         if config.attention != "learned":  # no query: every score is 0, or drawn
-            for parameter in (attention.in_proj_weight, attention.in_proj_bias)[: 1 + config.attention_bias]:
+            for parameter in (attention.in_proj_weight, attention.in_proj_bias)[
+                : 1 + config.attention_bias
+            ]:
                 parameter.data[:dim] = 0
         if config.attention == "random":
-            generator = torch.Generator().manual_seed(1_000 * config.attention_seed + layer)
-            scores = torch.randn(1024, 1024, generator=generator)[: len(ids), : len(ids)].double()
+            generator = torch.Generator().manual_seed(
+                1_000 * config.attention_seed + layer
+            )
+            scores = torch.randn(1024, 1024, generator=generator)[
+                : len(ids), : len(ids)
+            ].double()
         x = x + attention(x, x, x, attn_mask=scores)[0]
         plain = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
         x = plain if config.norm == "plain" else block.norm(x)
@@ -72,7 +87,10 @@ CONFIGURATIONS = [
     {"num_hidden_layers": layers, "num_attention_heads": heads, **text}
     for layers, heads, text in product((1, 3), (1, 2), ({}, PAPER_TEXT))
 ]
-CONFIGURATIONS += [{"num_hidden_layers": 2, "attention": kind, "attention_seed": 5} for kind in ("uniform", "random")]
+CONFIGURATIONS += [
+    {"num_hidden_layers": 2, "attention": kind, "attention_seed": 5}
+    for kind in ("uniform", "random")
+]
 
 
 @pytest.mark.parametrize("changes", CONFIGURATIONS)
@@ -94,17 +112,26 @@ def test_the_row_of_cls_alone_gives_the_same_loss_and_gradients(changes, backend
         model.zero_grad()
         loss = model(**inputs()).loss
         loss.backward()
-        found.append((loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+        found.append(
+            (
+                loss.item(),
+                {name: p.grad.clone() for name, p in model.named_parameters()},
+            )
+        )
     (ours, gradients), (full, expected) = found
     assert ours == pytest.approx(full, abs=1e-13)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-13, rtol=0, msg=name)
+        torch.testing.assert_close(
+            gradient, expected[name], atol=1e-13, rtol=0, msg=name
+        )
     assert max(float(g.abs().max()) for g in expected.values()) > 0.01
 
 
 def test_row_only_is_for_training_only():
     model = build(num_hidden_layers=2)
-    shape = lambda: model.attention_classifier(inputs()["input_ids"]).last_hidden_state.shape[1]  # noqa: E731
+    shape = lambda: model.attention_classifier(  # noqa: E731
+        inputs()["input_ids"]
+    ).last_hidden_state.shape[1]
     assert (model.train() and shape(), model.eval() and shape()) == (1, 9)
     model.train().attention_classifier.row_only = "never"
     assert shape() == 9
@@ -114,17 +141,27 @@ def test_row_only_is_for_training_only():
 
 @torch.no_grad()
 def test_initialisation_is_that_of_torchs_own_modules():
-    model = AttentionClassifier(AttentionClassifierConfig(vocab_size=500, hidden_size=100, num_labels=3))
+    model = AttentionClassifier(
+        AttentionClassifierConfig(vocab_size=500, hidden_size=100, num_labels=3)
+    )
     attention = model.attention_classifier.blocks[0].attention
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(100, 1)
-    assert float(attention.in_proj.weight.std()) == pytest.approx(float(theirs.in_proj_weight.std()), rel=0.02)
-    assert float(attention.out_proj.weight.std()) == pytest.approx(float(theirs.out_proj.weight.std()), rel=0.03)
+    assert float(attention.in_proj.weight.std()) == pytest.approx(
+        float(theirs.in_proj_weight.std()), rel=0.02
+    )
+    assert float(attention.out_proj.weight.std()) == pytest.approx(
+        float(theirs.out_proj.weight.std()), rel=0.03
+    )
     assert not attention.in_proj.bias.any() and not attention.out_proj.bias.any()
-    assert float(model.attention_classifier.embeddings.weight[1:].std()) == pytest.approx(1, rel=0.02)
+    assert float(
+        model.attention_classifier.embeddings.weight[1:].std()
+    ) == pytest.approx(1, rel=0.02)
 
 
-@pytest.mark.parametrize("changes", [{}, PAPER_TEXT | {"num_hidden_layers": 2, "num_attention_heads": 2}])
+@pytest.mark.parametrize(
+    "changes", [{}, PAPER_TEXT | {"num_hidden_layers": 2, "num_attention_heads": 2}]
+)
 def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
     from transformers import AutoModelForSequenceClassification
 
@@ -140,7 +177,10 @@ def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
     given.pop("labels")
     subject = load(str(tmp_path))
     assert subject.processor.tokenize("Rize") == ["rize"]
-    with torch.no_grad(), capture(subject.model, ("hidden", "query", "key", "value", "attention")) as tap:
+    with (
+        torch.no_grad(),
+        capture(subject.model, ("hidden", "query", "key", "value", "attention")) as tap,
+    ):
         subject.model(**given)
     block = model.attention_classifier.blocks[0].attention
     states = tap["encoder.0.hidden"]
@@ -176,14 +216,22 @@ def test_vectors_of_a_text_file(tmp_path, header):
         file.write(text)
     for name in ("v.txt", "v.vec.gz"):
         vectors = word_vectors(str(tmp_path / name), WORDS, ["<pad>", "<unk>", "<cls>"])
-        assert vectors.matrix.tolist() == [[0, 0], [0, 0], [1, 2], [3, -4], [0, 0], [0, 0]] and vectors.found == 2
+        assert (
+            vectors.matrix.tolist() == [[0, 0], [0, 0], [1, 2], [3, -4], [0, 0], [0, 0]]
+            and vectors.found == 2
+        )
     scaled = word_vectors(str(tmp_path / "v.txt"), WORDS, ["<cls>"], norm=10.0).matrix
     lengths = scaled.norm(dim=1)
-    assert float(lengths[lengths > 0].mean()) == pytest.approx(10) and float(lengths[3] / lengths[2]) > 2
+    assert (
+        float(lengths[lengths > 0].mean()) == pytest.approx(10)
+        and float(lengths[3] / lengths[2]) > 2
+    )
 
 
 def test_vectors_of_a_checkpoint_are_means_over_pieces(minilm):
-    vectors = word_vectors("builtin:minilm", [*WORDS, "unhappiest"], ["<pad>", "<unk>", "<cls>"])
+    vectors = word_vectors(
+        "builtin:minilm", [*WORDS, "unhappiest"], ["<pad>", "<unk>", "<cls>"]
+    )
     table = minilm.model.get_input_embeddings().weight
     ids = minilm.processor("unhappiest", add_special_tokens=False)["input_ids"]
     assert len(ids) > 1 and vectors.found == 4
@@ -197,7 +245,11 @@ def test_vectors_are_shifted_along_their_common_direction(tmp_path, cosine):
     lines = [" ".join([f"w{i}", *map(str, x)]) for i, x in enumerate(drawn)]
     (tmp_path / "v.txt").write_text("\n".join(lines))
     words = ["<pad>", *(f"w{i}" for i in range(60)), "unknown"]
-    found = word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], norm=5.0, cosine=cosine).matrix.double().numpy()
+    found = (
+        word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], norm=5.0, cosine=cosine)
+        .matrix.double()
+        .numpy()
+    )
     assert not found[[0, -1]].any()
     shifted = found[1:-1]
     lengths = np.linalg.norm(shifted, axis=1, keepdims=True)
@@ -208,8 +260,14 @@ def test_vectors_are_shifted_along_their_common_direction(tmp_path, cosine):
     before, after = drawn[1:] - drawn[0], shifted[1:] - shifted[0]
     ratio = np.linalg.norm(after, axis=1) / np.linalg.norm(before, axis=1)
     np.testing.assert_allclose(after, before * ratio.mean(), rtol=1e-4, atol=1e-6)
-    own = word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], cosine=cosine).matrix.double().numpy()[1:-1]
-    assert np.linalg.norm(own, axis=1).mean() == pytest.approx(np.linalg.norm(drawn, axis=1).mean(), rel=1e-6)
+    own = (
+        word_vectors(str(tmp_path / "v.txt"), words, ["<pad>"], cosine=cosine)
+        .matrix.double()
+        .numpy()[1:-1]
+    )
+    assert np.linalg.norm(own, axis=1).mean() == pytest.approx(
+        np.linalg.norm(drawn, axis=1).mean(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("cosine", [-0.1, 1.0, float("nan")])
@@ -223,7 +281,10 @@ def test_a_mean_cosine_that_vectors_cannot_have_is_refused(tmp_path, cosine):
 
 
 def test_bad_vectors_are_explained(tmp_path):
-    for text, expected in (("cat 1 2\ndog 1\n", "2 numbers in every line"), ("x 1 2\n", "words of the corpus")):
+    for text, expected in (
+        ("cat 1 2\ndog 1\n", "2 numbers in every line"),
+        ("x 1 2\n", "words of the corpus"),
+    ):
         (tmp_path / "v.txt").write_text(text)
         with pytest.raises(ModelError, match=expected):
             word_vectors(str(tmp_path / "v.txt"), WORDS, [])

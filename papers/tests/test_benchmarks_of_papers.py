@@ -22,7 +22,9 @@ def test_no_benchmark_is_left_out():
 def test_a_benchmark_runs(name, benchmark, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     monkeypatch.syspath_prepend(BENCHMARKS)
-    given = [] if name == "gpu_studies" else ["--results", str(tmp_path / "results.json")]
+    given = (
+        [] if name == "gpu_studies" else ["--results", str(tmp_path / "results.json")]
+    )
     benchmark(name).main([*MINIATURES[name], *given])
     assert capsys.readouterr().out.strip()
     check_rows(tmp_path / "results.json", name if given else "")

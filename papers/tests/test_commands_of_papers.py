@@ -35,7 +35,10 @@ def reproduced(runs, asked):
 
 
 def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reproduced):
-    out, err = typed("reproduce godey2024 --only fig1-2 --settings paper -o out -q --device mps", code=7)
+    out, err = typed(
+        "reproduce godey2024 --only fig1-2 --settings paper -o out -q --device mps",
+        code=7,
+    )
     assert out == ["fig1 HOLDS"]
     assert err == [
         "report: out/godey2024/paper/report.html (open it in a browser)",
@@ -47,12 +50,16 @@ def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reprodu
 
 
 @pytest.mark.parametrize("words", ["--data a=/x,b=/y", "--data a=/x --data b=/y"])
-def test_copies_of_corpora_are_named_with_commas_or_one_by_one(reproduced, monkeypatch, words):
+def test_copies_of_corpora_are_named_with_commas_or_one_by_one(
+    reproduced, monkeypatch, words
+):
     """With a comma the first had all the rest of the line as its folder."""
     local = import_module("anisoscope.data.local")
     given = []
     use_copies = local.use_copies
-    monkeypatch.setattr(local, "use_copies", lambda copies: given.append(copies) or use_copies(copies))
+    monkeypatch.setattr(
+        local, "use_copies", lambda copies: given.append(copies) or use_copies(copies)
+    )
     typed(f"reproduce godey2024 --only fig1 -q {words}", code=7)
     assert given == [{"a": "/x", "b": "/y"}] and len(reproduced) == 1
 
@@ -72,11 +79,16 @@ def test_a_page_that_is_there_is_named_where_a_reproduction_ends_early(asked):
     asked(api, "run_studies", stopped)
     done = invoke("reproduce godey2024 --only fig1 --settings paper -o out -q")
     assert isinstance(done.exception, UsageError)
-    assert done.stderr.splitlines() == ["report: out/godey2024/paper/report.html (open it in a browser)"]
+    assert done.stderr.splitlines() == [
+        "report: out/godey2024/paper/report.html (open it in a browser)"
+    ]
 
 
 def test_a_dry_reproduction_describes_and_runs_nothing(reproduced):
-    assert typed("reproduce godey2024 --only fig1 --dry-run -q") == (["fig1  a title", "fig2  another"], [])
+    assert typed("reproduce godey2024 --only fig1 --dry-run -q") == (
+        ["fig1  a title", "fig2  another"],
+        [],
+    )
     assert not reproduced
 
 
@@ -93,13 +105,31 @@ def test_training_prints_its_folder_and_what_comes_next(runs, asked, task):
 
 def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, asked):
     results = {"validation": {"accuracy": 0.91234, "n": 1200, "majority": 0.5}}
-    counts = {split: {"a": n, "b": n} for split, n in (("train", 600), ("validation", 75), ("test", 75))}
-    corpus = {"name": "t.csv", "counts": counts, "drawn": ["train", "validation", "test"]}
-    training = {"results": results, "truncated": {"train": 1500, "test": 0}, "corpus": corpus}
-    trained = SimpleNamespace(folder=runs / "my c", training=training, collapsed=True, max_length=64)
+    counts = {
+        split: {"a": n, "b": n}
+        for split, n in (("train", 600), ("validation", 75), ("test", 75))
+    }
+    corpus = {
+        "name": "t.csv",
+        "counts": counts,
+        "drawn": ["train", "validation", "test"],
+    }
+    training = {
+        "results": results,
+        "truncated": {"train": 1500, "test": 0},
+        "corpus": corpus,
+    }
+    trained = SimpleNamespace(
+        folder=runs / "my c", training=training, collapsed=True, max_length=64
+    )
     calls = asked(api, "train_classifier", trained)
-    out, err = typed("train classifier --corpus synthetic --epochs 2 -o c --overwrite -q --device cuda:0")
-    assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "my c")]
+    out, err = typed(
+        "train classifier --corpus synthetic --epochs 2 -o c --overwrite -q --device cuda:0"
+    )
+    assert out == [
+        "validation: accuracy 0.912 of 1,200 (majority 0.500)",
+        str(runs / "my c"),
+    ]
     assert err == [
         "t.csv has no splits: rows were drawn at random (--split-seed): 1,200 to train on, 150 to choose the epoch by, "
         "150 to test on",
@@ -108,7 +138,13 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
         "next: anisoscope classes 'my c'",
     ]
     (((recipe, place, quiet, device), _),) = calls
-    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("synthetic", 2, True, True, "cuda:0")
+    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == (
+        "synthetic",
+        2,
+        True,
+        True,
+        "cuda:0",
+    )
     trained.collapsed = False
     corpus["drawn"] = []
     assert len(typed("train classifier -q")[1]) == 2
@@ -116,7 +152,12 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
 
 def test_train_hands_on_its_keywords(runs, asked):
     calls = asked(api, "train_classifier", SimpleNamespace(folder=runs / "c"))
-    assert api.train("classifier", corpus="synthetic", layers=2, device="cuda:1", resume=True) == runs / "c"
+    assert (
+        api.train(
+            "classifier", corpus="synthetic", layers=2, device="cuda:1", resume=True
+        )
+        == runs / "c"
+    )
     assert api.train("classifier") == runs / "c"
     (recipe, place, quiet, device), _ = calls[0]
     assert (recipe.corpus, recipe.layers, place, quiet, device) == (
@@ -130,14 +171,24 @@ def test_train_hands_on_its_keywords(runs, asked):
     calls = asked(api, "train_language_model", runs / "s")
     assert api.train("causal-lm", steps=30, output="s", quiet=False) == runs / "s"
     (((training, place, quiet), _),) = calls
-    assert (training.task, training.steps, str(place.output), quiet) == ("causal-lm", 30, "s", False)
+    assert (training.task, training.steps, str(place.output), quiet) == (
+        "causal-lm",
+        30,
+        "s",
+        False,
+    )
     with pytest.raises(UsageError, match="a task"):
         api.train("masked")
 
 
 def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
-    fit = asked(import_module("anisoscope_papers.training.language_model"), "train", "done")
-    assert api.train("masked-lm", corpus="builtin:python-docs", preset="tiny", seed=3) == "done"
+    fit = asked(
+        import_module("anisoscope_papers.training.language_model"), "train", "done"
+    )
+    assert (
+        api.train("masked-lm", corpus="builtin:python-docs", preset="tiny", seed=3)
+        == "done"
+    )
     (_, folder), named = fit[0]
     assert str(folder) == "runs/masked-lm-tiny-python-docs/seed-3"
     assert (named["resume"], named["overwrite"]) == (False, False)
@@ -148,17 +199,28 @@ def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
     studies = runner.choose("fosse2023", "table1,sec5")
     calls = asked(api, "run_studies", lambda *_: iter(["a line"]))
     monkeypatch.setattr(runner, "choose", lambda *_: studies)
-    table = api.reproduce("fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda")
+    table = api.reproduce(
+        "fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda"
+    )
     assert table["study"].value_counts().to_dict() == {
-        study.name: len(runner.open_finished(RESULTS / "fosse2023/finished" / study.name).verdicts) for study in studies
+        study.name: len(
+            runner.open_finished(RESULTS / "fosse2023/finished" / study.name).verdicts
+        )
+        for study in studies
     }
-    assert {"claim", "outcome", "value", "low", "high", "n", "p", "reason"} <= set(table)
-    assert table.attrs["without"] == runner.explain_lacking(studies, RESULTS / "fosse2023/finished")
+    assert {"claim", "outcome", "value", "low", "high", "n", "p", "reason"} <= set(
+        table
+    )
+    assert table.attrs["without"] == runner.explain_lacking(
+        studies, RESULTS / "fosse2023/finished"
+    )
     assert calls[0][0][1:] == (RESULTS / "fosse2023/finished", "cuda", True)
 
 
 @pytest.mark.parametrize(("finished", "drawn"), [([], []), (["out/fig1"], ["out"])])
-def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, monkeypatch, finished, drawn):
+def test_what_was_finished_has_its_page_where_a_later_study_fails(
+    runs, asked, monkeypatch, finished, drawn
+):
     runner = import_module("anisoscope_papers.runner")
 
     def broken(*_given, **_named):
@@ -187,13 +249,22 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
     studies = [SimpleNamespace(name=name) for name in ("fig1", "fig2", "fig3")]
     with pytest.raises(KeyboardInterrupt) as end:
         list(api.run_studies(studies, runs / "out", "cpu", True))
-    assert end.value.__notes__ == [f"{runs}/out holds 1 of 3 studies, and what is done of the next", ""]
-    monkeypatch.setattr(import_module("anisoscope_papers.training.language_model"), "train", stopped)
+    assert end.value.__notes__ == [
+        f"{runs}/out holds 1 of 3 studies, and what is done of the next",
+        "",
+    ]
+    monkeypatch.setattr(
+        import_module("anisoscope_papers.training.language_model"), "train", stopped
+    )
     (runs / "lm/resume").mkdir(parents=True)
     with pytest.raises(KeyboardInterrupt) as end:
         api.train("masked-lm", output="lm")
     assert end.value.__notes__ == ["lm holds the last state", "--resume"]
-    monkeypatch.setattr(import_module("anisoscope_papers.training.classifier"), "train_classifier", stopped)
+    monkeypatch.setattr(
+        import_module("anisoscope_papers.training.classifier"),
+        "train_classifier",
+        stopped,
+    )
     for overwrite in (False, True):
         with pytest.raises(KeyboardInterrupt) as end:
             api.train("classifier", overwrite=overwrite)
@@ -208,14 +279,23 @@ def test_answers_of_the_papers_are_as_published(tmp_path):
     assert {row["study"] for row in given["records"]} == {"fig17"}
     table = pd.read_csv(tmp_path / "godey2024" / "quick" / "claims.csv")
     assert list(table["claim"]) == [row["claim"] for row in given["records"]]
-    assert set(table["status"]) == {"not evidence"} and set(table["outcome"]) == {"identity"}
+    assert set(table["status"]) == {"not evidence"} and set(table["outcome"]) == {
+        "identity"
+    }
     done = invoke([*words.split(), "html"])
-    index = (tmp_path / "godey2024" / "quick" / "claims" / "index.html").read_text("utf-8")
+    index = (tmp_path / "godey2024" / "quick" / "claims" / "index.html").read_text(
+        "utf-8"
+    )
     for page in re.findall(r'href="([^"]+)"', index):
-        assert "not evidence" in (tmp_path / "godey2024" / "quick" / "claims" / page).read_text("utf-8")
+        assert "not evidence" in (
+            tmp_path / "godey2024" / "quick" / "claims" / page
+        ).read_text("utf-8")
     assert len(re.findall(r"href=", index)) == len(table)
 
 
 def test_every_outcome_has_a_word_of_other_tools():
     assert set(exporting.STATUS) == set(OUTCOMES)
-    assert exporting.STATUS["fails"] == "falsified" and exporting.STATUS["holds"] == "verified"
+    assert (
+        exporting.STATUS["fails"] == "falsified"
+        and exporting.STATUS["holds"] == "verified"
+    )

@@ -2,7 +2,7 @@
 
 import json
 
-import paper_models  # noqa: F401  # makes tiny_models know them
+import paper_models  # makes tiny_models know them  # noqa: F401
 import pytest
 import torch
 from tiny_models import build
@@ -15,7 +15,11 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope_papers.networks.character_bert import CharacterBertTokenizer
 
-TEXTS = ["A cat, naïve and SMALL, sat. " * 3, "One two three.", "A cat sat on a mat and a mat sat on a cat."]
+TEXTS = [
+    "A cat, naïve and SMALL, sat. " * 3,
+    "One two three.",
+    "A cat sat on a mat and a mat sat on a cat.",
+]
 
 
 @pytest.fixture
@@ -27,22 +31,41 @@ def corpus(tmp_path):
 
 def test_words_of_a_window_are_rows_of_character_ids(corpus):
     tokenizer = CharacterBertTokenizer()
-    plan = plan_characters(open_text(str(corpus)), tokenizer, max_length=12, batch_tokens=24)
+    plan = plan_characters(
+        open_text(str(corpus)), tokenizer, max_length=12, batch_tokens=24
+    )
     words = {unit: [] for unit in range(3)}
     rows = []
     for batch in plan:
         stream = batch.streams["encoder"]
-        assert batch.inputs["input_ids"].shape == (*stream.mask.shape, 50) and stream.mask.numel() <= 24
+        assert (
+            batch.inputs["input_ids"].shape == (*stream.mask.shape, 50)
+            and stream.mask.numel() <= 24
+        )
         assert torch.equal(batch.inputs["attention_mask"].bool(), stream.mask)
         assert not batch.inputs["input_ids"][~stream.mask].any()
-        rows += zip(batch.unit.tolist(), stream.start.tolist(), batch.inputs["input_ids"], stream.mask, strict=True)
+        rows += zip(
+            batch.unit.tolist(),
+            stream.start.tolist(),
+            batch.inputs["input_ids"],
+            stream.mask,
+            strict=True,
+        )
     for unit, _, ids, mask in sorted(rows, key=lambda row: row[:2]):
         inner = ids[mask]
-        assert torch.equal(inner[[0, -1]], tokenizer.encode([[]])["input_ids"][0])  # [CLS] and [SEP] around each
+        assert torch.equal(
+            inner[[0, -1]], tokenizer.encode([[]])["input_ids"][0]
+        )  # [CLS] and [SEP] around each
         words[unit].append(inner[1:-1])
     for unit, text in enumerate(TEXTS):
-        assert torch.equal(torch.cat(words[unit]), tokenizer([text])["input_ids"][0, 1:-1])
-    assert plan.n_units == 3 and len(plan.frequency_bins) == 5 and plan.tokens == [b.n_tokens for b in plan]
+        assert torch.equal(
+            torch.cat(words[unit]), tokenizer([text])["input_ids"][0, 1:-1]
+        )
+    assert (
+        plan.n_units == 3
+        and len(plan.frequency_bins) == 5
+        and plan.tokens == [b.n_tokens for b in plan]
+    )
 
 
 TOKENIZERS = {"canine": CanineTokenizer, "byt5": ByT5Tokenizer, "manta": ByT5Tokenizer}
@@ -52,7 +75,14 @@ TOKENIZERS = {"canine": CanineTokenizer, "byt5": ByT5Tokenizer, "manta": ByT5Tok
 def test_each_is_measured_on_text(corpus, name):
     subject = build(name, torch.float32)
     tokenizer = TOKENIZERS.get(name, CharacterBertTokenizer)()
-    plan, described = open_plan(str(corpus), subject, tokenizer, modality="text", max_length=32, batch_tokens=128)
+    plan, described = open_plan(
+        str(corpus),
+        subject,
+        tokenizer,
+        modality="text",
+        max_length=32,
+        batch_tokens=128,
+    )
     assert described["max_length"] == 32
     if name == "manta":  # its blocks depend on the longest text of a batch
         assert {len(batch.unit) for batch in plan} == {1}
@@ -67,9 +97,13 @@ def test_texts_shorter_than_a_molecule_are_left_out_and_told(tmp_path):
     subject, tokenizer = build("canine", torch.float32), CanineTokenizer()
     given = {"modality": "text", "max_length": 32, "batch_tokens": 8}
     path = tmp_path / "short.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "bc", "defg", "h")))
+    path.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("a", "bc", "defg", "h"))
+    )
     plan, described = open_plan(str(path), subject, tokenizer, **given)
-    assert described["warnings"] == ["2 windows of fewer than 4 tokens left out: the model cannot read them"]
+    assert described["warnings"] == [
+        "2 windows of fewer than 4 tokens left out: the model cannot read them"
+    ]
     measured = run_pass(subject, plan, Settings(panel=("hidden",), sample=0))
     assert measured.sums.units == {1, 2}
     path.write_text(json.dumps({"text": "a"}))

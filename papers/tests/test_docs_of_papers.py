@@ -23,23 +23,34 @@ README = (ROOT / "README.md").read_text("utf-8")
 @pytest.mark.parametrize("name", paper_pages.PAGES)
 def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
-    assert (ROOT / "docs" / name).read_text("utf-8") == pages.text_of(paper_pages.PAGES[name]), "make docs"
+    assert (ROOT / "docs" / name).read_text("utf-8") == pages.text_of(
+        paper_pages.PAGES[name]
+    ), "make docs"
 
 
 @pytest.mark.parametrize("name", fosse_page.FIGURES)
 def test_a_figure_of_the_page_is_what_its_records_draw(name: str) -> None:
-    assert (ROOT / "docs" / "figures" / name).read_text("utf-8") == fosse_page.FIGURES[name](), "make docs"
+    assert (ROOT / "docs" / "figures" / name).read_text("utf-8") == fosse_page.FIGURES[
+        name
+    ](), "make docs"
 
 
 def test_a_cell_of_the_papers_tables_says_what_is_theirs() -> None:
     row = {"published": 0.713, "value": 0.6912, "spread": 0.024, "verdict": "agrees"}
     assert fosse_page.cell(row) == "0.69 ± 0.02 (0.713) ✓"
-    assert fosse_page.cell(row | {"value": None}) == "– (0.713)" and fosse_page.cell(None) == ""
+    assert (
+        fosse_page.cell(row | {"value": None}) == "– (0.713)"
+        and fosse_page.cell(None) == ""
+    )
 
 
 def test_what_was_found_is_that_of_the_verdicts() -> None:
-    assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), "make docs writes them"
-    said = committed.count_words(["holds", "identity", "contrary", "too small", "undecided"])
+    assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), (
+        "make docs writes them"
+    )
+    said = committed.count_words(
+        ["holds", "identity", "contrary", "too small", "undecided"]
+    )
     assert said == (
         "5 verdicts: 1 holds, 1 contrary, 1 too small, 0 beyond, 1 undecided, 1 identity, 0 not comparable; "
         "3 are evidence."
@@ -47,23 +58,44 @@ def test_what_was_found_is_that_of_the_verdicts() -> None:
 
 
 def test_every_page_that_says_so_is_generated() -> None:
-    every = [path for path in (ROOT / "docs").rglob("*.*") if path.suffix in (".md", ".html")]
-    marked = {path.name for path in every if path.read_text("utf-8").startswith(pages.GENERATED)}
+    every = [
+        path for path in (ROOT / "docs").rglob("*.*") if path.suffix in (".md", ".html")
+    ]
+    marked = {
+        path.name
+        for path in every
+        if path.read_text("utf-8").startswith(pages.GENERATED)
+    }
     assert marked == {*documentation.PAGES, *paper_pages.PAGES}
 
 
 def named_files(text: str) -> set[str]:
     """Python and TOML files that a page names in code, with or without the name of something inside."""
-    return set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*\.(?:py|toml))(?::[^`]*)?`", text))
+    return set(
+        re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*\.(?:py|toml))(?::[^`]*)?`", text)
+    )
 
 
 def test_files_that_pages_name_are_there() -> None:
     all_pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    named = {(page.name, file) for page in all_pages for file in named_files(page.read_text("utf-8"))}
+    named = {
+        (page.name, file)
+        for page in all_pages
+        for file in named_files(page.read_text("utf-8"))
+    }
     papers = ROOT / "papers"
-    places = ROOT / "src" / "anisoscope", papers / "src" / "anisoscope_papers", ROOT / "tests", papers / "tests"
+    places = (
+        ROOT / "src" / "anisoscope",
+        papers / "src" / "anisoscope_papers",
+        ROOT / "tests",
+        papers / "tests",
+    )
     assert len(named) > 20
-    there = {file for _, file in named if (ROOT / file).exists() or any(any(place.rglob(file)) for place in places)}
+    there = {
+        file
+        for _, file in named
+        if (ROOT / file).exists() or any(any(place.rglob(file)) for place in places)
+    }
     assert not {(page, file) for page, file in named if file not in there}
     assert named_files("`no/where.py: f` and `setup.py`") == {"no/where.py", "setup.py"}
 
@@ -81,8 +113,17 @@ def test_tests_that_a_page_names_are_there() -> None:
         files = ""
         for named in re.findall(r"`([\w.]+: )?(test_\w+)`", row):
             files = named[0].removesuffix(": ") or files
-            folder = next((f for f in (ROOT / "tests", ROOT / "papers" / "tests") if (f / files).is_file()), None)
-            assert not files or (folder and f"def {named[1]}(" in (folder / files).read_text("utf-8")), named
+            folder = next(
+                (
+                    f
+                    for f in (ROOT / "tests", ROOT / "papers" / "tests")
+                    if (f / files).is_file()
+                ),
+                None,
+            )
+            assert not files or (
+                folder and f"def {named[1]}(" in (folder / files).read_text("utf-8")
+            ), named
 
 
 def test_the_page_of_godey_has_every_figure_with_its_drawing() -> None:
@@ -90,12 +131,22 @@ def test_the_page_of_godey_has_every_figure_with_its_drawing() -> None:
     page = (ROOT / "docs" / "godey2024.md").read_text("utf-8")
     table = page.split("## Figure by figure")[1].split("\n## ")[0]
     rows = [row for row in table.splitlines() if re.match(r"\| \d", row)]
-    assert [row.split("|")[1].strip() for row in rows] == ["1", "2", "3a", "3b", *(str(i) for i in range(4, 24))]
+    assert [row.split("|")[1].strip() for row in rows] == [
+        "1",
+        "2",
+        "3a",
+        "3b",
+        *(str(i) for i in range(4, 24)),
+    ]
     for row in rows:
         pictures = re.findall(r"\((figures/godey2024/[^)]+)\)", row)
-        assert pictures and all((ROOT / "docs" / picture).stat().st_size > 500 for picture in pictures), row
+        assert pictures and all(
+            (ROOT / "docs" / picture).stat().st_size > 500 for picture in pictures
+        ), row
         settings = re.search(r"all-verdicts\.html#godey2024/([\w-]+)\)", row)
-        assert settings and any((committed.RESULTS / "godey2024" / settings[1]).glob("fig*/verdicts.json")), row
+        assert settings and any(
+            (committed.RESULTS / "godey2024" / settings[1]).glob("fig*/verdicts.json")
+        ), row
     first = page.split("## Figure by figure")[0]
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3", "4", "5"]
 
@@ -122,5 +173,7 @@ def test_a_short_number_keeps_its_interval_and_n(number, form, text) -> None:
 def test_docstrings_name_what_the_code_has() -> None:
     """A function that was renamed stays in the docstrings of others, unless somebody looks."""
     of_papers = ROOT / "papers" / "src" / "anisoscope_papers"
-    unknown = quoted_names.find_unknown_names([of_papers, ROOT / "src" / "anisoscope"], FOREIGN)
+    unknown = quoted_names.find_unknown_names(
+        [of_papers, ROOT / "src" / "anisoscope"], FOREIGN
+    )
     assert not [line for line in unknown if line.startswith("anisoscope_papers/")]

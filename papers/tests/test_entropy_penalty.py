@@ -11,8 +11,15 @@ from torch.nn.functional import softmax
 from anisoscope.batch import Batch, Stream
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.errors import MeasureError, UsageError
-from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope_papers.training.entropy_forms import FORMS, compute_by_definition, find_ends
+from anisoscope_papers.networks.attention_classifier import (
+    AttentionClassifier,
+    AttentionClassifierConfig,
+)
+from anisoscope_papers.training.entropy_forms import (
+    FORMS,
+    compute_by_definition,
+    find_ends,
+)
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.recipe import VARIANTS
 
@@ -24,7 +31,11 @@ IDS = torch.randint(2, 30, (4, 8), generator=torch.Generator().manual_seed(0)) *
 def classifier(layers=2, heads=2, backend="sdpa"):
     torch.manual_seed(5)
     config = AttentionClassifierConfig(
-        vocab_size=30, hidden_size=8, num_hidden_layers=layers, num_attention_heads=heads, num_labels=2
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_labels=2,
     )
     model = AttentionClassifier(config).double()
     model.set_attn_implementation(backend)
@@ -52,9 +63,17 @@ def maps(model):
                 y.unflatten(-1, (model.config.num_attention_heads, -1)).transpose(1, 2)
                 for y in block.attention.in_proj(x).chunk(3, -1)
             )
-            found.append((i, row, softmax(q @ k.transpose(2, 3) * block.attention.scaling, -1)[0]))
+            found.append(
+                (
+                    i,
+                    row,
+                    softmax(q @ k.transpose(2, 3) * block.attention.scaling, -1)[0],
+                )
+            )
             x = block(x)
-    return [[a for i, _, a in found if i == layer] for layer in range(len(encoder.blocks))]
+    return [
+        [a for i, _, a in found if i == layer] for layer in range(len(encoder.blocks))
+    ]
 
 
 def entropy(p):
@@ -66,7 +85,9 @@ def row_by_definition(model, layers, minus=0):
     rows = []
     for s, n in enumerate(LENGTHS.tolist()):
         heads = [entropy(maps(model)[i - 1][s][h, 0]) for i in layers for h in range(2)]
-        rows.append(sum(heads) / len(heads) / math.log(n - minus) if n - minus > 1 else 0.0)
+        rows.append(
+            sum(heads) / len(heads) / math.log(n - minus) if n - minus > 1 else 0.0
+        )
     return rows
 
 
@@ -86,15 +107,23 @@ def test_both_forms_are_their_definitions(layers, backend):
     model = classifier(backend=backend).eval()
     row, columns = (EntropyPenalty(0.5, variant=v, layers=layers) for v in VARIANTS)
     watch = watched(model, row)
-    assert watch.row_entropy().tolist() == pytest.approx(row_by_definition(model, layers), abs=1e-12)
-    assert watch.row_entropy(1).tolist() == pytest.approx(row_by_definition(model, layers, 1), abs=1e-12)
+    assert watch.row_entropy().tolist() == pytest.approx(
+        row_by_definition(model, layers), abs=1e-12
+    )
+    assert watch.row_entropy(1).tolist() == pytest.approx(
+        row_by_definition(model, layers, 1), abs=1e-12
+    )
     found = watched(model, columns)
-    assert found.column_entropy().tolist() == pytest.approx(columns_by_definition(model, layers), abs=1e-12)
+    assert found.column_entropy().tolist() == pytest.approx(
+        columns_by_definition(model, layers), abs=1e-12
+    )
     for penalty, seen, expected in (
         (row, watch, row_by_definition(model, layers)),
         (columns, found, columns_by_definition(model, layers)),
     ):
-        assert float(penalty.value(seen)) == pytest.approx(0.5 * sum(expected) / 4, abs=1e-12)
+        assert float(penalty.value(seen)) == pytest.approx(
+            0.5 * sum(expected) / 4, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -109,7 +138,9 @@ def test_gradients_are_those_of_finite_differences(variant, layers, row_only):
             watched(model, penalty)
         return
     penalty.value(watched(model, penalty)).backward()
-    weights = [block.attention.in_proj.weight for block in model.attention_classifier.blocks]
+    weights = [
+        block.attention.in_proj.weight for block in model.attention_classifier.blocks
+    ]
     weights.append(model.attention_classifier.embeddings.weight)
     step, checked = 1e-6, 0
     for weight in weights:
@@ -141,8 +172,12 @@ def test_any_model_on_the_interface_is_penalised(name, variant):
     value = penalty.value(watch)
     value.backward()
     assert 0 < value.item() <= 1
-    assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
-    if not any(getattr(m, "p", 0) for m in model.modules() if "Dropout" in type(m).__name__):
+    assert any(
+        p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters()
+    )
+    if not any(
+        getattr(m, "p", 0) for m in model.modules() if "Dropout" in type(m).__name__
+    ):
         assert torch.equal(model(**inputs).last_hidden_state, before)
 
 
@@ -153,15 +188,32 @@ def test_entropies_of_a_corpus_come_in_its_order():
     for part in rows.split(2):
         mask = MASK[part]
         stream = Stream(mask, torch.zeros_like(mask), torch.zeros(2, dtype=torch.int64))
-        batches.append(Batch({"input_ids": IDS[part], "attention_mask": mask.long()}, part, {"encoder": stream}))
+        batches.append(
+            Batch(
+                {"input_ids": IDS[part], "attention_mask": mask.long()},
+                part,
+                {"encoder": stream},
+            )
+        )
     found = measure_entropies(model, batches)
     with torch.no_grad():
-        assert found["row"].tolist() == pytest.approx(row_by_definition(model, (1,)), abs=1e-12)
-        assert found["reported.1"].tolist() == pytest.approx(row_by_definition(model, (1,), 1), abs=1e-12)
-        assert found["columns"].tolist() == pytest.approx(columns_by_definition(model, (1,)), abs=1e-12)
-        slow = [[compute_by_definition(head.numpy()) for head in sentence] for sentence in maps(model)[0]]
+        assert found["row"].tolist() == pytest.approx(
+            row_by_definition(model, (1,)), abs=1e-12
+        )
+        assert found["reported.1"].tolist() == pytest.approx(
+            row_by_definition(model, (1,), 1), abs=1e-12
+        )
+        assert found["columns"].tolist() == pytest.approx(
+            columns_by_definition(model, (1,)), abs=1e-12
+        )
+        slow = [
+            [compute_by_definition(head.numpy()) for head in sentence]
+            for sentence in maps(model)[0]
+        ]
     for form in FORMS:
-        expected = [sum(head[form] for head in sentence) / len(sentence) for sentence in slow]
+        expected = [
+            sum(head[form] for head in sentence) / len(sentence) for sentence in slow
+        ]
         assert found[form].tolist() == pytest.approx(expected, abs=1e-12), form
     assert torch.equal(found["again.1"], found["again"])
 
@@ -173,11 +225,17 @@ def test_no_attention_has_an_entropy_beyond_the_ends_of_its_form():
         for sharpness in (0.0, 1.0, 10.0, 1e3):
             scores = sharpness * generator.random((n, n))
             powers = np.exp(scores - scores.max(1, keepdims=True))
-            for form, value in compute_by_definition(powers / powers.sum(1, keepdims=True)).items():
+            for form, value in compute_by_definition(
+                powers / powers.sum(1, keepdims=True)
+            ).items():
                 low, high = reached[form]
                 assert low - 1e-12 <= value <= high + 1e-12, (form, n)
-    assert find_ends(np.array([22, 22]))["again"] == pytest.approx((0.987, 1.0), abs=1e-3)
-    assert find_ends(np.array([60]))["reported"] == pytest.approx((0.0, np.log(60) / np.log(59)))
+    assert find_ends(np.array([22, 22]))["again"] == pytest.approx(
+        (0.987, 1.0), abs=1e-3
+    )
+    assert find_ends(np.array([60]))["reported"] == pytest.approx(
+        (0.0, np.log(60) / np.log(59))
+    )
 
 
 def test_bad_penalties_are_explained():

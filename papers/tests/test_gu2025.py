@@ -16,7 +16,9 @@ from anisoscope_papers.gu2025 import sinks, small_models
 from anisoscope_papers.study import read_claims
 from anisoscope_papers.training.recipe import ModelSize
 
-SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=50, window=16, batch=2, rate=1e-3, steps=2)
+SIZE = ModelSize(
+    layers=2, width=16, heads=2, vocabulary=50, window=16, batch=2, rate=1e-3, steps=2
+)
 TEXT = torch.randint(50, (3, 16), generator=torch.Generator().manual_seed(1))
 
 
@@ -27,7 +29,9 @@ def sharp(arm: str) -> GPTNeoXForCausalLM:
         for layer in model.gpt_neox.layers:
             layer.attention.query_key_value.weight.mul_(40)
             if arm == small_models.KEY_BIAS:
-                layer.attention.key_bias.normal_(generator=torch.Generator().manual_seed(2))
+                layer.attention.key_bias.normal_(
+                    generator=torch.Generator().manual_seed(2)
+                )
     return model.eval()
 
 
@@ -45,7 +49,9 @@ def test_shares_of_the_first_key_are_those_of_eager_attention() -> None:
     for layer, weights in enumerate(every, start=1):
         first = weights[..., 0].mean(-1)  # [text, head]
         for head in range(2):
-            assert found["sinks.first", layer, head] == pytest.approx(float(first[:, head].mean()), abs=1e-6)
+            assert found["sinks.first", layer, head] == pytest.approx(
+                float(first[:, head].mean()), abs=1e-6
+            )
             rate = float((first[:, head] > small_models.EPSILON).float().mean())
             assert found["sinks.first_rate", layer, head] == pytest.approx(rate)
 
@@ -55,29 +61,47 @@ def test_it_is_what_the_tool_measures_of_a_softmax() -> None:
     model = sharp("base")
     plan = Plan(TEXT.tolist(), window=TEXT.shape[1])
     with evaluation_mode(model):
-        rows = run_pass(model, plan, Settings(metrics=("sinks",), tokens=("all",), sample=0)).records()
+        rows = run_pass(
+            model, plan, Settings(metrics=("sinks",), tokens=("all",), sample=0)
+        ).records()
     theirs = sinks.rename_records(rows, 0, 0)
     ours = measured(model)
     assert len(theirs) == 2 * 4
     for row in theirs.to_dict("records"):
-        assert ours[row["metric"], row["layer"], row["head"]] == pytest.approx(row["value"], abs=1e-6)
+        assert ours[row["metric"], row["layer"], row["head"]] == pytest.approx(
+            row["value"], abs=1e-6
+        )
 
 
 @torch.no_grad()
 def test_a_key_bias_takes_its_share_of_every_row_and_gives_nothing() -> None:
     model = sharp("key-bias")
-    scores = torch.zeros(1, 2, 3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
+    scores = torch.zeros(1, 2, 3, 3).masked_fill(
+        torch.ones(3, 3).triu(1).bool(), -torch.inf
+    )
     weights = small_models.compute_biased_weights(scores, torch.zeros(1, 2, 3))
     assert weights[0, 0, :, -1].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 4])
     assert torch.allclose(weights.sum(-1), torch.ones(1, 2, 3))
     names = {name for name, *_ in measured(model).index}
-    assert "sinks.bias_rate" in names and "sinks.bias_rate" not in {name for name, *_ in measured(sharp("base")).index}
+    assert "sinks.bias_rate" in names and "sinks.bias_rate" not in {
+        name for name, *_ in measured(sharp("base")).index
+    }
     same = small_models.build_untrained("key-bias", SIZE, 50, seed=0).state_dict()
-    for name, weight in small_models.build_untrained("base", SIZE, 50, seed=0).state_dict().items():
-        assert torch.equal(same[name], weight), "models of one seed begin alike in every arm"
+    for name, weight in (
+        small_models.build_untrained("base", SIZE, 50, seed=0).state_dict().items()
+    ):
+        assert torch.equal(same[name], weight), (
+            "models of one seed begin alike in every arm"
+        )
 
 
-def planted(rates: dict[str, float], *, values: float = 0.3, early: float = 0.0, skill: float = 0.3) -> pd.DataFrame:
+def planted(
+    rates: dict[str, float],
+    *,
+    values: float = 0.3,
+    early: float = 0.0,
+    skill: float = 0.3,
+) -> pd.DataFrame:
     """Records of six seeds: sink rates at the end by arm, early on, and the norm of values of sinks."""
     random = np.random.default_rng(0)
 
@@ -90,13 +114,34 @@ def planted(rates: dict[str, float], *, values: float = 0.3, early: float = 0.0,
             common = {"model": arm, "seed": seed}
             for step, now in ((0, 0.0), (200, early), (2000, rate)):
                 here = common | {"step": step, "layer": 1, "head": 0}
-                rows.append(here | {"metric": "sinks.first_rate", "value": now + (step > 0) * noise()})
-                rows.append(here | {"metric": "sinks.first", "value": 0.06 + now + noise()})
-            for name, value in (("value_norm", values), ("key_norm", 0.6), ("cosine_rise", 0.5)):
                 rows.append(
-                    common | {"step": 2000, "layer": 1, "head": 0, "metric": f"sinks.{name}", "value": value + noise()}
+                    here
+                    | {
+                        "metric": "sinks.first_rate",
+                        "value": now + (step > 0) * noise(),
+                    }
                 )
-            rows.append(common | {"step": 2000, "metric": "training.loss", "value": 4 + noise()})
+                rows.append(
+                    here | {"metric": "sinks.first", "value": 0.06 + now + noise()}
+                )
+            for name, value in (
+                ("value_norm", values),
+                ("key_norm", 0.6),
+                ("cosine_rise", 0.5),
+            ):
+                rows.append(
+                    common
+                    | {
+                        "step": 2000,
+                        "layer": 1,
+                        "head": 0,
+                        "metric": f"sinks.{name}",
+                        "value": value + noise(),
+                    }
+                )
+            rows.append(
+                common | {"step": 2000, "metric": "training.loss", "value": 4 + noise()}
+            )
             rows.append(common | {"step": 2000, "metric": SKILL, "value": skill})
     return as_records(pd.DataFrame(rows))
 
@@ -115,11 +160,23 @@ def test_claims_hold_where_they_are_true_and_fail_where_they_are_false() -> None
         "a sink gives nothing",
     ):
         assert true[name] == "holds", name
-    assert true["none before training"] == "identity" and true["sigmoid is as good"] == "holds"
-    false = words(planted({"base": 0.5, "sigmoid": 0.8, "key-bias": 0.5}, values=1.4, early=0.9))
-    assert false["sigmoid has none"] == false["a sink gives nothing"] == false["sinks come late"] == "contrary"
+    assert (
+        true["none before training"] == "identity"
+        and true["sigmoid is as good"] == "holds"
+    )
+    false = words(
+        planted({"base": 0.5, "sigmoid": 0.8, "key-bias": 0.5}, values=1.4, early=0.9)
+    )
+    assert (
+        false["sigmoid has none"]
+        == false["a sink gives nothing"]
+        == false["sinks come late"]
+        == "contrary"
+    )
     assert false["a key bias takes the sink"] == "too small"
-    assert words(planted({"base": 0.02, "sigmoid": 0.02}))["sinks emerge"] == "too small"
+    assert (
+        words(planted({"base": 0.02, "sigmoid": 0.02}))["sinks emerge"] == "too small"
+    )
 
 
 def test_a_tenth_of_training_is_the_look_nearest_to_it() -> None:
@@ -127,10 +184,20 @@ def test_a_tenth_of_training_is_the_look_nearest_to_it() -> None:
     claim = read_claims("gu2025", "sinks")["sinks come late"]
     rates = {0: 0.0, 1: 0.1, 250: 0.3, 1000: 0.4, 2000: 0.5}
     rows = [
-        {"model": "base", "seed": 0, "step": step, "layer": 1, "head": 0, "metric": sinks.RATE, "value": rate}
+        {
+            "model": "base",
+            "seed": 0,
+            "step": step,
+            "layer": 1,
+            "head": 0,
+            "metric": sinks.RATE,
+            "value": rate,
+        }
         for step, rate in rates.items()
     ]
-    assert sinks.compute_values(claim, as_records(pd.DataFrame(rows)), "base").tolist() == pytest.approx([0.5 - 0.3])
+    assert sinks.compute_values(
+        claim, as_records(pd.DataFrame(rows)), "base"
+    ).tolist() == pytest.approx([0.5 - 0.3])
 
 
 def test_where_there_are_no_sinks_nothing_is_said_of_what_removes_them() -> None:

@@ -22,7 +22,15 @@ LAYERS = (
     ("needs", "study_charts", "series_charts"),
     ("training",),
     ("networks",),
-    ("origin", "study_names", "models", "families", "corpora", "benchmarks", "__init__"),
+    (
+        "origin",
+        "study_names",
+        "models",
+        "families",
+        "corpora",
+        "benchmarks",
+        "__init__",
+    ),
 )
 """From the top: a module imports from its own layer and those below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -35,14 +43,18 @@ SEVERAL = {("beyond", "fosse2023"), ("beyond", "godey2024"), ("godey2024", "beyo
 
 
 def test_the_picture_of_layers_is_what_is_kept():
-    assert of_tool.layers_drawn(2) == [tuple(n for n in names if not n.startswith("__")) for names in LAYERS]
+    assert of_tool.layers_drawn(2) == [
+        tuple(n for n in names if not n.startswith("__")) for names in LAYERS
+    ]
 
 
 @cache
 def modules():
     """{dotted name inside the package: syntax tree}; packages are `name.__init__`."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text())
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(
+            path.read_text()
+        )
         for path in sorted(ROOT.rglob("*.py"))
     }
 
@@ -55,13 +67,21 @@ def names_of(tree, package, nodes=ast.walk):
             if (node.module or "").split(".")[0] == package:
                 yield from ((node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == package)
+            yield from (
+                (alias.name, "")
+                for alias in node.names
+                if alias.name.split(".")[0] == package
+            )
 
 
 def resolve(module, name):
     """The module of this package that an import is of."""
     parts = [*module.split(".")[1:], *filter(None, [name])]
-    while parts and ".".join(parts) not in modules() and f"{'.'.join(parts)}.__init__" not in modules():
+    while (
+        parts
+        and ".".join(parts) not in modules()
+        and f"{'.'.join(parts)}.__init__" not in modules()
+    ):
         parts.pop()
     return ".".join(parts) or "__init__"
 
@@ -69,7 +89,9 @@ def resolve(module, name):
 def graph(nodes=ast.walk):
     """{module: modules of this package that it imports}."""
     return {
-        name.removesuffix(".__init__"): {resolve(*given) for given in names_of(tree, "anisoscope_papers", nodes)}
+        name.removesuffix(".__init__"): {
+            resolve(*given) for given in names_of(tree, "anisoscope_papers", nodes)
+        }
         for name, tree in modules().items()
     }
 
@@ -77,8 +99,12 @@ def graph(nodes=ast.walk):
 def test_only_public_names_of_the_tool_are_imported():
     """They prove that these are enough to build on; `anisoscope/public.py` lists them."""
     known = {(module, name) for module, names in public.NAMES.items() for name in names}
-    known |= {("anisoscope", name) for name in anisoscope.__all__} | {("anisoscope", "")}
-    used = {given for tree in modules().values() for given in names_of(tree, "anisoscope")}
+    known |= {("anisoscope", name) for name in anisoscope.__all__} | {
+        ("anisoscope", "")
+    }
+    used = {
+        given for tree in modules().values() for given in names_of(tree, "anisoscope")
+    }
     assert not used - known, "list them in src/anisoscope/public.py, or do without"
     private = ast.parse("from anisoscope.capture.heads import _stood_in_for")
     assert not set(names_of(private, "anisoscope")) & known
@@ -91,9 +117,18 @@ def test_every_module_has_its_layer():
 def test_imports_go_down_only():
     level = lambda name: LEVEL[name.split(".")[0]]  # noqa: E731
     programs = ("__init__", "fosse2023.__main__")
-    upward = [(a, b) for a, targets in graph().items() for b in targets if a not in programs and level(b) < level(a)]
+    upward = [
+        (a, b)
+        for a, targets in graph().items()
+        for b in targets
+        if a not in programs and level(b) < level(a)
+    ]
     assert not upward
-    across = {(a.split(".")[0], b.split(".")[0]) for a, targets in graph().items() for b in targets}
+    across = {
+        (a.split(".")[0], b.split(".")[0])
+        for a, targets in graph().items()
+        for b in targets
+    }
     assert {(a, b) for a, b in across if {a, b} <= set(FIRST) and a != b} <= SEVERAL
     earlier = {(a, b) for a, b in across if b in GUESTS and a not in GUESTS}
     assert not earlier, "nothing builds on a study that came later"

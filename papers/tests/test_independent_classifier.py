@@ -22,22 +22,42 @@ from anisoscope.store import read_table
 from anisoscope_papers.beyond import cells
 from anisoscope_papers.beyond.positions import name_recipes
 from anisoscope_papers.fosse2023.grid import PAPER, RECIPES, add_options
-from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_entropy, measure_similarities
+from anisoscope_papers.fosse2023.measurements import (
+    KEYS,
+    VALUES,
+    measure_entropy,
+    measure_similarities,
+)
 from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
-RECORDS = Path(__file__).resolve().parents[1] / "results" / "beyond" / "finished" / "positions" / "records.parquet"
+RECORDS = (
+    Path(__file__).resolve().parents[1]
+    / "results"
+    / "beyond"
+    / "finished"
+    / "positions"
+    / "records.parquet"
+)
 SCALES = {"no positions": 0.0, "sinusoids": 1.0}
 LIMIT, DIM, SEEDS, EPOCHS = 400, 16, 3, 12
 LEVEL = 0.001
 """Two-sided; ten comparisons, so that a right implementation fails in one suite of a hundred at most."""
-needs_yelphat = pytest.mark.skipif(find_copy("yelphat") is None, reason="ANISOSCOPE_DATA holds no YelpHat")
+needs_yelphat = pytest.mark.skipif(
+    find_copy("yelphat") is None, reason="ANISOSCOPE_DATA holds no YelpHat"
+)
 
 
 def write_vectors(path, splits, dim, norm):
     """A text file of random word vectors, each of about this norm."""
     generator = np.random.default_rng(0)
-    words = sorted({token for example in splits["train"] for token in independent.tokens(example.all_words, False)})
+    words = sorted(
+        {
+            token
+            for example in splits["train"]
+            for token in independent.tokens(example.all_words, False)
+        }
+    )
     lines = []
     for word in words:
         numbers = generator.normal(size=dim) * norm / np.sqrt(dim)
@@ -50,28 +70,49 @@ def write_vectors(path, splits, dim, norm):
 def small(tmp_path_factory):
     """Some real reviews, and word vectors for them: (corpus, file, the independent task)."""
     corpus = open_labelled("yelphat", limit=LIMIT)
-    path = write_vectors(tmp_path_factory.mktemp("vectors") / "words.txt", corpus.splits, DIM, 5.0)
+    path = write_vectors(
+        tmp_path_factory.mktemp("vectors") / "words.txt", corpus.splits, DIM, 5.0
+    )
     return corpus, path, independent.Task(corpus.splits, corpus.tokenised, path)
 
 
 def recipe_of(path, name, seed):
     positions, scale = RECIPES[name]
-    recipe = ClassifierRecipe(corpus="yelphat", limit=LIMIT, vectors=str(path), epochs=EPOCHS, patience=3, seed=seed)
-    return ClassifierRecipe(**vars(recipe) | {"positions": positions, "position_scale": scale})
+    recipe = ClassifierRecipe(
+        corpus="yelphat",
+        limit=LIMIT,
+        vectors=str(path),
+        epochs=EPOCHS,
+        patience=3,
+        seed=seed,
+    )
+    return ClassifierRecipe(
+        **vars(recipe) | {"positions": positions, "position_scale": scale}
+    )
 
 
 def measured_of_ours(found, examples):
     """The same five numbers of a trained classifier of ours."""
     model, tokenizer = found.classifier()
-    plan = LabelledPlan(encode(examples, tokenizer, found.max_length), tokenizer.pad_token_id)
+    plan = LabelledPlan(
+        encode(examples, tokenizer, found.max_length), tokenizer.pad_token_id
+    )
     labels = np.array(plan.encoded.labels)
     records = measure_similarities(model, plan)
-    alike = records[(records["metric"] == "intra_sequence") & (records["token_policy"] == "all")]
+    alike = records[
+        (records["metric"] == "intra_sequence") & (records["token_policy"] == "all")
+    ]
     entropy = measure_entropy(model, plan)
-    of_row = entropy[(entropy["metric"] == "cls_entropy") & (entropy["component"] == "reported")]
+    of_row = entropy[
+        (entropy["metric"] == "cls_entropy") & (entropy["component"] == "reported")
+    ]
     return {
-        "accuracy": float((average_outcome(model, plan, "uniform", ())[0] == labels).mean()),
-        "uniform afterwards": float((average_outcome(model, plan, "uniform", (1,))[0] == labels).mean()),
+        "accuracy": float(
+            (average_outcome(model, plan, "uniform", ())[0] == labels).mean()
+        ),
+        "uniform afterwards": float(
+            (average_outcome(model, plan, "uniform", (1,))[0] == labels).mean()
+        ),
         "H": float(of_row["value"].iloc[0]),
         "sim(K)": float(alike[alike["site"] == KEYS]["value"].iloc[0]),
         "sim(V)": float(alike[alike["site"] == VALUES]["value"].iloc[0]),
@@ -95,7 +136,10 @@ def test_the_same_weights_give_the_same_outputs(small, tmp_path, name):
     model, tokenizer = found.classifier()
     assert tokenizer.convert_tokens_to_ids("<cls>") == len(task.vectors) - 1
     net = independent.Net(task.vectors, 2, SCALES[name])
-    base, block = model.attention_classifier, model.attention_classifier.blocks[0].attention
+    base, block = (
+        model.attention_classifier,
+        model.attention_classifier.blocks[0].attention,
+    )
     for theirs, ours in (
         (net.words, base.embeddings),
         (net.qkv, block.in_proj),
@@ -110,8 +154,13 @@ def test_the_same_weights_give_the_same_outputs(small, tmp_path, name):
             given = model(ids, (ids != 0).long()).logits
         torch.testing.assert_close(given, expected, atol=2e-5, rtol=1e-4)
     examples = corpus.splits["test"][:40]
-    task_part = independent.Task(dict(corpus.splits) | {"test": examples}, corpus.tokenised, path)
-    ours, theirs = measured_of_ours(found, examples), independent.measured(net, task_part)
+    task_part = independent.Task(
+        dict(corpus.splits) | {"test": examples}, corpus.tokenised, path
+    )
+    ours, theirs = (
+        measured_of_ours(found, examples),
+        independent.measured(net, task_part),
+    )
     assert ours == pytest.approx(theirs, abs=2e-5)
 
 
@@ -125,36 +174,70 @@ def test_trainings_agree_within_the_spread_over_seeds(small, tmp_path):
         for seed in range(SEEDS):
             net = independent.trained(task, 2, scale=scale, seed=seed, epochs=EPOCHS)
             theirs.append(independent.measured(net, task))
-            found = train_classifier(recipe_of(path, name, seed), tmp_path / f"{scale}-{seed}", corpus=corpus)
+            found = train_classifier(
+                recipe_of(path, name, seed), tmp_path / f"{scale}-{seed}", corpus=corpus
+            )
             ours.append(measured_of_ours(found, corpus.splits["test"]))
         assert min(apart(ours, theirs).values()) > LEVEL, (name, ours, theirs)
         entropy[name] = [one["H"] for one in (*ours, *theirs)]
     assert max(entropy["sinusoids"]) < min(entropy["no positions"])
 
 
-@pytest.mark.skipif("ANISOSCOPE_SLOW" not in os.environ, reason="ANISOSCOPE_SLOW is unset: half an hour")
+@pytest.mark.skipif(
+    "ANISOSCOPE_SLOW" not in os.environ, reason="ANISOSCOPE_SLOW is unset: half an hour"
+)
 @pytest.mark.parametrize("name", SCALES)
 @pytest.mark.parametrize("corpus_name", ["yelphat", "hatexplain"])
 def test_whole_trainings_agree_with_the_committed_records(tmp_path, corpus_name, name):
     corpus = open_labelled(corpus_name)
-    words = sorted({t for e in corpus.splits["train"] for t in independent.tokens(e.all_words, corpus.tokenised)})
+    words = sorted(
+        {
+            t
+            for e in corpus.splits["train"]
+            for t in independent.tokens(e.all_words, corpus.tokenised)
+        }
+    )
     matrix = word_vectors(PAPER.encoder, words, (), norm=PAPER.vector_norm).matrix
     path = tmp_path / "vectors.txt"
     rows = zip(words, matrix.tolist(), strict=True)
-    path.write_text("\n".join(" ".join([word, *(f"{x:.7g}" for x in row)]) for word, row in rows), "utf-8")
+    path.write_text(
+        "\n".join(" ".join([word, *(f"{x:.7g}" for x in row)]) for word, row in rows),
+        "utf-8",
+    )
     task = independent.Task(corpus.splits, corpus.tokenised, path)
     records = name_recipes(add_options(read_table(RECORDS)))
-    mine = records[(records["corpus"] == corpus_name) & (records["recipe"] == name) & (records["layers"] == 1)]
+    mine = records[
+        (records["corpus"] == corpus_name)
+        & (records["recipe"] == name)
+        & (records["layers"] == 1)
+    ]
     mine = mine[(mine["arm"] == "learned") & (mine["family"] != "untrained")]
     ours = {
-        c: mine[(mine["metric"] == "accuracy") & (mine["component"] == c)]["value"] for c in ("test", cells.AFTERWARDS)
+        c: mine[(mine["metric"] == "accuracy") & (mine["component"] == c)]["value"]
+        for c in ("test", cells.AFTERWARDS)
     }
-    ours["H"] = mine[(mine["metric"] == "cls_entropy") & (mine["component"] == "reported")]["value"]
+    ours["H"] = mine[
+        (mine["metric"] == "cls_entropy") & (mine["component"] == "reported")
+    ]["value"]
     theirs = []
     for seed in range(SEEDS):
-        net = independent.trained(task, len(corpus.labels), scale=SCALES[name], seed=100 + seed)
+        net = independent.trained(
+            task, len(corpus.labels), scale=SCALES[name], seed=100 + seed
+        )
         found = independent.measured(net, task)
         short = "test_yelp50" if "test_yelp50" in task.splits else "test"
-        theirs.append((found["accuracy"], found["uniform afterwards"], independent.measured(net, task, short)["H"]))
-    for (quantity, values), others in zip(ours.items(), zip(*theirs, strict=True), strict=True):
-        assert stats.ttest_ind(values, others, equal_var=False).pvalue > LEVEL, (quantity, list(values), others)
+        theirs.append(
+            (
+                found["accuracy"],
+                found["uniform afterwards"],
+                independent.measured(net, task, short)["H"],
+            )
+        )
+    for (quantity, values), others in zip(
+        ours.items(), zip(*theirs, strict=True), strict=True
+    ):
+        assert stats.ttest_ind(values, others, equal_var=False).pvalue > LEVEL, (
+            quantity,
+            list(values),
+            others,
+        )

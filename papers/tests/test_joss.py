@@ -8,7 +8,9 @@ import joss
 
 FOLDER = Path(__file__).parents[2] / "paper"
 TEXT = (FOLDER / "paper.md").read_text("utf-8")
-ENTRIES = re.findall(r"@\w+\{(\w+),\n(.*?)\n\}", (FOLDER / "paper.bib").read_text("utf-8"), re.DOTALL)
+ENTRIES = re.findall(
+    r"@\w+\{(\w+),\n(.*?)\n\}", (FOLDER / "paper.bib").read_text("utf-8"), re.DOTALL
+)
 
 
 def test_the_numbers_are_those_of_the_records():
@@ -28,7 +30,13 @@ def test_it_is_as_long_as_the_journal_wants():
 
 def test_it_has_the_sections_that_the_journal_wants():
     sections = re.findall(r"^# (.+)$", TEXT, re.MULTILINE)
-    wanted = ["Summary", "Statement of need", "State of the field", "Software design", "Research use"]
+    wanted = [
+        "Summary",
+        "Statement of need",
+        "State of the field",
+        "Software design",
+        "Research use",
+    ]
     assert sections[:5] == wanted
     assert "AI usage disclosure" in sections and sections[-1] == "References"
 
@@ -43,5 +51,7 @@ def test_every_reference_is_cited_and_has_a_doi_or_an_address():
 
 
 def test_files_that_the_checklist_names_are_there():
-    for target in re.findall(r"\]\(([^)#]+)\)", (FOLDER / "checklist.md").read_text("utf-8")):
+    for target in re.findall(
+        r"\]\(([^)#]+)\)", (FOLDER / "checklist.md").read_text("utf-8")
+    ):
         assert (FOLDER / target).exists(), target

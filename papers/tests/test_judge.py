@@ -26,11 +26,18 @@ from anisoscope_papers.judge import (
 from anisoscope_papers.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
-SURE, CONTRARY, OPEN = {"up": 1e-9, "down": 1.0}, {"up": 1.0, "down": 1e-9}, {"up": 0.5, "down": 0.5}
+SURE, CONTRARY, OPEN = (
+    {"up": 1e-9, "down": 1.0},
+    {"up": 1.0, "down": 1e-9},
+    {"up": 0.5, "down": 0.5},
+)
 
 
 def outcome(*kinds, over):
-    tests = [Test(CLAIM, "A", i, i - 1, i + 1, 9, **kind, over=over, where=f"{i}") for i, kind in enumerate(kinds)]
+    tests = [
+        Test(CLAIM, "A", i, i - 1, i + 1, 9, **kind, over=over, where=f"{i}")
+        for i, kind in enumerate(kinds)
+    ]
     (verdict,) = judge_tests(tests)
     return verdict.outcome
 
@@ -53,20 +60,44 @@ def test_the_number_beside_most_is_the_one_it_hangs_on():
     """Four of six layers below .2 held, with the weakest beside it: .25."""
     values = (0.05, 0.25, 0.1, 0.12, 0.3, 0.15)
     tests = [
-        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **(SURE if x < 0.2 else CONTRARY), over="most", margin=0.2 - x)
+        Test(
+            CLAIM,
+            "A",
+            x,
+            x - 0.01,
+            x + 0.01,
+            9,
+            **(SURE if x < 0.2 else CONTRARY),
+            over="most",
+            margin=0.2 - x,
+        )
         for x in values
     ]
     (verdict,) = judge_tests(tests)
-    assert verdict.outcome == "holds" and verdict.value == 0.15 and verdict.statistic.startswith("middle")
+    assert (
+        verdict.outcome == "holds"
+        and verdict.value == 0.15
+        and verdict.statistic.startswith("middle")
+    )
 
 
 def test_the_last_alone_may_hold_where_none_fails():
-    assert outcome(OPEN, SURE, over="last") == "holds" and outcome(CONTRARY, SURE, over="last") == "fails"
+    assert (
+        outcome(OPEN, SURE, over="last") == "holds"
+        and outcome(CONTRARY, SURE, over="last") == "fails"
+    )
 
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(1, 2, "holds"), (0, 3, "holds"), (-1, 1, "undecided"), (4, 5, "fails"), (-2, -1, "fails"), (-1, 4, "undecided")],
+    [
+        (1, 2, "holds"),
+        (0, 3, "holds"),
+        (-1, 1, "undecided"),
+        (4, 5, "fails"),
+        (-2, -1, "fails"),
+        (-1, 4, "undecided"),
+    ],
 )
 def test_an_interval_lies_inside_outside_or_neither(low, high, expected):
     assert judge_by_place(low, high, (0, 3)) == expected
@@ -77,14 +108,20 @@ def test_what_is_decided_by_place_is_no_part_of_the_family():
     values = np.array([1.0, 1.2, 0.9])
     alone, *_ = judge_tests([make_test_of_seeds(CLAIM, values, "x")])
     placed = Test(CLAIM, "x", 1.0, 0.5, 1.5, 9, inside=(0, 2))
-    beside, *others = judge_tests([make_test_of_seeds(CLAIM, values, "x"), *[placed] * 9])
+    beside, *others = judge_tests(
+        [make_test_of_seeds(CLAIM, values, "x"), *[placed] * 9]
+    )
     assert alone.p == beside.p and alone.outcome == "holds"
     assert {v.outcome for v in others} == {"holds"}
 
 
 @pytest.mark.parametrize(
     ("shift", "alone", "among_nine"),
-    [(0.0, "holds", "undecided"), (2.0, "fails", "undecided"), (0.9, *["undecided"] * 2)],
+    [
+        (0.0, "holds", "undecided"),
+        (2.0, "fails", "undecided"),
+        (0.9, *["undecided"] * 2),
+    ],
 )
 def test_equivalences_are_corrected_for_each_other(shift, alone, among_nine):
     """One equivalence of nine was said to hold by an interval that nine chances had made."""
@@ -115,11 +152,17 @@ def test_an_end_that_a_number_cannot_pass_has_no_p():
     above, below = (float(p) for p in compute_sided_p(*other, 0.1))
     assert compute_equivalence_p(*other, (0.0, 0.1), (0.0, 1.0)) == (below, above)
     values = np.array([0.92, 0.999, 0.99, 0.97])
-    test = make_test_of_seeds(replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.9, 1.0))
-    assert (test.value, test.low, test.high) == pytest.approx(estimate_over_seeds(values, bounds=(0.0, 1.0)))
+    test = make_test_of_seeds(
+        replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.9, 1.0)
+    )
+    assert (test.value, test.low, test.high) == pytest.approx(
+        estimate_over_seeds(values, bounds=(0.0, 1.0))
+    )
     assert test.high < 1
     # Of the ends .5 and 1 the one that cannot be passed would have the larger p.
-    test = make_test_of_seeds(replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.5, 1.0))
+    test = make_test_of_seeds(
+        replace(CLAIM, bounds=(0.0, 1.0)), values, "x", inside=(0.5, 1.0)
+    )
     number = (test.value, test.low, test.high, 3)
     above, below = (float(p) for p in compute_sided_p(*number, 0.5))
     assert (test.up, test.down) == pytest.approx((above, below))
@@ -129,7 +172,9 @@ def test_an_end_that_a_number_cannot_pass_has_no_p():
 def test_an_end_that_a_number_cannot_pass_is_no_test():
     share = replace(CLAIM, bounds=(0.0, 1.0))
     values = np.array([0.97, 0.99, 0.98, 0.99])
-    (verdict,) = judge_tests([make_test_of_seeds(share, values, "x", inside=(0.9, 1.0))])
+    (verdict,) = judge_tests(
+        [make_test_of_seeds(share, values, "x", inside=(0.9, 1.0))]
+    )
     assert verdict.outcome == "holds"
 
 
@@ -140,7 +185,10 @@ def test_an_identity_that_holds_is_no_evidence_and_one_that_fails_is_seen():
         and make_verdict_without_test(known, False, "x").outcome == "fails"
     )
     assert [
-        v.outcome for v in judge_tests([Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)])
+        v.outcome
+        for v in judge_tests(
+            [Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)]
+        )
     ] == [
         "identity",
         "fails",
@@ -159,7 +207,9 @@ def test_a_mean_over_seeds_is_decided_by_a_one_sided_t_test():
         and verdict.n == 3
         and "1 of 4 seeds have no number" in verdict.reason
     )
-    assert (verdict.low, verdict.high) == pytest.approx(tuple(stats.ttest_1samp(values[:3], 0).confidence_interval()))
+    assert (verdict.low, verdict.high) == pytest.approx(
+        tuple(stats.ttest_1samp(values[:3], 0).confidence_interval())
+    )
     assert (verdict.outcome == "holds") == (expected.pvalue < LEVEL)
 
 
@@ -170,58 +220,103 @@ def test_p_and_the_interval_never_contradict_each_other(bounds, threshold):
     drawn = np.random.default_rng(5).beta(4 * threshold, 4 * (1 - threshold), (300, 3))
     claim = replace(CLAIM, bounds=bounds)
     tests = [make_test_of_seeds(claim, values, "x", threshold) for values in drawn]
-    assert {t.up < LEVEL for t in tests} == {t.down < LEVEL for t in tests} == {True, False}
-    assert all((t.up < LEVEL, t.down < LEVEL) == (t.low > threshold, t.high < threshold) for t in tests)
+    assert (
+        {t.up < LEVEL for t in tests}
+        == {t.down < LEVEL for t in tests}
+        == {True, False}
+    )
+    assert all(
+        (t.up < LEVEL, t.down < LEVEL) == (t.low > threshold, t.high < threshold)
+        for t in tests
+    )
 
 
 def test_the_primary_claim_is_corrected_for_no_other():
     main, values = replace(CLAIM, name="main", primary=True), np.array([1.0, 1.2, 0.9])
     alone, *_ = judge_tests([make_test_of_seeds(main, values, "x")])
     beside, *others = judge_tests(
-        [make_test_of_seeds(main, values, "x"), *[make_test_of_seeds(CLAIM, values, "x")] * 9]
+        [
+            make_test_of_seeds(main, values, "x"),
+            *[make_test_of_seeds(CLAIM, values, "x")] * 9,
+        ]
     )
-    assert alone.p == beside.p and all(v.p == pytest.approx(9 * alone.p) for v in others)
-    assert others[0].outcome == "undecided" and "correction" in others[0].reason and not beside.reason
+    assert alone.p == beside.p and all(
+        v.p == pytest.approx(9 * alone.p) for v in others
+    )
+    assert (
+        others[0].outcome == "undecided"
+        and "correction" in others[0].reason
+        and not beside.reason
+    )
 
 
 def test_no_effect_is_at_the_threshold_that_is_given():
     """A number clearly below a given threshold is contrary, though it lies above the limit of the claim itself."""
     test = make_test_of_seeds(CLAIM, np.array([0.5, 0.51, 0.49]), threshold=1.0)
     _, below = compute_sided_p(test.value, test.low, test.high, 2, 1.0)
-    assert test.against == pytest.approx(float(below)) and judge_tests([test])[0].word == "contrary"
-    named = make_test_of_seeds(replace(CLAIM, none=0.0), np.array([0.5, 0.51, 0.49]), threshold=1.0)
-    assert judge_tests([named])[0].word == "too small", "the claim says itself what no effect is"
+    assert (
+        test.against == pytest.approx(float(below))
+        and judge_tests([test])[0].word == "contrary"
+    )
+    named = make_test_of_seeds(
+        replace(CLAIM, none=0.0), np.array([0.5, 0.51, 0.49]), threshold=1.0
+    )
+    assert judge_tests([named])[0].word == "too small", (
+        "the claim says itself what no effect is"
+    )
 
 
 @pytest.mark.parametrize("kind", ["primary", "identity", "afterwards", "makes"])
 def test_claims_of_each_kind_are_a_family_of_their_own(kind):
     """A p of .02 holds alone, and not among ten of its kind."""
     p = {"up": 0.02, "down": 0.98}
-    apart = [Test(replace(CLAIM, name=f"{i}", **{kind: True}), "A", 1.0, 0.5, 1.5, 9, **p) for i in range(9)]
+    apart = [
+        Test(replace(CLAIM, name=f"{i}", **{kind: True}), "A", 1.0, 0.5, 1.5, 9, **p)
+        for i in range(9)
+    ]
     (one, *_) = judge_tests([Test(CLAIM, "A", 1.0, 0.5, 1.5, 9, **p), *apart])
     assert one.p == pytest.approx(0.02) and one.outcome == "holds"
-    (among, *_) = judge_tests([Test(CLAIM, "A", 1.0, 0.5, 1.5, 9, **p), *[replace(t, claim=CLAIM) for t in apart]])
+    (among, *_) = judge_tests(
+        [
+            Test(CLAIM, "A", 1.0, 0.5, 1.5, 9, **p),
+            *[replace(t, claim=CLAIM) for t in apart],
+        ]
+    )
     assert among.p == pytest.approx(0.2)
 
 
 def test_n_counts_seeds_only_if_the_interval_is_over_units():
     """An interval over seeds has its own n, whatever other seeds are judged beside it."""
     for units, n in (("documents", 3), ("", 500)):
-        tests = [Test(CLAIM, "A", 1.0, 0.5, 1.5, 500, **SURE, over="all", seed=s, units=units) for s in range(3)]
+        tests = [
+            Test(
+                CLAIM, "A", 1.0, 0.5, 1.5, 500, **SURE, over="all", seed=s, units=units
+            )
+            for s in range(3)
+        ]
         (verdict,) = judge_tests(tests)
         assert verdict.n == n
-        assert ("n counts seeds, the interval is over 500 documents" in verdict.reason) == bool(units)
+        assert (
+            "n counts seeds, the interval is over 500 documents" in verdict.reason
+        ) == bool(units)
 
 
 def test_an_effect_below_the_floor_is_none_however_significant():
     """A growth of 5e-7 held."""
     tiny, clear = np.array([5.0e-7, 5.1e-7, 4.9e-7]), np.array([0.50, 0.51, 0.49])
     grows, falls = replace(CLAIM, floor=0.1), replace(CLAIM, below=0.0, floor=0.1)
-    assert [judge_tests([make_test_of_seeds(c, x)])[0].outcome for c in (CLAIM, grows) for x in (tiny, clear)] == [
+    assert [
+        judge_tests([make_test_of_seeds(c, x)])[0].outcome
+        for c in (CLAIM, grows)
+        for x in (tiny, clear)
+    ] == [
         *("holds", "holds"),
         *("fails", "holds"),
     ]
-    assert [judge_tests([make_test_of_seeds(falls, x)])[0].outcome for x in (-tiny, -clear, clear)] == [
+    assert [
+        judge_tests([make_test_of_seeds(falls, x)])[0].outcome
+        for x in (-tiny, -clear, clear)
+    ] == [
         "fails",
         "holds",
         "fails",
@@ -235,10 +330,23 @@ def test_an_effect_below_the_floor_is_none_however_significant():
 @pytest.mark.parametrize("inside", [None, (0.0, 1.0)])
 def test_what_does_not_vary_over_seeds_decides_nothing(inside):
     for value in (0.7, 0.1 + 0.2, 0.0):
-        (verdict,) = judge_tests([make_test_of_seeds(CLAIM, np.full(4, value), inside=inside)])
-        assert verdict.outcome == "undecided" and verdict.low is None and "no variance" in verdict.reason
+        (verdict,) = judge_tests(
+            [make_test_of_seeds(CLAIM, np.full(4, value), inside=inside)]
+        )
+        assert (
+            verdict.outcome == "undecided"
+            and verdict.low is None
+            and "no variance" in verdict.reason
+        )
         (known,) = judge_tests(
-            [make_test_of_seeds(replace(CLAIM, identity=True), np.full(4, value), threshold=-1, inside=inside)]
+            [
+                make_test_of_seeds(
+                    replace(CLAIM, identity=True),
+                    np.full(4, value),
+                    threshold=-1,
+                    inside=inside,
+                )
+            ]
         )
         assert known.outcome == "identity"  # it need not vary
     assert np.isnan(compute_sided_p(0.5, 0.5, 0.5, 3)).all()
@@ -252,7 +360,10 @@ def test_nothing_measured_decides_nothing():
         Test(CLAIM, "x"),
     ):
         (verdict,) = judge_tests([test])
-        assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
+        assert (
+            verdict.outcome == "undecided"
+            and verdict.value is verdict.p is verdict.low is None
+        )
     assert judge_tests([]) == []
 
 
@@ -264,7 +375,9 @@ def test_two_seeds_decide_nothing_however_near_they_are():
 
 def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
     """Beyond the ends of an interval p depends on them; one more passed unseen."""
-    frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [5, 12, 500]})
+    frame = pd.DataFrame(
+        {"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [5, 12, 500]}
+    )
     freedom = np.array([4, 11, 31])
     expected = stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom)
     up, down = compute_p_of_units(frame, 0.0)
@@ -273,12 +386,19 @@ def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
     theta = np.array([1.0, 0.7, 0.9, 1.1, 1.3])
     value, low, high, up, down = compute_p_of_replicates(theta)
     t = value / ((value - low) / stats.t.ppf(0.975, 3))
-    assert high > value > low and up == pytest.approx(stats.t.sf(t, 3)) and down == pytest.approx(1 - up)
+    assert (
+        high > value > low
+        and up == pytest.approx(stats.t.sf(t, 3))
+        and down == pytest.approx(1 - up)
+    )
 
 
 @pytest.mark.parametrize(("over", "shown"), [("any", 0.3), ("all", 0.1)])
 def test_beside_any_stands_the_strongest_and_beside_all_the_weakest(over, shown):
-    tests = [Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over=over, margin=x) for x in (0.2, 0.3, 0.1)]
+    tests = [
+        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over=over, margin=x)
+        for x in (0.2, 0.3, 0.1)
+    ]
     (verdict,) = judge_tests(tests)
     assert verdict.value == shown
 
@@ -305,10 +425,20 @@ def test_values_that_differ_by_rounding_alone_do_not_vary():
 
 
 def test_p_of_few_groups_has_their_freedom_however_many_units():
-    frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [500, 5], "groups": [8.0, np.nan]})
+    frame = pd.DataFrame(
+        {
+            "value": 1.0,
+            "low": 0.5,
+            "high": 1.5,
+            "n_units": [500, 5],
+            "groups": [8.0, np.nan],
+        }
+    )
     freedom = np.array([7, 4])
     up, _ = compute_p_of_units(frame, 0.0)
-    np.testing.assert_allclose(up, stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom), rtol=1e-12)
+    np.testing.assert_allclose(
+        up, stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom), rtol=1e-12
+    )
 
 
 KINDS = (None, "any", "all", "most", "last")
@@ -323,13 +453,36 @@ def drawn_tests(seed):
         for subject in ("a", "b")[: draw.integers(1, 3)]:
             for of_seed in range(draw.integers(1, 3)):
                 for layer in range(draw.integers(1, 4)):
-                    up = float(draw.choice([0.0, 1e-6, 0.004, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0]))
-                    numbers = {"value": float(draw.normal()), "margin": float(draw.normal()), "up": up, "down": 1 - up}
+                    up = float(
+                        draw.choice(
+                            [0.0, 1e-6, 0.004, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0]
+                        )
+                    )
+                    numbers = {
+                        "value": float(draw.normal()),
+                        "margin": float(draw.normal()),
+                        "up": up,
+                        "down": 1 - up,
+                    }
                     inside = (0.0, 1.0) if not draw.integers(8) else None
-                    where = {"subject": subject, "seed": of_seed, "where": f"layer {layer}"}
+                    where = {
+                        "subject": subject,
+                        "seed": of_seed,
+                        "where": f"layer {layer}",
+                    }
                     low, high = numbers["value"] - 0.3, numbers["value"] + 0.3
                     tests.append(
-                        Test(claim, "A", low=low, high=high, n=9, over=over, inside=inside, **numbers, **where)
+                        Test(
+                            claim,
+                            "A",
+                            low=low,
+                            high=high,
+                            n=9,
+                            over=over,
+                            inside=inside,
+                            **numbers,
+                            **where,
+                        )
                     )
     return tests
 
@@ -342,12 +495,20 @@ def by_hand(tests, side):
         for i, t in enumerate(tests):
             if (t.claim.primary, t.claim.identity) == family:
                 one = side == "up" and t.over in ("all", "last")
-                units.setdefault((t.claim.name, t.subject, t.seed) if one else i, []).append(i)
+                units.setdefault(
+                    (t.claim.name, t.subject, t.seed) if one else i, []
+                ).append(i)
         of_each = {}
         for key, members in units.items():
             values = [getattr(tests[i], side) for i in members]
-            of_each[key] = values[-1] if tests[members[0]].over == "last" else max(values, key=lambda x: (x != x, x))
-        known = sorted((key for key in of_each if of_each[key] == of_each[key]), key=of_each.get)
+            of_each[key] = (
+                values[-1]
+                if tests[members[0]].over == "last"
+                else max(values, key=lambda x: (x != x, x))
+            )
+        known = sorted(
+            (key for key in of_each if of_each[key] == of_each[key]), key=of_each.get
+        )
         least = 0.0
         for rank, key in enumerate(known):
             least = max(least, min(1.0, of_each[key] * (len(known) - rank)))
@@ -367,19 +528,31 @@ def test_p_is_holm_s_over_primary_claims_identities_and_all_others(side):
         tests = drawn_tests(seed)
         got, expected = _correct_p(tests, side), by_hand(tests, side)
         for i in range(len(tests)):
-            assert got[i] == pytest.approx(expected[i], rel=1e-9), whole_number(tests, i, side, expected, got)
+            assert got[i] == pytest.approx(expected[i], rel=1e-9), whole_number(
+                tests, i, side, expected, got
+            )
 
 
 def counted_by_hand(outcomes, over):
     """What becomes of one system with one seed, from what becomes of its tests."""
-    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    holding, failing, n = (
+        outcomes.count("holds"),
+        outcomes.count("fails"),
+        len(outcomes),
+    )
     if over == "any":
         return "holds" if holding > 0 else "fails" if failing == n else "undecided"
     if over == "most":
-        return "holds" if holding > n / 2 else "fails" if failing > n / 2 else "undecided"
+        return (
+            "holds" if holding > n / 2 else "fails" if failing > n / 2 else "undecided"
+        )
     if failing:
         return "fails"
-    return "holds" if (outcomes[-1] == "holds" if over == "last" else holding == n) else "undecided"
+    return (
+        "holds"
+        if (outcomes[-1] == "holds" if over == "last" else holding == n)
+        else "undecided"
+    )
 
 
 def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_on():
@@ -390,12 +563,21 @@ def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_
         up, down = _correct_p(tests, "up"), _correct_p(tests, "down")
         groups = {}
         for i, t in enumerate(tests):
-            groups.setdefault(i if t.over is None else (t.claim.name, t.subject), []).append(i)
+            groups.setdefault(
+                i if t.over is None else (t.claim.name, t.subject), []
+            ).append(i)
         for verdict, members in zip(judge_tests(tests), groups.values(), strict=True):
-            over, seeds = tests[members[0]].over, sorted({tests[i].seed for i in members})
+            over, seeds = (
+                tests[members[0]].over,
+                sorted({tests[i].seed for i in members}),
+            )
             outcome = {i: _decide(tests[i], up[i], down[i]) for i in members}
             each = {
-                counted_by_hand([outcome[i] for i in members if tests[i].seed == s], over) if over else outcome[i]
+                counted_by_hand(
+                    [outcome[i] for i in members if tests[i].seed == s], over
+                )
+                if over
+                else outcome[i]
                 for s in seeds
                 for i in members[:1]
             }
@@ -408,11 +590,20 @@ def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_
             for s in seeds:
                 own = [i for i in members if tests[i].seed == s]
                 ranked = sorted(own, key=lambda i: -tests[i].margin)
-                shown = {"any": ranked[0], "all": ranked[-1], "most": ranked[len(ranked) // 2], "last": own[-1]}
+                shown = {
+                    "any": ranked[0],
+                    "all": ranked[-1],
+                    "most": ranked[len(ranked) // 2],
+                    "last": own[-1],
+                }
                 of_each.append(shown.get(over, own[0]))
-            weakest = min(of_each, key=lambda i: tests[i].margin) if over else members[0]
+            weakest = (
+                min(of_each, key=lambda i: tests[i].margin) if over else members[0]
+            )
             assert verdict.value == tests[weakest].value, (seed, over)
-    assert seen >= {(over, o) for over in KINDS[1:] for o in ("holds", "fails", "undecided")}
+    assert seen >= {
+        (over, o) for over in KINDS[1:] for o in ("holds", "fails", "undecided")
+    }
 
 
 def test_an_interval_that_ends_at_an_end_lies_inside_and_one_that_touches_from_outside_is_open():
@@ -423,14 +614,22 @@ def test_an_interval_that_ends_at_an_end_lies_inside_and_one_that_touches_from_o
 @pytest.mark.parametrize("side", ["up", "down"])
 def test_what_would_be_decided_alone_and_is_not_says_so(side):
     one = Test(CLAIM, "A", 1, 0, 2, 9, **{"up": 0.98, "down": 0.98} | {side: 0.02})
-    (alone,), (beside, *_) = judge_tests([one]), judge_tests([one, replace(one, subject="another")])
+    (alone,), (beside, *_) = (
+        judge_tests([one]),
+        judge_tests([one, replace(one, subject="another")]),
+    )
     assert alone.outcome == {"up": "holds", "down": "fails"}[side] and not alone.reason
     assert beside.outcome == "undecided" and "Holm's correction" in beside.reason
 
 
-@pytest.mark.parametrize(("over", "shown"), [("any", 1e-9), ("all", 0.9), ("most", 0.3)])
+@pytest.mark.parametrize(
+    ("over", "shown"), [("any", 1e-9), ("all", 0.9), ("most", 0.3)]
+)
 def test_without_margins_the_number_is_found_by_p(over, shown):
-    tests = [Test(CLAIM, "A", p, p - 1, p + 1, 9, up=p, down=1 - p, over=over) for p in (0.3, 0.9, 1e-9)]
+    tests = [
+        Test(CLAIM, "A", p, p - 1, p + 1, 9, up=p, down=1 - p, over=over)
+        for p in (0.3, 0.9, 1e-9)
+    ]
     (verdict,) = judge_tests(tests)
     assert verdict.value == shown
 
@@ -438,24 +637,43 @@ def test_without_margins_the_number_is_found_by_p(over, shown):
 def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
     """A table of several metrics: a norm is no share."""
     values = {"mean_cosine": (0.97, 0.99, 1.0), "norms.mean": (1.0, 5.0, 9.0)}
-    rows = pd.DataFrame([{"metric": m, "seed": s, "value": x} for m, of in values.items() for s, x in enumerate(of)])
+    rows = pd.DataFrame(
+        [
+            {"metric": m, "seed": s, "value": x}
+            for m, of in values.items()
+            for s, x in enumerate(of)
+        ]
+    )
     for ordered in (rows, rows[::-1]):
         found = average_over_seeds(ordered, "metric").set_index("metric")
         assert found.loc["mean_cosine", "high"] <= 1 < found.loc["norms.mean", "high"]
-        assert found.loc["norms.mean", "low"] >= 0 and found.loc["norms.mean", "value"] == 5
+        assert (
+            found.loc["norms.mean", "low"] >= 0
+            and found.loc["norms.mean", "value"] == 5
+        )
 
 
 def test_rows_of_a_group_need_not_lie_together():
     """Records of several seeds come seed by seed, so that the groups of one seed lie among those of another."""
     rows = pd.DataFrame(
-        {"metric": ["norms.mean"] * 6, "layer": [0, 1, 2] * 2, "value": [1.0, 2.0, 9.0, 3.0, 6.0, 11.0]}
+        {
+            "metric": ["norms.mean"] * 6,
+            "layer": [0, 1, 2] * 2,
+            "value": [1.0, 2.0, 9.0, 3.0, 6.0, 11.0],
+        }
     )
     found = average_over_seeds(rows, "metric", "layer").set_index("layer")["value"]
     assert found.to_dict() == {0: 2.0, 1: 4.0, 2: 10.0}
 
 
 def test_rows_without_a_layer_are_a_group_of_each_metric():
-    rows = pd.DataFrame({"metric": ["norms.mean", "drift"] * 2, "layer": [np.nan] * 4, "value": [1.0, 5.0, 3.0, 9.0]})
+    rows = pd.DataFrame(
+        {
+            "metric": ["norms.mean", "drift"] * 2,
+            "layer": [np.nan] * 4,
+            "value": [1.0, 5.0, 3.0, 9.0],
+        }
+    )
     found = average_over_seeds(rows, "metric", "layer").set_index("metric")["value"]
     assert found.to_dict() == {"norms.mean": 2.0, "drift": 7.0}
 
@@ -498,9 +716,15 @@ def test_the_contrary_is_corrected_for_the_others_tests_as_all_is():
     assert {v.word for v in judge_tests([below] * 2)} == {"too small"}
 
 
-@pytest.mark.parametrize(("over", "word"), [("any", "too small"), ("all", "contrary"), ("most", "contrary")])
-def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(over, word):
-    small = Test(GROWS, "A", 0.01, 0.0, 0.02, 9, up=1.0, down=1e-9, against=0.9, over=over)
+@pytest.mark.parametrize(
+    ("over", "word"), [("any", "too small"), ("all", "contrary"), ("most", "contrary")]
+)
+def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(
+    over, word
+):
+    small = Test(
+        GROWS, "A", 0.01, 0.0, 0.02, 9, up=1.0, down=1e-9, against=0.9, over=over
+    )
     other_way = replace(small, value=-1.0, against=1e-9)
     assert judge_tests([small, other_way])[0].word == word
 
@@ -510,18 +734,37 @@ def test_what_follows_without_a_test_is_contrary_or_beyond():
         make_verdict_without_test(CLAIM, False, "x").word == "contrary"
         and make_verdict_without_test(CLAIM, True, "x").word == "holds"
     )
-    assert make_verdict_without_test(replace(CLAIM, inside=(0, 1)), False, "x").word == "beyond"
+    assert (
+        make_verdict_without_test(replace(CLAIM, inside=(0, 1)), False, "x").word
+        == "beyond"
+    )
 
 
 def test_beside_several_trainings_stands_the_weakest_of_them():
     """The best layer of the best seed stood in the README, with the number of documents as n."""
     tests = [
-        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 60, **SURE, over="any", seed=seed, margin=x, units="documents")
+        Test(
+            CLAIM,
+            "A",
+            x,
+            x - 0.01,
+            x + 0.01,
+            60,
+            **SURE,
+            over="any",
+            seed=seed,
+            margin=x,
+            units="documents",
+        )
         for seed, layers in enumerate([(0.1, 0.5), (0.2, 0.3), (0.05, 0.4)])
         for x in layers
     ]
     (verdict,) = judge_tests(tests)
-    assert verdict.value == 0.3 and verdict.n == 3 and verdict.statistic.startswith("largest A, of the weakest seed")
+    assert (
+        verdict.value == 0.3
+        and verdict.n == 3
+        and verdict.statistic.startswith("largest A, of the weakest seed")
+    )
     assert "n counts seeds, the interval is over 60 documents" in verdict.reason
     (alone,) = judge_tests(tests[:2])
     assert alone.value == 0.5 and alone.n == 60 and "n counts documents" in alone.reason
@@ -531,4 +774,8 @@ def test_what_was_asked_afterwards_changes_no_other_verdict():
     one = Test(CLAIM, "A", 1, 0, 2, 9, up=0.02, down=0.98)
     later = replace(one, claim=replace(CLAIM, name="later", afterwards=True))
     alone, *others = judge_tests([one, *[later] * 5])
-    assert alone.outcome == "holds" and alone.p == 0.02 and {v.outcome for v in others} == {"undecided"}
+    assert (
+        alone.outcome == "holds"
+        and alone.p == 0.02
+        and {v.outcome for v in others} == {"undecided"}
+    )

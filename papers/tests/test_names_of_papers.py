@@ -13,7 +13,9 @@ def test_what_is_nearly_a_name_is_told(name):
         check_names.check_model(name)
 
 
-@pytest.mark.parametrize("name", ["bert-base", "bert-base-bc", "org/bert-base", "builtin:crepe"])
+@pytest.mark.parametrize(
+    "name", ["bert-base", "bert-base-bc", "org/bert-base", "builtin:crepe"]
+)
 def test_names_and_what_is_far_from_them_pass(name):
     check_names.check_model(name)
 

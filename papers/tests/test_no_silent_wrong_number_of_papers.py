@@ -17,11 +17,19 @@ def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatc
         return pd.DataFrame({"value": [1.0]})
 
     monkeypatch.setattr(biased_block, "measure_piece", piece)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # one piece: in this process
+    monkeypatch.setattr(
+        torch, "get_num_threads", lambda: 1
+    )  # one piece: in this process
     settings = biased_block.BlockSettings(systems=("model",), sizes=(Size(),), seeds=1)
     context = Context(tmp_path, tmp_path)
-    for code, times in (({"metrics": "a"}, 1), ({"metrics": "a"}, 1), ({"metrics": "b"}, 2)):
-        monkeypatch.setattr(biased_block, "hash_measuring_code", lambda _module, code=code: code)
+    for code, times in (
+        ({"metrics": "a"}, 1),
+        ({"metrics": "a"}, 1),
+        ({"metrics": "b"}, 2),
+    ):
+        monkeypatch.setattr(
+            biased_block, "hash_measuring_code", lambda _module, code=code: code
+        )
         biased_block.run_experiment(settings, context)
         assert len(made) == times
 

@@ -47,7 +47,10 @@ def program(hub, folder):
 
 def asked(hub):
     """(requests, bodies) since the last time."""
-    found = [line for line in hub.requests if "agent-harnesses" not in line], list(hub.fetched)
+    found = (
+        [line for line in hub.requests if "agent-harnesses" not in line],
+        list(hub.fetched),
+    )
     hub.requests.clear(), hub.fetched.clear()
     return found
 
@@ -56,31 +59,52 @@ def records(folder, study):
     return pd.read_parquet(folder / "godey2024" / "paper" / study / "records.parquet")
 
 
-def test_what_cannot_be_had_is_left_out_and_a_second_start_does_nothing(hub, program, folder):
+def test_what_cannot_be_had_is_left_out_and_a_second_start_does_nothing(
+    hub, program, folder
+):
     command = [*PAPER, folder / "out", "--only", "fig3a,fig3b", "-q"]
     first = program(command, terminal=True)
     assert first.code == 7 and max(map(len, first.lines)) <= 80, first.shown
     text = " ".join(" ".join(first.lines).split())
-    for expected in ("whisper-base (in fig3a)", "a gated repository (401)", "librispeech stands in", "and 1 more"):
+    for expected in (
+        "whisper-base (in fig3a)",
+        "a gated repository (401)",
+        "librispeech stands in",
+        "and 1 more",
+    ):
         assert expected in text, text
     of_speech = records(folder / "out", "fig3a")
     assert set(of_speech["corpus"].dropna()) == {"librispeech"}
-    assert set(of_speech[of_speech["metric"] == "withheld"]["model"]) == {"whisper-base", "hubert-base"}
+    assert set(of_speech[of_speech["metric"] == "withheld"]["model"]) == {
+        "whisper-base",
+        "hubert-base",
+    }
     (row,) = of_speech[of_speech["metric"] == "stands in"].to_dict("records")
-    assert (row["model"], row["corpus"]) == ("common-voice", "librispeech") and "Common Voice has left" in row[
-        "component"
-    ]
-    verdicts = json.loads((folder / "out" / "godey2024" / "paper" / "fig3b" / "verdicts.json").read_text())
-    assert {v["outcome"] for v in verdicts} == {"undecided"} and "ImageNet is gated" in verdicts[0]["reason"]
+    assert (row["model"], row["corpus"]) == (
+        "common-voice",
+        "librispeech",
+    ) and "Common Voice has left" in row["component"]
+    verdicts = json.loads(
+        (folder / "out" / "godey2024" / "paper" / "fig3b" / "verdicts.json").read_text()
+    )
+    assert {v["outcome"] for v in verdicts} == {
+        "undecided"
+    } and "ImageNet is gated" in verdicts[0]["reason"]
     page = (folder / "out" / "godey2024" / "paper" / "report.html").read_text()
-    assert "common-voice (librispeech stands in)" in page and "a gated repository" in page
+    assert (
+        "common-voice (librispeech stands in)" in page and "a gated repository" in page
+    )
     asked(hub)
-    kept = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")}
+    kept = {
+        path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")
+    }
     assert program(command, terminal=True).code == 7
     requests, fetched = asked(hub)
     questions = [line for line in requests if "/api/" in line]
     assert not fetched and len(questions) == len(set(questions)), requests
-    assert kept == {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")}
+    assert kept == {
+        path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")
+    }
 
 
 def test_what_can_be_had_later_is_measured_then(hub, program, folder):
@@ -88,17 +112,41 @@ def test_what_can_be_had_later_is_measured_then(hub, program, folder):
     program([*PAPER, folder / "out", "--only", "fig3a,fig3b", "-q"])
     images = folder / "photographs" / "val"
     images.mkdir(parents=True)
-    rows = pd.concat([pd.read_parquet(path) for path in (folder / "served").rglob("imagenet-1k/data/*.parquet")])
+    rows = pd.concat(
+        [
+            pd.read_parquet(path)
+            for path in (folder / "served").rglob("imagenet-1k/data/*.parquet")
+        ]
+    )
     for k, image in enumerate(rows["image"]):
         (images / f"{k}.JPEG").write_bytes(image["bytes"])
     hub.repositories["facebook/hubert-base-ls960"].gated = False
     asked(hub)
-    told = program([*PAPER, folder / "out", "--only", "fig3", "-q", "--data", f"{IMAGES}={images.parent}"])
+    told = program(
+        [
+            *PAPER,
+            folder / "out",
+            "--only",
+            "fig3",
+            "-q",
+            "--data",
+            f"{IMAGES}={images.parent}",
+        ]
+    )
     assert told.code == 7 and "mit-b0" in told.shown, told.shown
-    assert set(records(folder / "out", "fig3b")["model"]) == {"vit-base", "beit-base", "deit-base", "mit-b0"}
-    assert "hubert-base" in set(records(folder / "out", "fig3a").query("metric == 'mean_cosine'")["model"])
+    assert set(records(folder / "out", "fig3b")["model"]) == {
+        "vit-base",
+        "beit-base",
+        "deit-base",
+        "mit-b0",
+    }
+    assert "hubert-base" in set(
+        records(folder / "out", "fig3a").query("metric == 'mean_cosine'")["model"]
+    )
     _, fetched = asked(hub)
-    assert not any("imagenet" in line or "wav2vec2" in line for line in fetched), fetched
+    assert not any("imagenet" in line or "wav2vec2" in line for line in fetched), (
+        fetched
+    )
     hub.repositories["facebook/hubert-base-ls960"].gated = True
 
 
@@ -114,12 +162,16 @@ def test_classifiers_of_a_corpus_that_cannot_be_had_are_left_out(tmp_path, monke
     context = Context(tmp_path, tmp_path / "cache")
     found = study.measure(study.settings["paper"], context)
     assert set(found["metric"]) == {"missing"}
-    assert sorted(asked_for) == ["esnli", "hatexplain", "yelphat"], "each corpus is tried once"
+    assert sorted(asked_for) == ["esnli", "hatexplain", "yelphat"], (
+        "each corpus is tried once"
+    )
     assert [row["model"] for row in context.lacking] == asked_for
-    others = [verdict for verdict in study.judge(found) if verdict.outcome != "undecided"]
-    assert {(verdict.outcome, verdict.subject.partition(",")[0]) for verdict in others} == {
-        ("not comparable", "e-SNLI")
-    }
+    others = [
+        verdict for verdict in study.judge(found) if verdict.outcome != "undecided"
+    ]
+    assert {
+        (verdict.outcome, verdict.subject.partition(",")[0]) for verdict in others
+    } == {("not comparable", "e-SNLI")}
 
 
 # ---- local copies ----
@@ -132,10 +184,19 @@ def test_a_copy_goes_before_the_hub_and_its_split_is_found(tmp_path, monkeypatch
         (copy / name).write_text("client_id\tpath\na\tone.mp3\n")
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
     assert resolve_corpus("common-voice", "speech", CorpusOptions()) == copy / "dev.tsv"
-    assert resolve_corpus("common-voice", "speech", CorpusOptions(split="train")) == copy / "train.tsv"
-    with use_copies({"common-voice": str(tmp_path / "elsewhere.tsv")}), pytest.raises(CorpusError, match="not there"):
+    assert (
+        resolve_corpus("common-voice", "speech", CorpusOptions(split="train"))
+        == copy / "train.tsv"
+    )
+    with (
+        use_copies({"common-voice": str(tmp_path / "elsewhere.tsv")}),
+        pytest.raises(CorpusError, match="not there"),
+    ):
         resolve_corpus("common-voice", "speech", CorpusOptions())
-    assert resolve_corpus("common-voice@main", "speech", CorpusOptions()).id == "mozilla-foundation/common_voice_11_0"
+    assert (
+        resolve_corpus("common-voice@main", "speech", CorpusOptions()).id
+        == "mozilla-foundation/common_voice_11_0"
+    )
     (copy / "dev.tsv").unlink()
     with pytest.raises(CorpusError, match="one file or folder of the validation split"):
         resolve_corpus("common-voice", "speech", CorpusOptions())
@@ -149,7 +210,10 @@ def test_a_copy_whose_split_is_not_one_file_is_refused(tmp_path):
     assert found.parent.name == "wikitext-103-raw-v1"
     with pytest.raises(CorpusError, match="got 2"):
         find_part_of_copy(tmp_path, "text", "validation")
-    with pytest.raises(CorpusError, match=r"of the test split in .*; got none, but validation-00000-of-00001.parquet"):
+    with pytest.raises(
+        CorpusError,
+        match=r"of the test split in .*; got none, but validation-00000-of-00001.parquet",
+    ):
         find_part_of_copy(tmp_path / "wikitext-2-raw-v1", "text", "test")
     plain = tmp_path / "photographs"
     plain.mkdir()
@@ -171,12 +235,18 @@ def test_data_that_names_no_folder_is_refused(given):
 def test_the_dry_run_counts_everything_once(monkeypatch):
     monkeypatch.setattr(runner, "measure_speed", lambda: 0.1)
     told = runner.describe(runner.choose("godey2024"), "paper")
-    names = [line.strip() for line in told if line.startswith("         ") and "/" in line and ";" not in line]
+    names = [
+        line.strip()
+        for line in told
+        if line.startswith("         ") and "/" in line and ";" not in line
+    ]
     assert len(names) == len(set(names)) and "google-bert/bert-base-uncased" in names
     assert sum("multiberts" in name for name in names) == 1
     alone = runner.describe(runner.choose("godey2024", "fig1"), "paper")
     both = runner.describe(runner.choose("godey2024", "fig1,fig16"), "paper")
-    assert alone[-2].startswith("in all   2.3 GB to download; 2.3 GB of disk space; about ")
+    assert alone[-2].startswith(
+        "in all   2.3 GB to download; 2.3 GB of disk space; about "
+    )
     assert "GB to download, and 2 of unknown size" in both[-2]
     quick = runner.describe(runner.choose("godey2024", "fig1"), "quick")
     assert quick == ["fig1     Anisotropy per layer of token-based Transformers"]
@@ -187,11 +257,19 @@ def test_a_dry_run_counts_what_studies_share_for_the_first_of_them(monkeypatch):
     monkeypatch.setattr(
         runner, "measure_speed", lambda: 1 / (3600 * runner.EFFICIENCY)
     )  # an operation of 1e12 is an hour
-    model, both, own = Need("org/model", 2.0, work={"a": 3.0}), Need(work={"b": 4.0}), Need(work={"c": 20.0})
+    model, both, own = (
+        Need("org/model", 2.0, work={"a": 3.0}),
+        Need(work={"b": 4.0}),
+        Need(work={"c": 20.0}),
+    )
     kept = Need("org/large", 9.0, kept=1.0)
     studies = [
         SimpleNamespace(name=name, title=name, needs=needs)
-        for name, needs in (("one", (model, both)), ("two", (model, both)), ("three", (both, own, kept, model)))
+        for name, needs in (
+            ("one", (model, both)),
+            ("two", (model, both)),
+            ("three", (both, own, kept, model)),
+        )
     ]
     told = [line.strip() for line in runner._describe_costs(studies)]
     assert [line for line in told if "hour" in line or "compute" in line] == [
@@ -214,9 +292,30 @@ def test_paper_settings_are_what_the_papers_say():
     assert checkpoints.SETTINGS["paper"].checkpoints == (
         f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, steps))}}}k"
     )
-    assert checkpoints.NEEDS[0].gigabytes == pytest.approx(145 * 0.44) and len(steps) == 29
-    norms = [0, 0.1, 0.1778, 0.3162, 0.5623, 1, 1.778, 3.162, 5.623, 10, 17.78, 31.62, 56.23, 100, 177.8, 316.2]
-    assert list(biased_block.GRID) == list(biased_block.SETTINGS["paper"].norms) == norms
+    assert (
+        checkpoints.NEEDS[0].gigabytes == pytest.approx(145 * 0.44) and len(steps) == 29
+    )
+    norms = [
+        0,
+        0.1,
+        0.1778,
+        0.3162,
+        0.5623,
+        1,
+        1.778,
+        3.162,
+        5.623,
+        10,
+        17.78,
+        31.62,
+        56.23,
+        100,
+        177.8,
+        316.2,
+    ]
+    assert (
+        list(biased_block.GRID) == list(biased_block.SETTINGS["paper"].norms) == norms
+    )
     assert biased_block.COARSE == (0, 0.1, 0.3162, 1, 3.162, 10, 31.62, 100, 316.2)
     assert set(biased_block.SHOWN) == {0, 1, 10, 31.62, 100} <= set(norms)
     size = biased_block.SETTINGS["paper"].sizes[0]

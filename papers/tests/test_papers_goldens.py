@@ -22,23 +22,34 @@ Told = dict[str, Any]
 def page(fill: Callable[[Path], Path]) -> Told:
     """The text of a page; its charts have goldens of their own. `fill` builds it in a folder."""
     with tempfile.TemporaryDirectory() as folder, papers_goldens.no_drawing() as charts:
-        lines = [line.replace(folder, "") for line in goldens.text_of(fill(Path(folder)))]
+        lines = [
+            line.replace(folder, "") for line in goldens.text_of(fill(Path(folder)))
+        ]
         return {"text": lines, "charts": goldens.wide_and_narrow(charts)}
 
 
 def of_studies(folder: Path) -> Path:
-    for name in ("godey2024/quick/fig18", "fosse2023/finished/table1", "godey2024/packaged/fig4"):
+    for name in (
+        "godey2024/quick/fig18",
+        "fosse2023/finished/table1",
+        "godey2024/packaged/fig4",
+    ):
         shutil.copytree(papers_goldens.RESULTS / name, folder / name)
     return build_studies(folder)
 
 
 def of_one_paper(folder: Path) -> Path:
     for name in ("table1", "sec5"):
-        shutil.copytree(papers_goldens.RESULTS / "fosse2023/finished" / name, folder / name)
+        shutil.copytree(
+            papers_goldens.RESULTS / "fosse2023/finished" / name, folder / name
+        )
     return build_studies(folder)
 
 
-STUDIES = {name: partial(papers_goldens.charts_of, folder) for name, folder in papers_goldens.studies().items()}
+STUDIES = {
+    name: partial(papers_goldens.charts_of, folder)
+    for name, folder in papers_goldens.studies().items()
+}
 PAGES = {made.__name__: made for made in (of_studies, of_one_paper)}
 MADE = {
     "settings": papers_goldens.settings,
@@ -49,4 +60,6 @@ MADE = {
 
 @pytest.mark.parametrize("name", MADE)
 def test_it_is_as_it_was_looked_at(name: str) -> None:
-    goldens.check(name, MADE[name](), papers_goldens.FOLDER, "papers/tests/papers_goldens.py")
+    goldens.check(
+        name, MADE[name](), papers_goldens.FOLDER, "papers/tests/papers_goldens.py"
+    )

@@ -30,7 +30,9 @@ def test_directions_are_those_of_every_representative():
         same = labels == labels[i]
         medians = np.median(cosine[i][others & same]), np.median(cosine[i][~same])
         expected.append((auc(cosine[i][others], same[others]), *medians))
-    assert reactions.measure_directions(cls, labels) == pytest.approx(tuple(np.mean(expected, 0)), abs=1e-12)
+    assert reactions.measure_directions(cls, labels) == pytest.approx(
+        tuple(np.mean(expected, 0)), abs=1e-12
+    )
 
 
 def test_the_similarity_is_equation_3_of_real_tokens():
@@ -44,7 +46,9 @@ def test_the_similarity_is_equation_3_of_real_tokens():
 
 
 def test_shares_of_the_last_third():
-    curve = np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]])  # six layers: the last third begins after the fourth
+    curve = np.array(
+        [[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]]
+    )  # six layers: the last third begins after the fourth
     assert reactions.measure_last_third(curve) == pytest.approx([0.6])
     assert reactions.measure_share_to_come(curve) == pytest.approx([0.6])
     assert np.isnan(reactions.measure_last_third(curve[:, ::-1])).all()
@@ -54,10 +58,16 @@ def test_a_model_that_fine_tuning_left_as_it_was_shows_no_convergence():
     draw = np.random.default_rng(1)
     cls = draw.normal(size=(64, 7, 4))
     cls /= np.linalg.norm(cls, axis=2, keepdims=True)
-    seen, labels = reactions.Seen(draw.uniform(0.1, 0.3, (64, 7)), cls), np.arange(64) % 4
+    seen, labels = (
+        reactions.Seen(draw.uniform(0.1, 0.3, (64, 7)), cls),
+        np.arange(64) % 4,
+    )
     same = reactions.compute_replicates(seen, labels)
     found = reactions.compute_claimed(same, same)
-    assert not found["tokens converge by fine-tuning"].any() and not found["the direction separates"].any()
+    assert (
+        not found["tokens converge by fine-tuning"].any()
+        and not found["the direction separates"].any()
+    )
     assert set(found) == set(read_claims("beyond", "reactions"))
 
 
@@ -65,11 +75,17 @@ def test_claims_are_on_the_last_layer_and_what_they_compare():
     """Every layer of both models has a number of its own, in one replicate."""
 
     def curves(alike, auc):
-        return {reactions.ALIKE: np.array([alike]), reactions.DIRECTION: np.array([auc])}
+        return {
+            reactions.ALIKE: np.array([alike]),
+            reactions.DIRECTION: np.array([auc]),
+        }
 
     before = curves([0.1, 0.2, 0.3, 0.4], [0.5, 0.55, 0.6, 0.65])
     after = curves([0.1, 0.25, 0.4, 0.8], [0.5, 0.6, 0.7, 0.95])
-    found = {name: float(value[0]) for name, value in reactions.compute_claimed(before, after).items()}
+    found = {
+        name: float(value[0])
+        for name, value in reactions.compute_claimed(before, after).items()
+    }
     assert found == pytest.approx(
         {
             "tokens converge by fine-tuning": 0.8 - 0.4,
@@ -84,11 +100,16 @@ def test_claims_are_on_the_last_layer_and_what_they_compare():
 
 @pytest.mark.parametrize(
     ("ends", "word"),
-    [((0.2, 0.15, 0.25), "holds"), ((0.06, 0.0, 0.12), "undecided"), ((-0.2, -0.25, -0.15), "contrary")],
+    [
+        ((0.2, 0.15, 0.25), "holds"),
+        ((0.06, 0.0, 0.12), "undecided"),
+        ((-0.2, -0.25, -0.15), "contrary"),
+    ],
 )
 def test_a_claim_is_judged_by_the_interval_over_reactions(ends, word):
     rows = [
-        {"component": name, "metric": "claim", "n_units": 864} | dict(zip(("value", "low", "high"), ends, strict=True))
+        {"component": name, "metric": "claim", "n_units": 864}
+        | dict(zip(("value", "low", "high"), ends, strict=True))
         for name in read_claims("beyond", "reactions")
     ]
     verdicts = reactions.STUDY.judge(pd.DataFrame(rows))
@@ -103,21 +124,32 @@ def test_p_of_a_claim_has_the_freedom_of_its_groups_the_floor_and_no_effect():
     ends = {"value": [value], "low": [low], "high": [high]}
 
     def test_of(name, n):
-        return reactions.make_claim_test(claims[name], pd.DataFrame(ends | {"n_units": [n]}))
+        return reactions.make_claim_test(
+            claims[name], pd.DataFrame(ends | {"n_units": [n]})
+        )
 
     def sided(threshold, freedom):
         end = low if value > threshold else high
-        return stats.t.sf((value - threshold) / abs(value - end) * stats.t.ppf(0.975, freedom), freedom)
+        return stats.t.sf(
+            (value - threshold) / abs(value - end) * stats.t.ppf(0.975, freedom),
+            freedom,
+        )
 
     for n, freedom in ((864, 31), (20, 19)):
         found = test_of("tokens converge by fine-tuning", n)
         assert claims["tokens converge by fine-tuning"].floor == 0.05
-        assert (found.up, found.down) == pytest.approx((sided(0.05, freedom), 1 - sided(0.05, freedom)))
-        assert found.against == pytest.approx(1 - sided(0.0, freedom)), "contrary is below no effect, without the floor"
+        assert (found.up, found.down) == pytest.approx(
+            (sided(0.05, freedom), 1 - sided(0.05, freedom))
+        )
+        assert found.against == pytest.approx(1 - sided(0.0, freedom)), (
+            "contrary is below no effect, without the floor"
+        )
         within = test_of("not before fine-tuning", n)
         assert within.inside == (-0.1, 0.1)
         beyond = min(1 - sided(-0.1, freedom), sided(0.1, freedom))
-        assert (within.up, within.down) == pytest.approx((1 - sided(0.1, freedom), beyond))
+        assert (within.up, within.down) == pytest.approx(
+            (1 - sided(0.1, freedom), beyond)
+        )
 
 
 def test_intervals_of_curves_stay_between_the_ends_of_their_metric(monkeypatch):
@@ -125,8 +157,12 @@ def test_intervals_of_curves_stay_between_the_ends_of_their_metric(monkeypatch):
     cls = np.ones((64, 3, 4)) + 0.02 * draw.normal(size=(64, 3, 4))
     cls /= np.linalg.norm(cls, axis=2, keepdims=True)
     seen = reactions.Seen(np.where(draw.random((64, 3)) < 0.02, 0.2, 0.999), cls)
-    monkeypatch.setattr(reactions, "run_model", lambda _name, _plan: (seen, np.arange(64) % 4))
-    found = reactions.measure(reactions.Reactions(), SimpleNamespace(progress=lambda *_: None))
+    monkeypatch.setattr(
+        reactions, "run_model", lambda _name, _plan: (seen, np.arange(64) % 4)
+    )
+    found = reactions.measure(
+        reactions.Reactions(), SimpleNamespace(progress=lambda *_: None)
+    )
     curves = found[found["metric"] != "claim"]
     assert set(curves["metric"]) == set(reactions.BOUNDS)
     for metric, (least, most) in reactions.BOUNDS.items():
@@ -134,8 +170,12 @@ def test_intervals_of_curves_stay_between_the_ends_of_their_metric(monkeypatch):
         assert ends["low"].min() >= least and ends["high"].max() <= most
     theta = reactions.compute_replicates(seen, np.arange(64) % 4)[reactions.ALIKE]
     bounded = jackknife_interval(theta, bounds=(-1, 1))
-    rows = curves[(curves["metric"] == reactions.ALIKE) & (curves["model"] == reactions.BEFORE)]
-    np.testing.assert_allclose(rows[["low", "high"]].astype(float), np.stack([bounded.low, bounded.high], 1))
+    rows = curves[
+        (curves["metric"] == reactions.ALIKE) & (curves["model"] == reactions.BEFORE)
+    ]
+    np.testing.assert_allclose(
+        rows[["low", "high"]].astype(float), np.stack([bounded.low, bounded.high], 1)
+    )
     assert set(found["n_units"]) == {64}
 
 
@@ -144,24 +184,47 @@ def test_reactions_are_cut_taken_of_every_class_and_put_back_in_order(monkeypatc
     words = [f"w{i}" for i in range(12)]
     lengths = [3, 9, 5, 12, 4, 7, 10, 6]
     examples = [Example(tuple(words[:n]), i % 2) for i, n in enumerate(lengths)]
-    corpus = LabelledCorpus("reactions", ("a", "b"), {"train": tuple(examples), "all": tuple(examples)})
+    corpus = LabelledCorpus(
+        "reactions", ("a", "b"), {"train": tuple(examples), "all": tuple(examples)}
+    )
     tokenizer = build_tokenizer(corpus, max_length=40)
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=2, num_attention_heads=2)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
     torch.manual_seed(0)
     model = BertModel(config).eval()
     asked = []
-    monkeypatch.setattr(reactions, "open_labelled", lambda name, **how: asked.append((name, how)) or corpus)
-    monkeypatch.setattr(reactions, "load", lambda _name: SimpleNamespace(model=model, processor=tokenizer))
-    seen, labels = reactions.run_model("x", reactions.Reactions(utterances=6, longest=8))
-    assert asked == [(reactions.CORPUS, {"columns": reactions.COLUMNS, "for_training": False})]
+    monkeypatch.setattr(
+        reactions,
+        "open_labelled",
+        lambda name, **how: asked.append((name, how)) or corpus,
+    )
+    monkeypatch.setattr(
+        reactions,
+        "load",
+        lambda _name: SimpleNamespace(model=model, processor=tokenizer),
+    )
+    seen, labels = reactions.run_model(
+        "x", reactions.Reactions(utterances=6, longest=8)
+    )
+    assert asked == [
+        (reactions.CORPUS, {"columns": reactions.COLUMNS, "for_training": False})
+    ]
     chosen = take_balanced(tuple(examples), 6, 2)
     assert labels.tolist() == [example.label for example in chosen] and len(chosen) == 6
     for number, example in enumerate(chosen):
-        given = tokenizer(" ".join(example.words), truncation=True, max_length=8, return_tensors="pt")
+        given = tokenizer(
+            " ".join(example.words), truncation=True, max_length=8, return_tensors="pt"
+        )
         with torch.no_grad():
             states = model(**given, output_hidden_states=True).hidden_states
         real = torch.ones(given["input_ids"].shape, dtype=torch.bool)
         expected = [float(reactions.average_cosine_of_pairs(x, real)) for x in states]
         np.testing.assert_allclose(seen.alike[number], expected, atol=1e-5)
-        first = torch.nn.functional.normalize(torch.stack([x[0, 0] for x in states]).double(), dim=-1)
+        first = torch.nn.functional.normalize(
+            torch.stack([x[0, 0] for x in states]).double(), dim=-1
+        )
         np.testing.assert_allclose(seen.cls[number], first, atol=1e-5)

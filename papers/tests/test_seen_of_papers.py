@@ -12,7 +12,9 @@ def test_held_out_windows_are_never_trained_on(tmp_path, monkeypatch):
     """Documents of the validation could be trained on."""
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path))
     text = tmp_path / "t.txt"
-    text.write_text("\n\n".join(f"number {k} and {k * 7} of the text" for k in range(900)))
+    text.write_text(
+        "\n\n".join(f"number {k} and {k * 7} of the text" for k in range(900))
+    )
     _, tokens = prepare(open_training_corpus(str(text)), "masked-lm", 400, 16)
     train, validation = tokens.parts()
     assert len(train) and len(validation) and not set(train) & set(validation)
@@ -34,5 +36,11 @@ def test_the_level_is_two_and_a_half_percent_on_one_side(below):
         values = spread + away if below is None else below - away + spread
         (verdict,) = judge_tests([make_test_of_seeds(claim, values)])
         assert verdict.outcome == outcome and verdict.p == pytest.approx(p)
-        (contrary,) = judge_tests([make_test_of_seeds(claim, -values if below is None else 2 * below - values)])
+        (contrary,) = judge_tests(
+            [
+                make_test_of_seeds(
+                    claim, -values if below is None else 2 * below - values
+                )
+            ]
+        )
         assert contrary.outcome == {"undecided": "undecided", "holds": "fails"}[outcome]

@@ -13,7 +13,12 @@ from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_cells, small_models
-from anisoscope_papers.beyond.small_cells import add_setting_columns, compare_classes, measure, read_or_measure
+from anisoscope_papers.beyond.small_cells import (
+    add_setting_columns,
+    compare_classes,
+    measure,
+    read_or_measure,
+)
 from anisoscope_papers.beyond.small_models import (
     EACH,
     FIRST,
@@ -27,8 +32,20 @@ from anisoscope_papers.beyond.small_models import (
 from anisoscope_papers.fosse2023.entry import Seeds
 from anisoscope_papers.study import Context
 
-PLAN = SmallGrid((("synthetic:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
-STUDIES = {s.name: s for s in runner.find_studies() if s.name in ("pooling", "dimension", "whole")}
+PLAN = SmallGrid(
+    (("synthetic:3", FIRST),),
+    dims=(8,),
+    seeds=1,
+    steps=60,
+    limit=90,
+    held=60,
+    rate=3e-2,
+)
+STUDIES = {
+    s.name: s
+    for s in runner.find_studies()
+    if s.name in ("pooling", "dimension", "whole")
+}
 
 
 @pytest.fixture
@@ -48,8 +65,13 @@ def test_a_tag_stands_at_each_word_and_nowhere_else():
         marks = [int(examples[i].label + 1) if m else 0 for m in examples[i].rationale]
         n = len(marks)
         assert labels[row, 0] == -100 and labels[row, 1 : n + 1].tolist() == marks
-        assert (labels[row, n + 1 :] == -100).all() and inputs["attention_mask"][row].sum() == n + 1
-    assert made.labels(EACH) == ("none", *made.corpus.labels) and made.labels(FIRST) == made.corpus.labels
+        assert (labels[row, n + 1 :] == -100).all() and inputs["attention_mask"][
+            row
+        ].sum() == n + 1
+    assert (
+        made.labels(EACH) == ("none", *made.corpus.labels)
+        and made.labels(FIRST) == made.corpus.labels
+    )
 
 
 def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
@@ -58,16 +80,29 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
     (tmp_path / "ud_ewt").mkdir()
     for split in ("train", "test"):
         rows = [
-            {"tokens": [f"w{i}", "a", "b", "c", "d"], "upos": ["X", "A", "B", "A", "X"], "genre": "ab"[i % 2]}
+            {
+                "tokens": [f"w{i}", "a", "b", "c", "d"],
+                "upos": ["X", "A", "B", "A", "X"],
+                "genre": "ab"[i % 2],
+            }
             for i in range(8)
         ]
         rows.append({"tokens": ["short"], "upos": ["X"], "genre": "a"})
         text = "\n".join(json.dumps(row) for row in rows)
-        (tmp_path / "ud_ewt" / f"{split}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+        (tmp_path / "ud_ewt" / f"{split}.jsonl.gz").write_bytes(
+            gzip.compress(text.encode())
+        )
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
     made = small_models.open_material.__wrapped__(TREEBANK, 100, 100, 0)
     assert made.corpus.labels == ("a", "b") and made.names == ("A", "B", "X")
-    assert len(made.encoded["train"]) == 8 and made.tags["train"][0] == [-100, 2, 0, 1, 0, 2]
+    assert len(made.encoded["train"]) == 8 and made.tags["train"][0] == [
+        -100,
+        2,
+        0,
+        1,
+        0,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("read", [FIRST, MEAN, EACH])
@@ -80,10 +115,19 @@ def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
         whole = model.attention_classifier(**inputs).last_hidden_state
         for row in range(3):
             n = int(inputs["attention_mask"][row].sum())
-            alone = model.states(inputs["input_ids"][row : row + 1, :n], inputs["attention_mask"][row : row + 1, :n])
-            expected = {FIRST: whole[row, 0], MEAN: whole[row, 1:n].mean(0), EACH: whole[row, :n]}[read]
+            alone = model.states(
+                inputs["input_ids"][row : row + 1, :n],
+                inputs["attention_mask"][row : row + 1, :n],
+            )
+            expected = {
+                FIRST: whole[row, 0],
+                MEAN: whole[row, 1:n].mean(0),
+                EACH: whole[row, :n],
+            }[read]
             got = states[row, :n] if read == EACH else states[row]
-            assert torch.allclose(got, expected, atol=1e-5) and torch.allclose(got, alone[0], atol=1e-5)
+            assert torch.allclose(got, expected, atol=1e-5) and torch.allclose(
+                got, alone[0], atol=1e-5
+            )
     assert labels.shape == states.shape[:-1]
 
 
@@ -96,7 +140,10 @@ def test_blocks_are_what_their_names_say(blocks):
     with torch.no_grad():
         x = torch.randn(1, 5, 8)
         y = x + block.attention(x, None)
-        kinds = {"none": y, "plain": (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True)}
+        kinds = {
+            "none": y,
+            "plain": (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
+        }
         y = kinds[norm] if norm in kinds else torch.nn.functional.layer_norm(y, (8,))
         if width:
             first, _, second = block.inner
@@ -110,43 +157,79 @@ def test_cells_are_trained_once_and_seen_before_and_after(context):
     (cell,) = PLAN.cells()
     found = read_or_measure(cell, PLAN, context, True)
     accuracy = add_setting_columns(select(found, metric="accuracy"))
-    before, after = (accuracy[accuracy["untrained"] == known]["value"].item() for known in (True, False))
+    before, after = (
+        accuracy[accuracy["untrained"] == known]["value"].item()
+        for known in (True, False)
+    )
     assert before < 0.6 < after and set(add_setting_columns(found)["dim"]) == {8.0}
-    assert {"intra_sequence", "class_direction.auc", "class_direction.dimensions", "majority"} <= set(found["metric"])
+    assert {
+        "intra_sequence",
+        "class_direction.auc",
+        "class_direction.dimensions",
+        "majority",
+    } <= set(found["metric"])
     path = next((context.cache / "small").glob("*.parquet"))
     made = path.stat().st_mtime_ns
     pd.testing.assert_frame_equal(read_or_measure(cell, PLAN, context, True), found)
     assert path.stat().st_mtime_ns == made
-    other = SmallGrid(PLAN.tasks, dims=(8,), seeds=1, steps=61, limit=90, held=60, train=False)
-    assert read_or_measure(cell, other, context, True) is None and not len(measure(other, context))
+    other = SmallGrid(
+        PLAN.tasks, dims=(8,), seeds=1, steps=61, limit=90, held=60, train=False
+    )
+    assert read_or_measure(cell, other, context, True) is None and not len(
+        measure(other, context)
+    )
     path.with_suffix(".json").write_text(json.dumps({cell.task: "another text"}))
-    with pytest.raises(OutputError, match=f"the {cell.task} that the model in .*parquet was trained with"):
+    with pytest.raises(
+        OutputError,
+        match=f"the {cell.task} that the model in .*parquet was trained with",
+    ):
         read_or_measure(cell, PLAN, context, True)
 
 
-@pytest.mark.parametrize(("right", "collapsed"), [(55, 1), (65, 1), (68, 1), (69, 0), (90, 0)])
-def test_a_model_has_learnt_something_if_chance_would_not_give_as_much(right, collapsed, monkeypatch):
+@pytest.mark.parametrize(
+    ("right", "collapsed"), [(55, 1), (65, 1), (68, 1), (69, 0), (90, 0)]
+)
+def test_a_model_has_learnt_something_if_chance_would_not_give_as_much(
+    right, collapsed, monkeypatch
+):
     """Of 100 texts, 60 of the largest class: by always naming it 68 are right once in twenty draws."""
     truth = torch.tensor([0] * 60 + [1] * 40)
     said = torch.where(torch.arange(100) < right, truth, 1 - truth)
-    monkeypatch.setattr(small_cells, "_read", lambda *_: (torch.eye(2)[said], truth, torch.arange(100)))
+    monkeypatch.setattr(
+        small_cells, "_read", lambda *_: (torch.eye(2)[said], truth, torch.arange(100))
+    )
     nothing = as_records(pd.DataFrame({"metric": []}))
-    monkeypatch.setattr(small_cells, "run_pass", lambda *_: SimpleNamespace(records=lambda: nothing))
+    monkeypatch.setattr(
+        small_cells, "run_pass", lambda *_: SimpleNamespace(records=lambda: nothing)
+    )
     monkeypatch.setattr(small_cells, "LabelledPlan", lambda *_: None)
     made = SimpleNamespace(
-        encoded={"test": range(100)}, tokenizer=SimpleNamespace(pad_token_id=0), labels=lambda _read: ("a", "b")
+        encoded={"test": range(100)},
+        tokenizer=SimpleNamespace(pad_token_id=0),
+        labels=lambda _read: ("a", "b"),
     )
     model = torch.nn.Sequential()
     model.classifier = torch.nn.Identity()
-    found = small_cells.measure_model(model, PLAN.cells()[0], made).set_index("metric")["value"]
-    assert (found["accuracy"], found["majority"], found["collapsed"]) == (right / 100, 0.6, collapsed)
+    found = small_cells.measure_model(model, PLAN.cells()[0], made).set_index("metric")[
+        "value"
+    ]
+    assert (found["accuracy"], found["majority"], found["collapsed"]) == (
+        right / 100,
+        0.6,
+        collapsed,
+    )
 
 
 def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    plan = SmallGrid(((TREEBANK, EACH),), dims=(8,), seeds=1, steps=2, limit=40, held=40)
+    plan = SmallGrid(
+        ((TREEBANK, EACH),), dims=(8,), seeds=1, steps=2, limit=40, held=40
+    )
     assert set(measure(plan, context)["corpus"]) == {"synthetic:5"}
-    assert context.lacking[0]["model"] == TREEBANK and context.lacking[0]["corpus"] == "synthetic:5"
+    assert (
+        context.lacking[0]["model"] == TREEBANK
+        and context.lacking[0]["corpus"] == "synthetic:5"
+    )
 
 
 def test_cosines_between_classes_are_of_mean_directions():
@@ -157,14 +240,27 @@ def test_cosines_between_classes_are_of_mean_directions():
 
 def test_the_width_that_is_enough():
     table = {2.0: [0.2, 0.2], 4.0: [0.9, 0.89], 8.0: [0.5, 0.9], 16.0: [0.9, np.nan]}
-    accuracy = Seeds({width: np.array(x) for width, x in table.items()}, np.full(2, np.nan))
+    accuracy = Seeds(
+        {width: np.array(x) for width, x in table.items()}, np.full(2, np.nan)
+    )
     first, second = dimension.find_saturation(accuracy)
     assert first == 16 and np.isnan(second)
     del accuracy[8.0]
     assert dimension.find_saturation(accuracy)[0] == 4
 
 
-def row(metric, value, *, corpus="ud_ewt", read=FIRST, blocks="norm", layers=3, dim=64, step0=False, **place):
+def row(
+    metric,
+    value,
+    *,
+    corpus="ud_ewt",
+    read=FIRST,
+    blocks="norm",
+    layers=3,
+    dim=64,
+    step0=False,
+    **place,
+):
     label = f"read={read} blocks={blocks} L={layers} d={dim}" + " untrained" * step0
     return {"metric": metric, "value": value, "corpus": corpus, "model": label} | place
 
@@ -177,18 +273,26 @@ def outcomes(study, rows):
 @pytest.mark.parametrize(("effect", "expected"), [(0.3, "holds"), (-0.3, "fails")])
 def test_pooling(effect, expected):
     rows = []
-    for s, (read, more), step0 in product(range(4), {FIRST: 1, MEAN: 2, EACH: 0}.items(), (True, False)):
-        alike = 0.3 + (0 if step0 else more * effect) + 0.003 * np.sin(7 * s + more + 3 * step0)
+    for s, (read, more), step0 in product(
+        range(4), {FIRST: 1, MEAN: 2, EACH: 0}.items(), (True, False)
+    ):
+        alike = (
+            0.3
+            + (0 if step0 else more * effect)
+            + 0.003 * np.sin(7 * s + more + 3 * step0)
+        )
         if read == EACH and not step0 and expected == "fails":
             alike += 0.3
         where = {"seed": s, "read": read, "step0": step0, "layer": 3}
         rows += [
-            row("intra_sequence", alike, site=site, token_policy="content", **where) for site in ("hidden", "value")
+            row("intra_sequence", alike, site=site, token_policy="content", **where)
+            for site in ("hidden", "value")
         ]
         rows.append(
             row(
                 "class_direction.auc",
-                (0.5 if step0 else 0.97 if effect > 0 else 0.4) + 0.001 * s * (2 - step0),
+                (0.5 if step0 else 0.97 if effect > 0 else 0.4)
+                + 0.001 * s * (2 - step0),
                 **where,
             )
         )
@@ -197,26 +301,62 @@ def test_pooling(effect, expected):
 
 def test_dimensions_and_whole_encoders():
     rows = []
-    for s, (place, count), width in product(range(3), enumerate(dimension.CLASSES), dimension.WIDTHS):
+    for s, (place, count), width in product(
+        range(3), enumerate(dimension.CLASSES), dimension.WIDTHS
+    ):
         where = {"corpus": f"synthetic:{count}", "seed": s, "layers": 1, "dim": width}
         right = 0.9 if width >= (2, 4, 8, 16, 32 * (1 + s % 2))[place] else 0.3
-        rows.append(row("accuracy", right + 0.002 * np.sin(5 * s + count + width), component="test", **where))
-        rows.append(row("class_cosine.most", -1 / (count - 1) + 0.01 * np.sin(s), **where))
+        rows.append(
+            row(
+                "accuracy",
+                right + 0.002 * np.sin(5 * s + count + width),
+                component="test",
+                **where,
+            )
+        )
+        rows.append(
+            row("class_cosine.most", -1 / (count - 1) + 0.01 * np.sin(s), **where)
+        )
         taken = (count - 1) * (0.95 + 0.005 * np.sin(3 * s))
         rows.append(row("class_direction.dimensions", taken, layer=1, **where))
     found = outcomes("dimension", rows)
-    assert found["a simplex where there is room"] == found["classes take every dimension they can"] == "holds"
+    assert (
+        found["a simplex where there is room"]
+        == found["classes take every dimension they can"]
+        == "holds"
+    )
     assert found["fewer dimensions than classes"] == "fails"
     assert found["more classes need more dimensions"] == "holds"
     rows = []
-    for s, (place, blocks), n in product(range(3), enumerate(small_models.BLOCKS), (1, 2, 3)):
+    for s, (place, blocks), n in product(
+        range(3), enumerate(small_models.BLOCKS), (1, 2, 3)
+    ):
         for step0 in (True, False):
             gained = 0 if step0 else (0.05, 0.2, 0.4, 0.3, 0.39)[place]
-            where = {"seed": s, "blocks": blocks, "layers": n, "layer": n, "step0": step0}
+            where = {
+                "seed": s,
+                "blocks": blocks,
+                "layers": n,
+                "layer": n,
+                "step0": step0,
+            }
             alike = 0.2 + gained + 0.004 * np.sin(s + place + 2 * step0 + n)
-            rows.append(row("intra_sequence", alike, site="hidden", token_policy="content", **where))
+            rows.append(
+                row(
+                    "intra_sequence",
+                    alike,
+                    site="hidden",
+                    token_policy="content",
+                    **where,
+                )
+            )
     assert outcomes("whole", rows) == dict.fromkeys(
-        ("a whole encoder converges", "attention alone converges", "the norm adds to it", "its gain adds to it"),
+        (
+            "a whole encoder converges",
+            "attention alone converges",
+            "the norm adds to it",
+            "its gain adds to it",
+        ),
         "holds",
     ) | {"feed-forward adds to it": "holds", "most of it is attention's": "undecided"}
     for study in STUDIES.values():

@@ -22,7 +22,12 @@ from anisoscope.models.load import load
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.networks import speech_cnn
 from anisoscope_papers.study import Context
-from anisoscope_papers.training import fit, kinds, photographs_and_speech as source, train_small
+from anisoscope_papers.training import (
+    fit,
+    kinds,
+    photographs_and_speech as source,
+    train_small,
+)
 from anisoscope_papers.training.kinds import KINDS, find_kind, prepare_material
 
 QUICK = train_small.SmallModelRecipe(share=1e-3, seeds=1)
@@ -85,17 +90,27 @@ def few(fewer, monkeypatch):
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", ["vit", "resnet", "token-lm", "vit-masked", "speech-masked"])
+@pytest.mark.parametrize(
+    "name", ["vit", "resnet", "token-lm", "vit-masked", "speech-masked"]
+)
 def test_the_best_weights_are_those_that_stay(name, monkeypatch):
     """Also of a model that saves its weights under other names than it holds them, or has no labels."""
     if KINDS[name].missing:
         pytest.skip(KINDS[name].missing)
-    documents = [f"document {i} of many, and no other {i % 7} " * 16 for i in range(120)]
-    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
+    documents = [
+        f"document {i} of many, and no other {i % 7} " * 16 for i in range(120)
+    ]
+    monkeypatch.setattr(
+        kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents)
+    )
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
     made = prepare_material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
-    held = dict(fit.fit(made, train_small.build_fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
+    held = dict(
+        fit.fit(made, train_small.build_fitting(kind, 0, 8, patience=99), nothing)[
+            "validation_loss"
+        ]
+    )
     assert min(held, key=held.get) != max(held)
     with torch.no_grad():
         loss = made.model(**made.collate(made.validation)).loss
@@ -118,7 +133,9 @@ def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
 
 
 def test_weights_come_from_the_seed():
-    first, same, other = (prepare_material(KINDS["resnet"], seed).model.state_dict() for seed in (0, 0, 1))
+    first, same, other = (
+        prepare_material(KINDS["resnet"], seed).model.state_dict() for seed in (0, 0, 1)
+    )
     name = next(key for key in first if key.endswith("convolution.weight"))
     assert torch.equal(first[name], same[name])
     assert not torch.equal(first[name], other[name])
@@ -135,20 +152,28 @@ def test_without_a_share_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
     made = prepare_material(kind, 0)
     made.model.eval().requires_grad_(True)
-    history = fit.fit(made, train_small.build_fitting(kind, 0, 100, patience=2), nothing)
+    history = fit.fit(
+        made, train_small.build_fitting(kind, 0, 100, patience=2), nothing
+    )
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
 
 
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
-    monkeypatch.setattr(fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
-    found = train_small.train_or_load(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
+    monkeypatch.setattr(
+        fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses}
+    )
+    found = train_small.train_or_load(
+        KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path
+    )
     assert found.best == 200 and found.steps == (0, 200)
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in KINDS.items() if kind.modality != "text"]
+)
 def test_every_kind_reads_its_own_processors_output(name):
     kind = KINDS[name]
     if kind.missing:
@@ -163,7 +188,9 @@ def test_every_kind_reads_its_own_processors_output(name):
 def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
     from transformers import AutoTokenizer
 
-    words = kinds._build_tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
+    words = kinds._build_tokenizer(
+        KINDS["token-lm"], ("some words, some more words",) * 3
+    )
     assert words.tokenize("some words") == ["some", "words"]
     single = kinds._build_tokenizer(KINDS["byte-lm"], ())
     single.save_pretrained(tmp_path)
@@ -192,7 +219,8 @@ def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     systems = layer_curves.Systems(small=("speech-transformer",))
     records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
     assert (
-        layer_curves.describe_skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+        layer_curves.describe_skipped(records)
+        == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
     )
 
 
@@ -207,18 +235,29 @@ def test_measuring_a_small_model_beside_its_untrained_self(cache, tmp_path):
     context = Context(tmp_path, cache)
     records = layer_curves.measure(systems, context)
     curves = layer_curves.select_curves(records)
-    assert list(dict.fromkeys(curves["model"])) == ["small ResNet, untrained", "small ResNet, trained"]
+    assert list(dict.fromkeys(curves["model"])) == [
+        "small ResNet, untrained",
+        "small ResNet, trained",
+    ]
     assert curves.groupby("model")["layer"].apply(list).tolist() == [list(range(9))] * 2
     assert curves["n_units"].eq(KINDS["resnet"].limit).all()
     again = layer_curves.measure(systems, context)
-    assert again["value"].tolist() == pytest.approx(records["value"].tolist(), nan_ok=True)
+    assert again["value"].tolist() == pytest.approx(
+        records["value"].tolist(), nan_ok=True
+    )
     assert not list(cache.rglob("sums.safetensors"))
 
 
 def cnn():
     torch.manual_seed(0)
-    sizes = dict(KINDS["speech-cnn"].sizes) | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
-    return speech_cnn.SpeechCnnForSequenceClassification(speech_cnn.SpeechCnnConfig(**sizes, num_labels=10)).eval()
+    sizes = dict(KINDS["speech-cnn"].sizes) | {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+    }
+    return speech_cnn.SpeechCnnForSequenceClassification(
+        speech_cnn.SpeechCnnConfig(**sizes, num_labels=10)
+    ).eval()
 
 
 def test_padding_changes_nothing_in_the_speech_network():
@@ -238,7 +277,9 @@ def test_the_speech_network_is_loaded_by_name(tmp_path):
 
     again = AutoModel.from_pretrained(tmp_path).eval()
     x = torch.randn(2, 1600)
-    assert torch.equal(again(x).last_hidden_state, model.speech_cnn(x).last_hidden_state)
+    assert torch.equal(
+        again(x).last_hidden_state, model.speech_cnn(x).last_hidden_state
+    )
 
 
 def test_a_recipe_is_json():
@@ -280,7 +321,9 @@ def test_pixels_are_those_that_the_saved_processor_makes():
     made, batch, _held = pieces_of("vit-photographs")
     from PIL import Image
 
-    pictures = [Image.fromarray(e["pixels"].permute(1, 2, 0).numpy()) for e in made.train[:3]]
+    pictures = [
+        Image.fromarray(e["pixels"].permute(1, 2, 0).numpy()) for e in made.train[:3]
+    ]
     own = made.processor(pictures, return_tensors="pt")["pixel_values"]
     assert torch.allclose(batch["pixel_values"], own, atol=1e-6)
 
@@ -295,12 +338,21 @@ def test_speakers_that_are_measured_are_heard_by_no_training():
     places = hidden.flatten().nonzero().flatten()
     for row in range(3):
         chosen = others[row][hidden[row]]
-        assert torch.isin(chosen, places).all() and (chosen // hidden.shape[1] == row).all()
+        assert (
+            torch.isin(chosen, places).all()
+            and (chosen // hidden.shape[1] == row).all()
+        )
         own = torch.arange(hidden.shape[1])[hidden[row]] + row * hidden.shape[1]
-        assert not (chosen == own[:, None]).any(), "a frame is none of its own negatives"
+        assert not (chosen == own[:, None]).any(), (
+            "a frame is none of its own negatives"
+        )
     measured = open_speech(kind.corpus, limit=kind.limit)
     names = {source.read_speaker(Path(item.name)) for item in measured.items}
-    assert names == set(sorted({source.read_speaker(path) for path in source.list_files(kind.corpus)})[: kind.limit])
+    assert names == set(
+        sorted({source.read_speaker(path) for path in source.list_files(kind.corpus)})[
+            : kind.limit
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,16 +377,39 @@ def test_what_the_trainer_is_told():
     """Rate, warm-up and evaluations by hand; without `patience` a line for each doubling, with it the best is kept."""
     kind = KINDS["resnet"]
     plain = train_small.build_fitting(kind, 3, 25)
-    known = {"max_steps": 25, "per_device_train_batch_size": 64, "per_device_eval_batch_size": 128}
-    known |= {"learning_rate": 2e-3, "lr_scheduler_type": "linear", "seed": 3, "data_seed": 3, "use_cpu": True}
-    every, warm = max(1, 25 // train_small.EVALUATIONS), max(1, int(25 * train_small.WARM_UP))
+    known = {
+        "max_steps": 25,
+        "per_device_train_batch_size": 64,
+        "per_device_eval_batch_size": 128,
+    }
+    known |= {
+        "learning_rate": 2e-3,
+        "lr_scheduler_type": "linear",
+        "seed": 3,
+        "data_seed": 3,
+        "use_cpu": True,
+    }
+    every, warm = (
+        max(1, 25 // train_small.EVALUATIONS),
+        max(1, int(25 * train_small.WARM_UP)),
+    )
     assert plain.settings == known | {"warmup_steps": warm, "logging_steps": every}
     assert plain.evaluated == {1, 2, 4, 8, 16, 25} and plain.patience is None
     stopping = train_small.build_fitting(kind, 3, 400, patience=7)
     every = 400 // train_small.EVALUATIONS
-    asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
-    assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * train_small.WARM_UP)
-    assert stopping.settings.items() >= (fit.BEST | asked | {"save_only_model": True}).items()
+    asked = {
+        "eval_strategy": "steps",
+        "eval_steps": every,
+        "save_strategy": "steps",
+        "save_steps": every,
+    }
+    assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(
+        400 * train_small.WARM_UP
+    )
+    assert (
+        stopping.settings.items()
+        >= (fit.BEST | asked | {"save_only_model": True}).items()
+    )
 
 
 def test_other_data_are_other_weights(monkeypatch, tmp_path):
@@ -344,15 +419,24 @@ def test_other_data_are_other_weights(monkeypatch, tmp_path):
         (tmp_path / name).write_bytes(b"1234")
     files = [tmp_path / "fsdd" / "a.wav", tmp_path / "fsdd" / "b.wav"]
     monkeypatch.setattr(kinds, "_list_clips", lambda: files)
-    monkeypatch.setattr(kinds.photographs_and_speech, "list_files", lambda _name: files[:1])
-    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="one"))
+    monkeypatch.setattr(
+        kinds.photographs_and_speech, "list_files", lambda _name: files[:1]
+    )
+    monkeypatch.setattr(
+        kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="one")
+    )
     spoken, real = KINDS["speech-cnn"], KINDS["vit-photographs"]
     seen = [spoken.data, real.data]
-    assert KINDS["speech-transformer"].data == spoken.data and KINDS["vit-masked"].data == real.data
+    assert (
+        KINDS["speech-transformer"].data == spoken.data
+        and KINDS["vit-masked"].data == real.data
+    )
     files[1].write_bytes(b"12345")
     seen += [spoken.data, KINDS["vit"].data, KINDS["token-lm"].data]
     assert KINDS["vit"].data == KINDS["resnet"].data and real.data == seen[1]
-    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="other"))
+    monkeypatch.setattr(
+        kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="other")
+    )
     seen.append(KINDS["token-lm"].data)
     assert len(set(seen)) == 6 and all(len(each) == 16 for each in seen)
 
@@ -360,9 +444,13 @@ def test_other_data_are_other_weights(monkeypatch, tmp_path):
 def test_why_data_are_missing(monkeypatch, tmp_path):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     assert KINDS["vit"].missing == KINDS["token-lm"].missing == ""
-    assert KINDS["speech-cnn"].missing == "ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+    assert (
+        KINDS["speech-cnn"].missing == "ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+    )
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
-    assert KINDS["vit-photographs"].missing == f"no cifar10/test.parquet below {tmp_path}"
+    assert (
+        KINDS["vit-photographs"].missing == f"no cifar10/test.parquet below {tmp_path}"
+    )
     (tmp_path / "speech" / "fsdd_test").mkdir(parents=True)
     assert KINDS["speech-cnn"].missing == ""
     assert [KINDS[name].limit for name in ("token-lm", "vit", "vit-masked", "speech-masked", "speech-cnn")] == [
@@ -387,21 +475,40 @@ WEIGHTS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_sizes_are_those_whose_results_are_told(name, monkeypatch):
     monkeypatch.setattr(kinds, "make_examples", lambda _kind: (None, [], [], None))
-    assert sum(x.numel() for x in prepare_material(KINDS[name], 0).model.parameters()) == WEIGHTS[name]
+    assert (
+        sum(x.numel() for x in prepare_material(KINDS[name], 0).model.parameters())
+        == WEIGHTS[name]
+    )
 
 
 @pytest.mark.parametrize(
-    ("losses", "since"), [([], 0), ([3.0], 0), ([3, 2, 1], 0), ([3, 1, 2], 1), ([1, 2, 1, 3], 3), ([1, 1], 1)]
+    ("losses", "since"),
+    [
+        ([], 0),
+        ([3.0], 0),
+        ([3, 2, 1], 0),
+        ([3, 1, 2], 1),
+        ([1, 2, 1, 3], 3),
+        ([1, 1], 1),
+    ],
 )
 def test_evaluations_since_the_lowest_loss(losses, since):
     state = fit.TrainerState()
-    state.log_history = [{"loss": 0.0}, *({"eval_loss": loss} for loss in losses), {"loss": 0.0}]
+    state.log_history = [
+        {"loss": 0.0},
+        *({"eval_loss": loss} for loss in losses),
+        {"loss": 0.0},
+    ]
     assert fit._count_stale(state) == since
 
 
 def test_the_newest_whole_checkpoint_is_gone_on_with(tmp_path):
     """By its number, not its name; one that was cut off while it was written is passed over."""
-    for step, text in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (100, "{")):
+    for step, text in (
+        (9, '{"global_step": 9}'),
+        (10, '{"global_step": 10}'),
+        (100, "{"),
+    ):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
     found, state = fit._find_last_state(tmp_path)
@@ -424,28 +531,50 @@ def test_processes_agree_on_a_signal_now_and_then(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["token-lm", "byte-lm"])
-def test_documents_are_measured_or_tell_when_to_stop_or_are_trained_on(monkeypatch, name):
+def test_documents_are_measured_or_tell_when_to_stop_or_are_trained_on(
+    monkeypatch, name
+):
     """The first 60 are measured, the next 30 validate, the others are learnt from, words among them."""
     documents = [f"word{i} " * 12 for i in range(120)]
     read = []
     windows = kinds._cut_windows
-    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
-    monkeypatch.setattr(kinds, "_cut_windows", lambda given, *rest: read.append(given) or windows(given, *rest))
+    monkeypatch.setattr(
+        kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents)
+    )
+    monkeypatch.setattr(
+        kinds,
+        "_cut_windows",
+        lambda given, *rest: read.append(given) or windows(given, *rest),
+    )
     learnt = []
     tokenizer = kinds._build_tokenizer
-    monkeypatch.setattr(kinds, "_build_tokenizer", lambda kind, given: learnt.append(given) or tokenizer(kind, given))
+    monkeypatch.setattr(
+        kinds,
+        "_build_tokenizer",
+        lambda kind, given: learnt.append(given) or tokenizer(kind, given),
+    )
     kinds.make_examples(KINDS[name])
-    assert sorted(map(tuple, read)) == sorted([tuple(documents[60:90]), tuple(documents[90:])])
+    assert sorted(map(tuple, read)) == sorted(
+        [tuple(documents[60:90]), tuple(documents[90:])]
+    )
     assert learnt == [tuple(documents[90:])]
 
 
-def test_masks_of_the_validation_are_drawn_once_and_those_of_training_at_every_step(monkeypatch):
+def test_masks_of_the_validation_are_drawn_once_and_those_of_training_at_every_step(
+    monkeypatch,
+):
     """15 % of the tokens, of either; a loss on other masks each time would fall and rise by chance."""
     documents = [f"document {i} of many, and no other " * 16 for i in range(120)]
-    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
+    monkeypatch.setattr(
+        kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents)
+    )
     tokenizer, train, held, collate = kinds.make_examples(KINDS["byte-lm"])
     _, _, again, _ = kinds.make_examples(KINDS["byte-lm"])
-    assert held == again and all("labels" in example for example in held) and "labels" not in train[0]
+    assert (
+        held == again
+        and all("labels" in example for example in held)
+        and "labels" not in train[0]
+    )
     torch.manual_seed(0)
     first, second = (collate(train)["labels"] for _ in range(2))
     assert not torch.equal(first, second)
@@ -453,7 +582,9 @@ def test_masks_of_the_validation_are_drawn_once_and_those_of_training_at_every_s
     for labels, part in ((first, train), (drawn, held)):
         content = sum(len(example["input_ids"]) - 2 for example in part)
         assert int((labels != -100).sum()) / content == pytest.approx(0.15, abs=0.02)
-    assert tokenizer.mask_token_id in {i for example in held for i in example["input_ids"]}
+    assert tokenizer.mask_token_id in {
+        i for example in held for i in example["input_ids"]
+    }
 
 
 def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_path):
@@ -464,12 +595,21 @@ def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_pat
     folder.mkdir(parents=True)
     for digit in range(3):
         for take in range(4):
-            soundfile.write(folder / f"{digit}_anna_{take}.wav", np.full(400, (10 * digit + take) / 100), kinds.RATE)
+            soundfile.write(
+                folder / f"{digit}_anna_{take}.wav",
+                np.full(400, (10 * digit + take) / 100),
+                kinds.RATE,
+            )
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
     _, train, held, collate = kinds._make_speech.__wrapped__()
-    numbers = [[(e["labels"], round(100 * float(e["samples"][0])) % 10) for e in part] for part in (train, held)]
+    numbers = [
+        [(e["labels"], round(100 * float(e["samples"][0])) % 10) for e in part]
+        for part in (train, held)
+    ]
     assert numbers[1] == [(digit, 3) for digit in range(3)]
-    assert sorted(numbers[0]) == [(digit, take) for digit in range(3) for take in range(3)]
+    assert sorted(numbers[0]) == [
+        (digit, take) for digit in range(3) for take in range(3)
+    ]
     assert collate(held)["labels"].tolist() == [0, 1, 2]
 
 
@@ -478,4 +618,7 @@ def test_evaluations_are_as_many_of_what_a_kind_needs_however_long_it_may_train(
     for steps, every in ((3 * kind.steps, kind.steps // 8), (80, 10), (4, 1)):
         settings = train_small.build_fitting(kind, 0, steps, patience=2).settings
         assert settings["eval_steps"] == settings["save_steps"] == every
-    assert train_small.build_fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch
+    assert (
+        train_small.build_fitting(kind, 0, 80).settings["per_device_eval_batch_size"]
+        == 2 * kind.batch
+    )

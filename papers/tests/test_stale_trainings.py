@@ -18,7 +18,11 @@ from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, contents
 from anisoscope_papers.training.recipe import ClassifierRecipe, ModelSize
-from anisoscope_papers.training.text import hash_tokenizer, train_byte_pairs, train_word_pieces
+from anisoscope_papers.training.text import (
+    hash_tokenizer,
+    train_byte_pairs,
+    train_word_pieces,
+)
 
 
 @pytest.fixture
@@ -26,7 +30,11 @@ def train(monkeypatch, tmp_path):
     """Start a training, or go on, without what takes long; how many were made."""
     made = []
     saved = SimpleNamespace(save_pretrained=lambda _folder: None)
-    monkeypatch.setattr(classifier, "build_parts", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
+    monkeypatch.setattr(
+        classifier,
+        "build_parts",
+        lambda *_: SimpleNamespace(model=saved, tokenizer=saved),
+    )
 
     def fake(recipe, corpus, *_):
         made.append(1)
@@ -41,7 +49,9 @@ def train(monkeypatch, tmp_path):
     corpus = open_labelled("synthetic", limit=30)
 
     def start(recipe, **more):
-        return classifier.train_classifier(recipe, tmp_path / "run", resume=True, corpus=corpus, **more)
+        return classifier.train_classifier(
+            recipe, tmp_path / "run", resume=True, corpus=corpus, **more
+        )
 
     return SimpleNamespace(start=start, made=made, folder=tmp_path / "run")
 
@@ -50,9 +60,11 @@ def train(monkeypatch, tmp_path):
 def encoder(tmp_path):
     """A tiny checkpoint, with files of a tokenizer."""
     folder = tmp_path / "encoder"
-    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
-        folder
-    )
+    BertModel(
+        BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+        )
+    ).save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
@@ -67,7 +79,10 @@ def test_other_word_vectors_of_the_same_name_are_another_training(train, tmp_pat
     with pytest.raises(OutputError, match=r"another training \(read\.vectors differ\)"):
         train.start(recipe)
     train.start(recipe, overwrite=True)
-    assert len(train.made) == 2 and train.start(recipe).training["read"] != first.training["read"]
+    assert (
+        len(train.made) == 2
+        and train.start(recipe).training["read"] != first.training["read"]
+    )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -86,20 +101,28 @@ def test_an_adapter_counts_with_the_weights_of_its_base(train, encoder, tmp_path
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(encoder)}))
+    (adapter / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(encoder)})
+    )
     recipe = ClassifierRecipe(model=str(adapter))
     train.start(recipe)
     train.start(recipe)
     assert len(train.made) == 1
-    (encoder / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes() + b" ")
+    (encoder / "model.safetensors").write_bytes(
+        (encoder / "model.safetensors").read_bytes() + b" "
+    )
     with pytest.raises(OutputError, match=r"another training \(read\.model differ\)"):
         train.start(recipe)
 
 
-def test_the_built_in_encoder_counts_with_its_tokenizer_and_configuration(monkeypatch, encoder):
+def test_the_built_in_encoder_counts_with_its_tokenizer_and_configuration(
+    monkeypatch, encoder
+):
     whole = contents.hash_named("builtin:minilm")
     assert whole == contents.hash_named(builtin_folder("builtin:minilm"))
-    monkeypatch.setattr(contents, "checkpoint_path", lambda _name: SimpleNamespace(path=str(encoder)))
+    monkeypatch.setattr(
+        contents, "checkpoint_path", lambda _name: SimpleNamespace(path=str(encoder))
+    )
     assert contents.hash_named("builtin:minilm") != whole
 
 
@@ -128,19 +151,26 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     """The table of a cell was taken by the names in its recipe alone."""
     measured = []
     records = as_records(pd.DataFrame([{"metric": "accuracy", "value": 0.5}]))
-    monkeypatch.setattr(cells, "_train_and_measure", lambda *_: measured.append(1) or records)
+    monkeypatch.setattr(
+        cells, "_train_and_measure", lambda *_: measured.append(1) or records
+    )
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 1 2\n")
     plan = replace(Grid(), corpora=("synthetic",), limit=30, encoder=str(vectors))
     context = Context(tmp_path / "study", tmp_path / "cache")
 
     def found(plan=plan):
-        return cells.collect_records([Cell("synthetic")], plan, context)["metric"].tolist()
+        return cells.collect_records([Cell("synthetic")], plan, context)[
+            "metric"
+        ].tolist()
 
     assert found() == found() == ["accuracy"] and len(measured) == 1
     vectors.write_text("the 1 3\n")
     for plan_of_then in (plan, replace(plan, train=False)):
-        with pytest.raises(OutputError, match=r"the vectors that the model in .*parquet was trained with"):
+        with pytest.raises(
+            OutputError,
+            match=r"the vectors that the model in .*parquet was trained with",
+        ):
             found(plan_of_then)
     (noted,) = (tmp_path / "cache" / "cells").glob("*.json")
     told = noted.read_text()
@@ -148,7 +178,9 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     assert found() == ["accuracy"], "of before contents were noted"
     noted.write_text(told)
     vectors.unlink()
-    assert found(replace(plan, train=False)) == ["accuracy"], "what it read is not here: it is taken as it is"
+    assert found(replace(plan, train=False)) == ["accuracy"], (
+        "what it read is not here: it is taken as it is"
+    )
     (table,) = (tmp_path / "cache" / "cells").glob("*.parquet")
     vectors.write_text("the 1 3\n")
     table.unlink()
@@ -160,7 +192,9 @@ def test_a_trained_arm_of_another_text_is_refused(monkeypatch, tmp_path):
     text = tmp_path / "corpus"
     text.mkdir()
     (text / "a.txt").write_text("one")
-    monkeypatch.setattr(contents, "find_path", lambda name: text if name == trained.CORPUS else None)
+    monkeypatch.setattr(
+        contents, "find_path", lambda name: text if name == trained.CORPUS else None
+    )
     monkeypatch.setattr(trained, "find_path", contents.find_path)
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
     made = []
@@ -168,17 +202,34 @@ def test_a_trained_arm_of_another_text_is_refused(monkeypatch, tmp_path):
     def train(arm, seed, _recipe, folder, device):
         made.append((arm, seed, device))
         for name in (trained.SEEN, trained.ASKED):
-            write_table(folder / name, as_records(pd.DataFrame([{"metric": name, "value": 1.0}])))
+            write_table(
+                folder / name,
+                as_records(pd.DataFrame([{"metric": name, "value": 1.0}])),
+            )
 
     monkeypatch.setattr(trained, "_train", train)
-    size = ModelSize(layers=1, width=8, heads=2, vocabulary=300, window=12, batch=4, rate=1e-3, steps=4)
-    experiment = trained.Experiment(("base",), 1, trained.Recipe("causal-lm", size, 4, looks=()))
+    size = ModelSize(
+        layers=1,
+        width=8,
+        heads=2,
+        vocabulary=300,
+        window=12,
+        batch=4,
+        rate=1e-3,
+        steps=4,
+    )
+    experiment = trained.Experiment(
+        ("base",), 1, trained.Recipe("causal-lm", size, 4, looks=())
+    )
     context = Context(tmp_path, tmp_path)
     trained.measure(experiment, context)
     trained.measure(experiment, context)
     assert made == [("base", 0, "cpu")]
     (text / "b.txt").write_text("two")
-    with pytest.raises(OutputError, match=f"the {trained.CORPUS} that the model in .*base-0-.* was trained with"):
+    with pytest.raises(
+        OutputError,
+        match=f"the {trained.CORPUS} that the model in .*base-0-.* was trained with",
+    ):
         trained.measure(experiment, context)
     (experiment.recipe.folder("base", 0) / trained.READ).unlink()
     trained.measure(experiment, context)
@@ -189,10 +240,16 @@ def test_a_vocabulary_is_its_words_and_how_it_cuts():
     texts = ["a cat sat on the mat", "a dog sat on the log"] * 5
     one = train_byte_pairs(texts, 300)
     other = train_byte_pairs(texts, 300)
-    assert hash_tokenizer(one) == hash_tokenizer(other) != hash_tokenizer(train_word_pieces(texts, 300))
+    assert (
+        hash_tokenizer(one)
+        == hash_tokenizer(other)
+        != hash_tokenizer(train_word_pieces(texts, 300))
+    )
     described = json.loads(other.backend_tokenizer.to_str())
     described["model"]["merges"] = described["model"]["merges"][::-1]
     turned = type(one.backend_tokenizer).from_str(json.dumps(described))
     changed = SimpleNamespace(get_vocab=one.get_vocab, backend_tokenizer=turned)
-    same = SimpleNamespace(get_vocab=one.get_vocab, backend_tokenizer=one.backend_tokenizer)
+    same = SimpleNamespace(
+        get_vocab=one.get_vocab, backend_tokenizer=one.backend_tokenizer
+    )
     assert hash_tokenizer(changed) != hash_tokenizer(same)

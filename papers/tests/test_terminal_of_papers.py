@@ -2,7 +2,13 @@
 
 import pytest
 from program import NO_PAGE
-from test_terminal import check_ctrl_c, check_fits, folder, test_help_fits_the_terminal, typed
+from test_terminal import (
+    check_ctrl_c,
+    check_fits,
+    folder,
+    test_help_fits_the_terminal,
+    typed,
+)
 
 from anisoscope.cli.app import command_names
 from anisoscope.registry import list_entries_of
@@ -21,12 +27,18 @@ COMMANDS = {
 
 def test_every_command_has_an_example_here():
     added = list_entries_of("commands")
-    assert {name for name in command_names() if name.split()[0] in added} - {"train"} == COMMANDS.keys()
+    assert {name for name in command_names() if name.split()[0] in added} - {
+        "train"
+    } == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "list"])
 def test_a_command_fits_the_terminal(program, folder, command):
-    words = ["list", "studies"] if command == "list" else typed(command, folder, 80, COMMANDS)
+    words = (
+        ["list", "studies"]
+        if command == "list"
+        else typed(command, folder, 80, COMMANDS)
+    )
     check_fits(program, folder, words, 80, setup=NO_PAGE)
 
 
@@ -37,12 +49,33 @@ def test_help_fits_the_terminal(program, command, columns):
 
 
 STOPS = [
-    (["train masked-lm", "--steps", "9999"], "/9999", "{folder}/masked holds", "anisoscope {resumed}"),
-    (["reproduce", "--only", "fig6"], "/20", "quick holds 0 of 1 studies", "anisoscope {words}"),
+    (
+        ["train masked-lm", "--steps", "9999"],
+        "/9999",
+        "{folder}/masked holds",
+        "anisoscope {resumed}",
+    ),
+    (
+        ["reproduce", "--only", "fig6"],
+        "/20",
+        "quick holds 0 of 1 studies",
+        "anisoscope {words}",
+    ),
 ]
 """A command, what stands on the terminal when Ctrl-C comes, what is kept, and how it goes on."""
 
 
-@pytest.mark.parametrize(("command", "stop", "kept", "again"), STOPS, ids=["train", "reproduce"])
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(program, folder, command, stop, kept, again):
-    check_ctrl_c(program, folder, [*typed(command[0], folder, 80, COMMANDS), *command[1:]], stop, kept, again)
+@pytest.mark.parametrize(
+    ("command", "stop", "kept", "again"), STOPS, ids=["train", "reproduce"]
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    program, folder, command, stop, kept, again
+):
+    check_ctrl_c(
+        program,
+        folder,
+        [*typed(command[0], folder, 80, COMMANDS), *command[1:]],
+        stop,
+        kept,
+        again,
+    )

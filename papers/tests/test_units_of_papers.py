@@ -22,7 +22,15 @@ from anisoscope_papers.godey2024 import (
     fig07_scores,
     fig08_10_attention,
 )
-from anisoscope_papers.study import Claim, Compared, Context, Expected, Study, Verdict, count_comparisons
+from anisoscope_papers.study import (
+    Claim,
+    Compared,
+    Context,
+    Expected,
+    Study,
+    Verdict,
+    count_comparisons,
+)
 
 NAN = float("nan")
 
@@ -31,12 +39,16 @@ NAN = float("nan")
 
 
 def test_a_claim_has_its_limit_and_its_threshold():
-    above, below = Claim("a", "", "", above=0.5, floor=0.1), Claim("b", "", "", below=0.5, floor=0.1)
+    above, below = (
+        Claim("a", "", "", above=0.5, floor=0.1),
+        Claim("b", "", "", below=0.5, floor=0.1),
+    )
     assert (above.limit, below.limit) == (0.5, 0.5)
     assert (above.threshold(), below.threshold()) == (0.6, 0.4)
     assert (above.threshold(1.0), below.threshold(1.0)) == (1.1, 0.9)
     assert (
-        Verdict("c", "fails", "", failing="too small").word == "too small" and Verdict("c", "holds", "").word == "holds"
+        Verdict("c", "fails", "", failing="too small").word == "too small"
+        and Verdict("c", "holds", "").word == "holds"
     )
 
 
@@ -49,15 +61,27 @@ def test_a_published_number_agrees_within_one_more_run():
     half = 2.3646243 * 0.1 * (1 + 1 / 8) ** 0.5
     assert (low, high) == (pytest.approx(1 - half), pytest.approx(1 + half))
     assert compared(1.2).verdict == "agrees" and compared(1.3).verdict == "differs"
-    assert compared(1.0, n=7).verdict == "open" and compared(9.0, n=7).verdict == "differs"
-    for open_ in (compared(None), compared(1.0, n=2), compared(1.0, spread=0.0), compared(1.0, spread=None)):
+    assert (
+        compared(1.0, n=7).verdict == "open" and compared(9.0, n=7).verdict == "differs"
+    )
+    for open_ in (
+        compared(None),
+        compared(1.0, n=2),
+        compared(1.0, spread=0.0),
+        compared(1.0, spread=None),
+    ):
         assert open_.predicted is None and open_.verdict == "open"
     assert compared(9.0, apart="x").verdict == "not comparable"
-    alike = [Expected("p", 1.0, value, within=0.25).verdict for value in (1.25, 0.75, 1.26, None)]
+    alike = [
+        Expected("p", 1.0, value, within=0.25).verdict
+        for value in (1.25, 0.75, 1.26, None)
+    ]
     assert alike == ["agrees", "agrees", "differs", "open"]
     found = [compared(None), compared(1.0), compared(1.0), compared(9.0)]
     assert count_comparisons(found) == "1 open, 2 agree, 1 differ"
-    assert count_comparisons([*found, compared(1.0, apart="x")]).endswith(", 1 not comparable")
+    assert count_comparisons([*found, compared(1.0, apart="x")]).endswith(
+        ", 1 not comparable"
+    )
 
 
 def test_what_was_lacking_is_noted_once(tmp_path):
@@ -68,36 +92,68 @@ def test_what_was_lacking_is_noted_once(tmp_path):
     assert [row["metric"] for row in context.lacking] == ["withheld", "stands in"]
     assert context.lacking[1]["corpus"] == "c" and context.lacking[1]["model"] == "d"
     study = Study("s", "p", "t", (), {}, None, None, None, caption="A.", small="B.")
-    assert [study.build_caption(how) for how in ("quick", "long", "paper")] == ["A. B.", "A. B.", "A."]
+    assert [study.build_caption(how) for how in ("quick", "long", "paper")] == [
+        "A. B.",
+        "A. B.",
+        "A.",
+    ]
 
 
 def test_studies_are_chosen_by_spans_and_letters():
-    known = [name for paper, name, *_ in study_names.list_studies() if paper == "godey2024"]
+    known = [
+        name for paper, name, *_ in study_names.list_studies() if paper == "godey2024"
+    ]
     chosen = study_names.choose_names
     assert chosen("godey2024") == known and known.index("fig2") < known.index("fig10")
-    assert chosen("godey2024", "fig3") == ["fig3a", "fig3b"] and chosen("godey2024", "fig3b") == ["fig3b"]
-    assert chosen("godey2024", "fig1-2") == ["fig1", "fig2"] == chosen("godey2024", " fig2-fig2, fig1 ")[::-1]
+    assert chosen("godey2024", "fig3") == ["fig3a", "fig3b"] and chosen(
+        "godey2024", "fig3b"
+    ) == ["fig3b"]
+    assert (
+        chosen("godey2024", "fig1-2")
+        == ["fig1", "fig2"]
+        == chosen("godey2024", " fig2-fig2, fig1 ")[::-1]
+    )
     for bad in (" ,", "fig99", "table9"):
         with pytest.raises(UsageError):
             chosen("godey2024", bad)
-    assert study_names.number_of("fig10b") == ("fig", 10, "b") and study_names.number_of("3x") == ("3x", 0, "")
-    assert sorted(["zeta", "beyond", "godey2024", "alpha"], key=study_names._rank)[:2] == ["godey2024", "beyond"]
+    assert study_names.number_of("fig10b") == (
+        "fig",
+        10,
+        "b",
+    ) and study_names.number_of("3x") == ("3x", 0, "")
+    assert sorted(["zeta", "beyond", "godey2024", "alpha"], key=study_names._rank)[
+        :2
+    ] == ["godey2024", "beyond"]
     with pytest.raises(UsageError, match="settings of godey2024"):
         study_names.check("godey2024", "fig1", "quik")
 
 
 def test_axes_and_layers_of_charts():
-    assert series_charts._choose_layers([1, 2, 3]) == [1, 2, 3] and series_charts._choose_layers(range(6)) == [
-        *range(6)
-    ]
+    assert series_charts._choose_layers([1, 2, 3]) == [
+        1,
+        2,
+        3,
+    ] and series_charts._choose_layers(range(6)) == [*range(6)]
     assert series_charts._choose_layers([*range(1, 13)]) == [1, 3, 5, 8, 10, 12]
     assert series_charts._pad_range(pd.Series([1.0, 4.0])) == [-0.4, 4.4]
     assert series_charts._pad_range(pd.Series([-2.0, -1.0])) == [-2.2, 0.2]
     assert series_charts._pad_range(pd.Series([0.0])) == [-0.1, 0.1]
     assert study_charts._list_powers(pd.DataFrame([0.02, 300.0])) == [0.1, 1, 10, 100]
-    assert study_charts._list_powers(pd.DataFrame([1e-4, 1e4])) == [1e-4, 1e-2, 1, 1e2, 1e4]
+    assert study_charts._list_powers(pd.DataFrame([1e-4, 1e4])) == [
+        1e-4,
+        1e-2,
+        1,
+        1e2,
+        1e4,
+    ]
     rows = [
-        {"metric": "svd.union.query", "seed": s, "step": step, "component": str(k), "value": 10.0 * s + step + k / 10}
+        {
+            "metric": "svd.union.query",
+            "seed": s,
+            "step": step,
+            "component": str(k),
+            "value": 10.0 * s + step + k / 10,
+        }
         for s in (1, 0)
         for step in (5, 2)
         for k in (1, 2)
@@ -114,11 +170,15 @@ def test_courses_turn_where_the_other_seeds_are_lowest():
     assert courses.find_turning_places(rising).tolist() == [2, 1]
     assert courses.measure_rise_since_turning(rising).tolist() == [3.0, 3.0]
     assert courses.find_turning_places(rising[:1]).tolist() == [1]
-    assert courses.correlate_with_clock(np.array([0.0, 1, 2]), np.array([0.0, 1, 2])) == pytest.approx(1)
-    assert courses.correlate_with_clock(np.array([0.0, 5, 2, 1]), np.array([0.0, 0, 1, 2])) == pytest.approx(-1)
-    assert np.isnan(courses.correlate_with_clock(np.ones(3), np.arange(3.0))) and np.isnan(
-        courses.correlate_with_clock(np.arange(3.0), np.ones(3))
-    )
+    assert courses.correlate_with_clock(
+        np.array([0.0, 1, 2]), np.array([0.0, 1, 2])
+    ) == pytest.approx(1)
+    assert courses.correlate_with_clock(
+        np.array([0.0, 5, 2, 1]), np.array([0.0, 0, 1, 2])
+    ) == pytest.approx(-1)
+    assert np.isnan(
+        courses.correlate_with_clock(np.ones(3), np.arange(3.0))
+    ) and np.isnan(courses.correlate_with_clock(np.arange(3.0), np.ones(3)))
 
 
 def test_checkpoints_that_every_seed_has():
@@ -127,8 +187,13 @@ def test_checkpoints_that_every_seed_has():
 
     found = checkpoints.select_common([*of(1, 10, 0, 20), *of(0, 0, 20, 30)])
     assert [(c.seed, c.step) for c in found] == [(0, 0), (0, 20), (1, 0), (1, 20)]
-    assert checkpoints.select_common([*of(0, 0, 5), *of(1, 5)]) == [] and checkpoints.select_common([]) == []
-    assert checkpoints.choose_shown_steps([0, 10, 100, 1000], (0.0, 0.02, 0.1, 1.0)) == [0, 10, 100, 1000]
+    assert (
+        checkpoints.select_common([*of(0, 0, 5), *of(1, 5)]) == []
+        and checkpoints.select_common([]) == []
+    )
+    assert checkpoints.choose_shown_steps(
+        [0, 10, 100, 1000], (0.0, 0.02, 0.1, 1.0)
+    ) == [0, 10, 100, 1000]
     assert checkpoints.choose_shown_steps([0, 400, 1000], (0.0, 0.3)) == [0, 400]
 
 
@@ -149,8 +214,13 @@ def test_the_fall_of_the_loss_is_counted_from_the_first_checkpoint():
 
 
 def test_losses_lie_beside_the_checkpoint(tmp_path):
-    (tmp_path / "training.json").write_text(json.dumps({"validation_loss": [[10, 2.5]]}))
-    pieces = [checkpoints.Piece(step, 3, tmp_path, subject=str(tmp_path / f"step-{step}")) for step in (0, 10)]
+    (tmp_path / "training.json").write_text(
+        json.dumps({"validation_loss": [[10, 2.5]]})
+    )
+    pieces = [
+        checkpoints.Piece(step, 3, tmp_path, subject=str(tmp_path / f"step-{step}"))
+        for step in (0, 10)
+    ]
     rows = checkpoints.read_losses(pieces)
     assert rows[["step", "seed", "value"]].values.tolist() == [[10, 3, 2.5]]
 
@@ -161,14 +231,31 @@ def test_losses_lie_beside_the_checkpoint(tmp_path):
 def test_correlations_over_layers():
     x, y = np.array([1.0, 2, 3, 5]), np.array([1.0, 4, 3, 9])
     assert fig05_16_drift.compute_coefficient("spearman", x, y) == pytest.approx(0.8)
-    assert fig05_16_drift.compute_coefficient("pearson", x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert fig05_16_drift.compute_coefficient("pearson", x, y) == pytest.approx(
+        np.corrcoef(x, y)[0, 1]
+    )
     exact = fig05_16_drift.run_permutation_test("spearman", x, y)
-    assert (exact.p, exact.smallest, exact.exact, exact.n) == (pytest.approx(8 / 24), pytest.approx(2 / 24), True, 4)
+    assert (exact.p, exact.smallest, exact.exact, exact.n) == (
+        pytest.approx(8 / 24),
+        pytest.approx(2 / 24),
+        True,
+        4,
+    )
     constant = fig05_16_drift.run_permutation_test("spearman", np.ones(3), x[:3])
     assert np.isnan(constant.p) and constant.n == 3
-    assert np.isnan(fig05_16_drift.default_p("pearson", x[:2], y[:2])) and fig05_16_drift.default_p("pearson", x, y) < 1
-    assert np.isnan(fig05_16_drift.walk_p("spearman", 2, 0.5)) and fig05_16_drift.walk_p("spearman", 5, 0.0) == 1
-    assert fig05_16_drift.walk_p("pearson", 5, -0.9) == fig05_16_drift.walk_p("pearson", 5, 0.9) < 0.5
+    assert (
+        np.isnan(fig05_16_drift.default_p("pearson", x[:2], y[:2]))
+        and fig05_16_drift.default_p("pearson", x, y) < 1
+    )
+    assert (
+        np.isnan(fig05_16_drift.walk_p("spearman", 2, 0.5))
+        and fig05_16_drift.walk_p("spearman", 5, 0.0) == 1
+    )
+    assert (
+        fig05_16_drift.walk_p("pearson", 5, -0.9)
+        == fig05_16_drift.walk_p("pearson", 5, 0.9)
+        < 0.5
+    )
 
 
 def test_norms_that_are_pinned_make_a_correlation_an_identity():
@@ -194,7 +281,11 @@ def test_norms_that_are_pinned_make_a_correlation_an_identity():
         }
         for seed, norms in ((0, (1.0, 3.0)), (1, (2.0, 3.0)))
         for layer, norm in enumerate(norms)
-        for metric, value in (("norms.mean", norm), ("drift", 2.0), ("mean_cosine", 0.5 + 0.5 * layer))
+        for metric, value in (
+            ("norms.mean", norm),
+            ("drift", 2.0),
+            ("mean_cosine", 0.5 + 0.5 * layer),
+        )
     ]
     found = fig05_16_drift.measure_norms(as_records(pd.DataFrame(rows)), "m")
     assert found.spread == pytest.approx(1.0) and found.ratio == (4.0, 8.0)
@@ -203,23 +294,41 @@ def test_norms_that_are_pinned_make_a_correlation_an_identity():
 def test_differences_of_two_jackknives():
     a, b = np.array([1.0, 2, 3]), np.array([0.5, 1, 1])
     assert fig01_04_layers._subtract_replicates(a, b).tolist() == [0.5, 1, 2]
-    assert fig01_04_layers._subtract_replicates(a, b[:2]).tolist() == [0.5, 1.5, 2.5, 0.0]
+    assert fig01_04_layers._subtract_replicates(a, b[:2]).tolist() == [
+        0.5,
+        1.5,
+        2.5,
+        0.0,
+    ]
     claim = Claim("several", "", "")
 
     def several(*outcomes):
         verdicts = [Verdict("anisotropic", outcome, "") for outcome in outcomes]
-        return fig01_04_layers._judge_several(claim, [*verdicts, Verdict("other", "holds", "")]).outcome
+        return fig01_04_layers._judge_several(
+            claim, [*verdicts, Verdict("other", "holds", "")]
+        ).outcome
 
-    assert several("holds", "holds", "fails") == "holds" and several("holds", "fails") == "fails"
+    assert (
+        several("holds", "holds", "fails") == "holds"
+        and several("holds", "fails") == "fails"
+    )
     assert several("holds", "undecided") == "undecided" == several("holds")
-    assert fig01_04_layers._strip_trained("x, trained") == "x" or fig01_04_layers.TRAINED != ", trained"
+    assert (
+        fig01_04_layers._strip_trained("x, trained") == "x"
+        or fig01_04_layers.TRAINED != ", trained"
+    )
 
 
 def test_fixed_points_lie_between_changes_of_sign():
     norms = (0.0, 1.0, 2.0, 3.0)
     scale = np.ones(4)
-    assert biased_block.find_brackets(norms, np.array([1.0, -1, -1, 1]), scale) == [(0.0, 1.0), (2.0, 3.0)]
-    assert biased_block.find_brackets(norms, np.array([1.0, 1e-9, -1, -1]), scale) == [(0.0, 2.0)]
+    assert biased_block.find_brackets(norms, np.array([1.0, -1, -1, 1]), scale) == [
+        (0.0, 1.0),
+        (2.0, 3.0),
+    ]
+    assert biased_block.find_brackets(norms, np.array([1.0, 1e-9, -1, -1]), scale) == [
+        (0.0, 2.0)
+    ]
     assert biased_block.find_brackets(norms, np.array([1.0, 1, 1, 1]), scale) == []
 
     def at(norm):
@@ -228,9 +337,13 @@ def test_fixed_points_lie_between_changes_of_sign():
 
     grid = tuple(np.concatenate([at(norm)[kind] for norm in norms]) for kind in (0, 1))
     rows = {
-        (row["metric"], row.get("component")): row["value"] for row in biased_block.list_fixed_points(norms, grid, at)
+        (row["metric"], row.get("component")): row["value"]
+        for row in biased_block.list_fixed_points(norms, grid, at)
     }
-    assert rows["fixed_point.token_norm.crossings", None] == 1 and rows["fixed_point.mean_norm.crossings", None] == 0
+    assert (
+        rows["fixed_point.token_norm.crossings", None] == 1
+        and rows["fixed_point.mean_norm.crossings", None] == 0
+    )
     assert rows["fixed_point.token_norm", "1"] == pytest.approx(2.5, rel=1e-3)
     assert rows["fixed_point.token_norm.norm", "1"] == pytest.approx(2.5)
 
@@ -242,10 +355,17 @@ def test_rows_that_see_one_key_are_left_out():
         "row_max": [[[1.0, 0.7, 0.5]]],
         "row_min": [[[1.0, 0.3, 0.1]]],
     }
-    sums = biased_block._sum_rows({name: torch.tensor(value, dtype=torch.float64) for name, value in rows.items()})
+    sums = biased_block._sum_rows(
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in rows.items()}
+    )
     assert sums["rows"].item() == 2 and sums["entropy"].item() == pytest.approx(0.9)
-    assert sums["entropy_normalised"].item() == pytest.approx(0.3 / np.log(2) + 0.6 / np.log(4))
-    assert (sums["sequence_max"].item(), sums["sequence_min"].item()) == (0.7, pytest.approx(0.1))
+    assert sums["entropy_normalised"].item() == pytest.approx(
+        0.3 / np.log(2) + 0.6 / np.log(4)
+    )
+    assert (sums["sequence_max"].item(), sums["sequence_min"].item()) == (
+        0.7,
+        pytest.approx(0.1),
+    )
     records = pd.DataFrame({"model": ["a", "a", "b"], "layer": [1, 2, 1]})
     assert biased_block.keep_last_block(records).values.tolist() == [["a", 2], ["b", 1]]
 
@@ -258,19 +378,31 @@ def test_histograms_of_scores():
     counts[middle + 40] = 40
     assert fig07_scores.find_reach(counts) == abs(fig07_scores.MIDDLES[middle + 40])
     shares = fig07_scores.compute_shares(counts, 1.0)
-    assert shares["value"].sum() == pytest.approx(1) and shares["score"].is_monotonic_increasing
+    assert (
+        shares["value"].sum() == pytest.approx(1)
+        and shares["score"].is_monotonic_increasing
+    )
 
 
 def test_the_dimension_of_a_head(monkeypatch):
     monkeypatch.setattr(fig08_10_attention.norm_claims, "read_width", lambda *_: 12)
-    records = as_records(pd.DataFrame({"model": ["m", "m", "n"], "head": [0, 2, 5], "metric": "x", "value": 1.0}))
+    records = as_records(
+        pd.DataFrame(
+            {"model": ["m", "m", "n"], "head": [0, 2, 5], "metric": "x", "value": 1.0}
+        )
+    )
     assert fig08_10_attention._read_head_dim(records, "m") == 4
 
 
 def test_one_crossing_a_seed_is_a_fixed_point():
     def judge_tests(*crossings):
         rows = [
-            {"model": "s", "seed": i, "metric": "fixed_point.mean_norm.crossings", "value": float(n)}
+            {
+                "model": "s",
+                "seed": i,
+                "metric": "fixed_point.mean_norm.crossings",
+                "value": float(n),
+            }
             for i, n in enumerate(crossings)
         ]
         for i, n in enumerate(crossings):
@@ -290,7 +422,10 @@ def test_one_crossing_a_seed_is_a_fixed_point():
             Claim("c", "", "", metric="mean_norm"), as_records(pd.DataFrame(rows)), "s"
         ), claim
 
-    assert [judge_tests(*given)[0].outcome for given in ((1, 1, 1), (0, 0), (1, 0), (2, 2), (1, 2))] == [
+    assert [
+        judge_tests(*given)[0].outcome
+        for given in ((1, 1, 1), (0, 0), (1, 0), (2, 2), (1, 2))
+    ] == [
         *("holds", "fails", "undecided", "fails", "undecided"),
     ]
     assert (

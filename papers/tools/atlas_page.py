@@ -21,7 +21,10 @@ def page() -> str:
     lines = [table_row(shown.head), table_row(["---"] * len(shown.head))]
     for row in shown.rows:
         lines.append(table_row([f"{value} {ends}".strip() for value, ends in row]))
-    names = [network.get("name", network["model"]) for network in tomllib.loads(LIST.read_text("utf-8"))["network"]]
+    names = [
+        network.get("name", network["model"])
+        for network in tomllib.loads(LIST.read_text("utf-8"))["network"]
+    ]
     absent = [name for name in names if name not in set(table["network"])]
     missing = ""
     if absent:

@@ -145,4 +145,7 @@ def published_table() -> pd.DataFrame:
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
     """Write a table as CSV with six significant digits; no computation reads it."""
-    path.write_text(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"), encoding="utf-8")
+    path.write_text(
+        table.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
+        encoding="utf-8",
+    )

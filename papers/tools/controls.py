@@ -35,7 +35,12 @@ from scipy import stats
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import find_no_effect, judge_tests, look_up_bounds, make_test_of_seeds
+from anisoscope_papers.judge import (
+    find_no_effect,
+    judge_tests,
+    look_up_bounds,
+    make_test_of_seeds,
+)
 from anisoscope_papers.study import FAILING, Claim, Verdict
 
 CONTROLS = RESULTS / "controls.json"
@@ -68,21 +73,36 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     The mixture is the same for all numbers of a seed, so that numbers that varied together still do.
     """
     keys = [
-        name for name in ("model", "metric", "site", "layer", "head", "step", "component", "stack") if name in records
+        name
+        for name in (
+            "model",
+            "metric",
+            "site",
+            "layer",
+            "head",
+            "step",
+            "component",
+            "stack",
+        )
+        if name in records
     ]
     numbered = records[records["seed"].notna() & records["value"].notna()]
     seeds = sorted(numbered["seed"].unique())
     if len(seeds) < 2:
         return records
     group = numbered.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-    seed = np.searchsorted(np.array(seeds, dtype=float), numbered["seed"].to_numpy(float))
+    seed = np.searchsorted(
+        np.array(seeds, dtype=float), numbered["seed"].to_numpy(float)
+    )
     wide = np.full((group.max() + 1, len(seeds)), np.nan)
     wide[group, seed] = numbered["value"].to_numpy(float)
     mean = np.nanmean(wide, axis=1, keepdims=True)
     apart = np.nan_to_num(wide - mean)
     mixing = random.standard_normal((len(seeds), len(seeds))) / np.sqrt(len(seeds) - 1)
     new = (mean + apart @ mixing)[group, seed]
-    least, most = np.array([look_up_bounds(str(metric)) for metric in numbered["metric"]]).T
+    least, most = np.array(
+        [look_up_bounds(str(metric)) for metric in numbered["metric"]]
+    ).T
     drawn = records.copy()
     drawn.loc[numbered.index, "value"] = np.clip(new, least, most)
     return as_records(drawn)
@@ -90,12 +110,19 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 def never_moving(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Draw models that never learn: every step is the first one again, with its heads shuffled and a little noise."""
-    return _with_steps(as_found(records, random), random, lambda steps: np.zeros(len(steps), dtype=int), shuffled=True)
+    return _with_steps(
+        as_found(records, random),
+        random,
+        lambda steps: np.zeros(len(steps), dtype=int),
+        shuffled=True,
+    )
 
 
 def backwards(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Reverse time: what came last comes first."""
-    return _with_steps(as_found(records, random), random, lambda steps: np.arange(len(steps))[::-1])
+    return _with_steps(
+        as_found(records, random), random, lambda steps: np.arange(len(steps))[::-1]
+    )
 
 
 def shuffled_layers(records: pd.DataFrame, random: Random) -> pd.DataFrame:
@@ -104,7 +131,9 @@ def shuffled_layers(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     placed = drawn["layer"].notna() & drawn["seed"].notna()
     for _, rows in drawn[placed].groupby("seed", sort=False):
         layers = np.sort(rows["layer"].unique())
-        turned = dict(zip(layers.tolist(), random.permutation(layers).tolist(), strict=True))
+        turned = dict(
+            zip(layers.tolist(), random.permutation(layers).tolist(), strict=True)
+        )
         drawn.loc[rows.index, "layer"] = rows["layer"].map(turned)
     return as_records(drawn)
 
@@ -128,7 +157,9 @@ def seeds_mirrored(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     headed = drawn["head"].notna() & (drawn["metric"] == "query_key.cosine")
     mirrored = drawn["seed"].isin(np.sort(drawn.loc[headed, "seed"].unique())[1::2])
     rows = drawn[headed & mirrored]
-    whole = rows["value"].abs().groupby([rows[key] for key in ("seed", "step", "layer")])
+    whole = (
+        rows["value"].abs().groupby([rows[key] for key in ("seed", "step", "layer")])
+    )
     size = whole.transform("mean")
     mean = rows.groupby(["seed", "step", "layer"])["value"].transform("mean")
     for part, name in ((size, "size"), (mean, "mean")):
@@ -167,14 +198,20 @@ def _with_steps(
             here = rows[rows["step"] == step].copy()
             wanted = here[keys].copy()
             if shuffled:
-                turned = dict(zip(heads, random.permutation(heads).tolist(), strict=True))
+                turned = dict(
+                    zip(heads, random.permutation(heads).tolist(), strict=True)
+                )
                 wanted["head"] = wanted["head"].map(turned)
             wanted.insert(0, "step", from_step)
             found = values.reindex(pd.MultiIndex.from_frame(wanted)).to_numpy(float)
-            here["value"] = np.where(np.isnan(found), here["value"].to_numpy(float), found)
+            here["value"] = np.where(
+                np.isnan(found), here["value"].to_numpy(float), found
+            )
             if shuffled:
                 spread = float(np.nanstd(found)) or 1e-6
-                here["value"] = here["value"] + 0.02 * spread * random.standard_normal(len(here))
+                here["value"] = here["value"] + 0.02 * spread * random.standard_normal(
+                    len(here)
+                )
                 least, most = look_up_bounds(str(metric))
                 here["value"] = here["value"].clip(least, most)
             parts.append(here)
@@ -184,7 +221,9 @@ def _with_steps(
 def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Shuffle the labels of N (the norm of the bias) in every seed, including N = 0."""
     drawn = as_found(records, random)
-    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
+    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains(
+        "fixed_point|histogram", na=False
+    )
     for (_, _), rows in drawn[labelled].groupby(["model", "seed"], sort=False):
         labels = rows["component"].unique()
         turned = dict(zip(labels, random.permutation(labels), strict=True))
@@ -195,14 +234,18 @@ def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 def never_growing(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Let the bias do nothing: the numbers at every N (norm of the bias) are those at N = 0, with a little noise."""
     drawn = as_found(records, random)
-    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
+    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains(
+        "fixed_point|histogram", na=False
+    )
     rows = drawn[labelled]
     keys = ["model", "seed", "metric", "site", "layer", "head"]
     start = rows[rows["component"].astype(float) == 0].set_index(keys)["value"]
     start = start[~start.index.duplicated()]
     values = start.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy(float)
     noise = 1 + 1e-3 * random.standard_normal(len(values))
-    drawn.loc[rows.index, "value"] = np.where(np.isnan(values), rows["value"].to_numpy(float), values * noise)
+    drawn.loc[rows.index, "value"] = np.where(
+        np.isnan(values), rows["value"].to_numpy(float), values * noise
+    )
     return as_records(drawn)
 
 
@@ -214,9 +257,13 @@ def _cells(records: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     """Return (positions of the rows of A (mean cosine), with and without left-out groups, which model and layer each
     belongs to).
     """
-    places = np.flatnonzero(records["metric"].isin(["mean_cosine", "mean_cosine.left_out"]))
+    places = np.flatnonzero(
+        records["metric"].isin(["mean_cosine", "mean_cosine.left_out"])
+    )
     rows = records.iloc[places]
-    cells = np.asarray(rows.groupby(CELL, dropna=False, sort=False).ngroup(), dtype=np.int64)
+    cells = np.asarray(
+        rows.groupby(CELL, dropna=False, sort=False).ngroup(), dtype=np.int64
+    )
     return np.asarray(places, dtype=np.int64), cells
 
 
@@ -242,10 +289,18 @@ def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     count = np.bincount(cell, minlength=cells.max() + 1)
     value = of_left["value"].to_numpy(float)
     mean = np.bincount(cell, value, minlength=len(count)) / np.maximum(count, 1)
-    group = of_left.groupby(["model", "seed", "component"], dropna=False, sort=False).ngroup().to_numpy()
-    weight = random.standard_normal(group.max() + 1)[group]  # a group of units moves all layers of its model together
+    group = (
+        of_left.groupby(["model", "seed", "component"], dropna=False, sort=False)
+        .ngroup()
+        .to_numpy()
+    )
+    weight = random.standard_normal(group.max() + 1)[
+        group
+    ]  # a group of units moves all layers of its model together
     scale = np.sqrt(np.maximum(count - 1, 0) / np.maximum(count, 1))
-    shift = np.bincount(cell, (value - mean[cell]) * weight, minlength=len(count)) * scale
+    shift = (
+        np.bincount(cell, (value - mean[cell]) * weight, minlength=len(count)) * scale
+    )
     return _moved(records, np.asarray(shift, dtype=np.float64))
 
 
@@ -257,13 +312,20 @@ def other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Exchange trained models with their untrained selves."""
     names = records["model"].astype(str)
-    turned = names.str.replace(TRAINED, "\0", regex=False).str.replace(UNTRAINED, TRAINED, regex=False)
+    turned = names.str.replace(TRAINED, "\0", regex=False).str.replace(
+        UNTRAINED, TRAINED, regex=False
+    )
     turned = turned.str.replace("\0", UNTRAINED, regex=False)
     return _other_units(records.assign(model=turned), random)
 
 
 def at_a_threshold(
-    level: str, records: pd.DataFrame, random: Random, *, times: float = 1.0, by_training: float = 0.0
+    level: str,
+    records: pd.DataFrame,
+    random: Random,
+    *,
+    times: float = 1.0,
+    by_training: float = 0.0,
 ) -> pd.DataFrame:
     """Put every layer exactly at a mean cosine of A = .2, or at q95 (`level`), but for the random draw of units
     (documents, images).
@@ -275,7 +337,11 @@ def at_a_threshold(
     rows = records.iloc[places]
     whole = (rows["metric"] == "mean_cosine").to_numpy(bool)
     shift = np.zeros(cells.max() + 1)
-    limits = records[records["metric"] == "mean_cosine.isotropic_q95"].drop_duplicates(CELL).set_index(CELL)["value"]
+    limits = (
+        records[records["metric"] == "mean_cosine.isotropic_q95"]
+        .drop_duplicates(CELL)
+        .set_index(CELL)["value"]
+    )
     wanted = limits.reindex(pd.MultiIndex.from_frame(rows[whole][CELL])).to_numpy(float)
     limit = wanted if level == "q95" else np.full(int(whole.sum()), float(level))
     untrained = rows[whole]["model"].astype(str).str.endswith(UNTRAINED).to_numpy(bool)
@@ -295,8 +361,14 @@ class Renamed:
 
 OTHER_SYSTEMS = {
     "fig1": (Renamed("small token LM", "gpt2", "decoder"),),
-    "fig2": (Renamed("small byte LM", "byt5-base", "decoder"), Renamed("small token LM", "gpt2", "decoder")),
-    "fig3b": (Renamed("small ViT", "vit-base", "encoder"), Renamed("small ViT", "mit-b0", "encoder")),
+    "fig2": (
+        Renamed("small byte LM", "byt5-base", "decoder"),
+        Renamed("small token LM", "gpt2", "decoder"),
+    ),
+    "fig3b": (
+        Renamed("small ViT", "vit-base", "encoder"),
+        Renamed("small ViT", "mit-b0", "encoder"),
+    ),
 }
 """Systems that claims are about and no committed record is of, by study; two of them where a claim asks for several.
 
@@ -305,7 +377,9 @@ small models of text do.
 """
 
 
-def with_other_systems(systems: Sequence[Renamed], world: World, records: pd.DataFrame, random: Random) -> pd.DataFrame:
+def with_other_systems(
+    systems: Sequence[Renamed], world: World, records: pd.DataFrame, random: Random
+) -> pd.DataFrame:
     """Replace the records by those of small models under other names (`systems`), then make a world of them."""
     parts = []
     for system in systems:
@@ -318,8 +392,12 @@ def with_other_systems(systems: Sequence[Renamed], world: World, records: pd.Dat
 def of_other_systems(study: str) -> dict[str, World]:
     """Return the worlds of a study in which small models have the names of systems that were not measured."""
     sides: dict[str, World] = {
-        "below 0, less by training": partial(at_a_threshold, "q95", times=-1.0, by_training=-0.1),
-        "half of q95, hardly more by training": partial(at_a_threshold, "q95", times=0.5, by_training=0.01),
+        "below 0, less by training": partial(
+            at_a_threshold, "q95", times=-1.0, by_training=-0.1
+        ),
+        "half of q95, hardly more by training": partial(
+            at_a_threshold, "q95", times=0.5, by_training=0.01
+        ),
         "at q95, by .02 of training": partial(at_a_threshold, "q95", by_training=0.02),
         "at .9, more by training": partial(at_a_threshold, "0.9", by_training=0.1),
     }
@@ -330,19 +408,30 @@ def of_other_systems(study: str) -> dict[str, World]:
     systems = OTHER_SYSTEMS.get(study, ())
     if not systems:
         return {}
-    return {OTHERS + name: partial(with_other_systems, systems, world) for name, world in sides.items()}
+    return {
+        OTHERS + name: partial(with_other_systems, systems, world)
+        for name, world in sides.items()
+    }
 
 
 OTHERS = "other systems, "
 """How the names of worlds begin in which small models have the names of systems that were not measured."""
-OF_SERIES: dict[str, World] = {"as found": as_found, "never moving": never_moving, "time backwards": backwards}
+OF_SERIES: dict[str, World] = {
+    "as found": as_found,
+    "never moving": never_moving,
+    "time backwards": backwards,
+}
 OF_SEEDS: dict[str, World] = {
     "layers shuffled": shuffled_layers,
     "seeds alike": seeds_alike,
     "every second seed mirrored": seeds_mirrored,
 }
 """Worlds of figure 23, which asks whether seeds agree."""
-OF_BLOCKS: dict[str, World] = {"as found": as_found, "N shuffled": shuffled_norms, "N does nothing": never_growing}
+OF_BLOCKS: dict[str, World] = {
+    "as found": as_found,
+    "N shuffled": shuffled_norms,
+    "N does nothing": never_growing,
+}
 OF_LAYERS: dict[str, World] = {
     "other units": other_units,
     "untrained selves": untrained_selves,
@@ -353,7 +442,11 @@ OF_LAYERS: dict[str, World] = {
 
 def worlds() -> Iterator[tuple[str, str, dict[str, World]]]:
     """Yield (study, settings of the records used, its worlds): worlds are made-up records, by name."""
-    for chosen, of_study in ((LAYERS, OF_LAYERS), (BLOCKS, OF_BLOCKS), (SERIES, OF_SERIES)):
+    for chosen, of_study in (
+        (LAYERS, OF_LAYERS),
+        (BLOCKS, OF_BLOCKS),
+        (SERIES, OF_SERIES),
+    ):
         for study, settings in chosen.items():
             of_one = of_study | of_other_systems(study)
             if study == "fig23":
@@ -387,13 +480,17 @@ class Told:
         if not known:
             return None
         mean = float(np.mean(known))
-        open_by = 3 * float(np.std(known)) / np.sqrt(len(known))  # what so many draws leave open of the mean
+        open_by = (
+            3 * float(np.std(known)) / np.sqrt(len(known))
+        )  # what so many draws leave open of the mean
         if counted := COUNTED.match(self.statistic):
             if int(counted[1]) < 2:
                 return None
             return mean > 1.5 + open_by, mean < 1.5 - open_by
         if between := BETWEEN.search(self.statistic):
-            return float(between[1]) + open_by < mean < float(between[2]) - open_by, False
+            return float(between[1]) + open_by < mean < float(
+                between[2]
+            ) - open_by, False
         side, against = SIDE.search(self.statistic), AGAINST.search(self.statistic)
         if side:
             limit, floor = float(side[2]), float(side[3] or 0)
@@ -411,9 +508,19 @@ class Told:
 
 def keep_layers(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records that judges of A by layer read, with texts as objects of Python: they are compared faster."""
-    kept = records[records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")].reset_index(drop=True)
+    kept = records[
+        records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")
+    ].reset_index(drop=True)
     kept = kept.drop(columns=["run", "revision", "corpus", "n_vectors"])
-    for name in ("model", "stack", "kind", "site", "token_policy", "metric", "component"):
+    for name in (
+        "model",
+        "stack",
+        "kind",
+        "site",
+        "token_policy",
+        "metric",
+        "component",
+    ):
         kept[name] = kept[name].astype(object).where(kept[name].notna(), None)
     return kept
 
@@ -439,11 +546,15 @@ def control(
             one = told.setdefault((verdict.claim, verdict.subject), Told())
             one.words.append(verdict.word)
             one.values.append(np.nan if verdict.value is None else verdict.value)
-            one.statistic = verdict.statistic if verdict.value is not None else one.statistic
+            one.statistic = (
+                verdict.statistic if verdict.value is not None else one.statistic
+            )
     return claims, told
 
 
-def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterator[dict[str, Any]]:
+def rates(
+    claims: dict[str, Claim], told: dict[tuple[str, str], Told]
+) -> Iterator[dict[str, Any]]:
     """Yield a row per claim: how often it was judged to hold where it is false, and contrary where it is not.
 
     Also how often it was judged to fail where it is false (`false_fails`), and to hold where it is true (`true_holds`).
@@ -495,24 +606,45 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
     for paper in ("godey2024", "fosse2023", "beyond"):
         seen = set()
         for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")):
-            claims = {claim.name: claim for claim in runner.open_finished(path.parent).study.claims}
+            claims = {
+                claim.name: claim
+                for claim in runner.open_finished(path.parent).study.claims
+            }
             for verdict in read_verdicts(path):
-                claim, key = claims[verdict["claim"]], (path.parent.name, verdict["claim"])
-                side = SIDE.search(verdict["statistic"]) or BETWEEN.search(verdict["statistic"])
-                if key in seen or side is None or claim.identity or claim.over or not (verdict["n"] or 0) >= 3:
+                claim, key = (
+                    claims[verdict["claim"]],
+                    (path.parent.name, verdict["claim"]),
+                )
+                side = SIDE.search(verdict["statistic"]) or BETWEEN.search(
+                    verdict["statistic"]
+                )
+                if (
+                    key in seen
+                    or side is None
+                    or claim.identity
+                    or claim.over
+                    or not (verdict["n"] or 0) >= 3
+                ):
                     continue
                 if verdict["low"] is None or verdict["high"] <= verdict["low"]:
                     continue
                 seen.add(key)
-                yield {"paper": paper, "study": path.parent.name} | _edge(claim, verdict, draws)
+                yield {"paper": paper, "study": path.parent.name} | _edge(
+                    claim, verdict, draws
+                )
 
 
 def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
     """Return the error rates of one claim at its threshold and at no effect."""
     n = min(int(verdict["n"]), 50)
-    apart = (verdict["high"] - verdict["low"]) / 2 / stats.t.ppf(0.975, n - 1) * np.sqrt(n)
+    apart = (
+        (verdict["high"] - verdict["low"]) / 2 / stats.t.ppf(0.975, n - 1) * np.sqrt(n)
+    )
     random = np.random.default_rng(len(claim.name))
-    between, side = BETWEEN.search(verdict["statistic"]), SIDE.search(verdict["statistic"])
+    between, side = (
+        BETWEEN.search(verdict["statistic"]),
+        SIDE.search(verdict["statistic"]),
+    )
     inside = (float(between[1]), float(between[2])) if between else None
     limit = float(side[2]) if side else float("nan")
     threshold = inside[1] if inside else claim.threshold(limit)
@@ -524,10 +656,14 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
         words = []
         for _ in range(draws):
             values = centre + apart * random.standard_normal(n)
-            if least < centre < most:  # inside of its bounds a number varies less near them
+            if (
+                least < centre < most
+            ):  # inside of its bounds a number varies less near them
                 reach = min(centre - least, most - centre)
                 values = centre + np.clip(values - centre, -reach, reach)
-            test = make_test_of_seeds(claim, values, threshold=None if inside else limit, inside=inside)
+            test = make_test_of_seeds(
+                claim, values, threshold=None if inside else limit, inside=inside
+            )
             words.append(judge_tests([test])[0].word)
         return words
 
@@ -539,22 +675,33 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
         "of_false": draws,
         "false_contrary": at_nothing.count("contrary"),
         "of_not_contrary": draws,
-        "said_no": sum(word not in ("holds", "undecided") for word in at_threshold + at_nothing),
+        "said_no": sum(
+            word not in ("holds", "undecided") for word in at_threshold + at_nothing
+        ),
     }
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def in_worlds(draws: int, only: str = "", kept: Sequence[dict[str, Any]] = ()) -> Iterator[list[dict[str, Any]]]:
+def in_worlds(
+    draws: int, only: str = "", kept: Sequence[dict[str, Any]] = ()
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of every world of whole records, a list per world; `kept`: rows of worlds that are finished."""
-    finished = {(row["study"], row["world"]) for row in kept if row.get("draws") == draws}
+    finished = {
+        (row["study"], row["world"]) for row in kept if row.get("draws") == draws
+    }
     for study, settings, of_study in worlds():
         for name, world in of_study.items():
             if (only and study != only) or (study, name) in finished:
                 continue
             claims, told = control(study, settings, world, draws)
-            about = {"paper": "godey2024", "study": study, "world": name, "draws": draws}
+            about = {
+                "paper": "godey2024",
+                "study": study,
+                "world": name,
+                "draws": draws,
+            }
             yield [about | row for row in rates(claims, told)]
             sys.stderr.write(f"{study}, {name}\n")
 
@@ -562,7 +709,12 @@ def in_worlds(draws: int, only: str = "", kept: Sequence[dict[str, Any]] = ()) -
 def unfinished(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the worlds of whole records that no row is about, as `fig13, time backwards`."""
     known = {(row["study"], row["world"]) for row in rows}
-    return [f"{study}, {name}" for study, _, made in worlds() for name in made if (study, name) not in known]
+    return [
+        f"{study}, {name}"
+        for study, _, made in worlds()
+        for name in made
+        if (study, name) not in known
+    ]
 
 
 WHY = {
@@ -656,9 +808,18 @@ def page() -> str:
         for wrong, of in WRONG:
             known = [row for row in rows if row[of]]
             worst = max(known, key=partial(share, wrong=wrong, of=of), default=None)
-            entries += ["–", ""] if worst is None else [f"{share(worst, wrong, of):.1%}", worst["world"]]
-        entries += [str(sum(row["said_no"] for row in rows)), "**marked**" if any(map(marked, rows)) else ""]
-        lines.append("| " + " | ".join(entry.replace("|", r"\|") for entry in entries) + " |")
+            entries += (
+                ["–", ""]
+                if worst is None
+                else [f"{share(worst, wrong, of):.1%}", worst["world"]]
+            )
+        entries += [
+            str(sum(row["said_no"] for row in rows)),
+            "**marked**" if any(map(marked, rows)) else "",
+        ]
+        lines.append(
+            "| " + " | ".join(entry.replace("|", r"\|") for entry in entries) + " |"
+        )
     for _, study, claim in bad:
         if (study, claim) in WHY:
             lines += ["", f"**{study}, {claim}**: {WHY[study, claim]}"]
@@ -696,7 +857,10 @@ def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
             if best is None:
                 entries += ["–", ""]
             else:
-                entries += [f"{share(best, right, of):.1%}", best["world"].removeprefix(OTHERS)]
+                entries += [
+                    f"{share(best, right, of):.1%}",
+                    best["world"].removeprefix(OTHERS),
+                ]
         lines.append("| " + " | ".join(entries) + " |")
     return lines if by_claim else []
 
@@ -704,17 +868,36 @@ def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Run the controls, and save the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=DRAWS, help=f"draws of every world (default {DRAWS})")
-    parser.add_argument("--only", default="", help="one study, as fig13; its rows are shown and not kept")
-    parser.add_argument("--edge", action="store_true", help="at the edge alone: a minute, where all take an hour")
-    parser.add_argument("--anew", action="store_true", help="run finished worlds again, as after a change of a judge")
+    parser.add_argument(
+        "--draws",
+        type=int,
+        default=DRAWS,
+        help=f"draws of every world (default {DRAWS})",
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        help="one study, as fig13; its rows are shown and not kept",
+    )
+    parser.add_argument(
+        "--edge",
+        action="store_true",
+        help="at the edge alone: a minute, where all take an hour",
+    )
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="run finished worlds again, as after a change of a judge",
+    )
     given = parser.parse_args()
     if given.only:
         for rows in in_worlds(given.draws, given.only):
             for row in rows:
                 sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
         return
-    before: list[dict[str, Any]] = json.loads(CONTROLS.read_text("utf-8")) if CONTROLS.exists() else []
+    before: list[dict[str, Any]] = (
+        json.loads(CONTROLS.read_text("utf-8")) if CONTROLS.exists() else []
+    )
     kept = [row for row in before if row["world"] != EDGE and not given.anew]
     edge = list(at_the_edge(given.draws))
     write_json(CONTROLS, kept + edge)

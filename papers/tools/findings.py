@@ -27,7 +27,10 @@ LEAD = re.compile(r"^\*\*(.+?)\.\*\* ", re.MULTILINE)
 
 def page() -> str:
     """Return the page of findings: all parts, sorted by file name, with numbers filled in."""
-    parts = [WITH_UNIT.sub(_told, path.read_text("utf-8")).strip() for path in sorted(PARTS.glob("*.md"))]
+    parts = [
+        WITH_UNIT.sub(_told, path.read_text("utf-8")).strip()
+        for path in sorted(PARTS.glob("*.md"))
+    ]
     text = LEAD.sub(r"### \1\n\n", "\n\n".join(parts))
     return text.replace("CONTENTS", contents(text))
 
@@ -82,13 +85,17 @@ def _filled(field: re.Match[str]) -> str:
     if said == "reason":
         return str(verdict["reason"].partition(";")[0])
     if said and said not in (verdict["outcome"], word(verdict)):
-        raise ValueError(f"{place}, {claim}, {subject}: {word(verdict)}, and the page says {said}")
+        raise ValueError(
+            f"{place}, {claim}, {subject}: {word(verdict)}, and the page says {said}"
+        )
     if form:
         return short_number(verdict, form)
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
     told = "no number" if value is None else f"{value:.3g}"
     told += "" if low is None else f" [{low:.3g}, {high:.3g}]"
-    return (told + ("" if n is None else f", n = {n}") + f", *{word(verdict)}*").replace("-", "−")
+    return (
+        told + ("" if n is None else f", n = {n}") + f", *{word(verdict)}*"
+    ).replace("-", "−")
 
 
 def short_number(verdict: dict[str, Any], form: str = "number") -> str:
@@ -103,17 +110,27 @@ def short_number(verdict: dict[str, Any], form: str = "number") -> str:
         return count
     one_sided = low is None or low * high > 0
     if form == "size" or (form == "points" and one_sided):
-        value, low, high = (None if number is None else abs(number) for number in (value, low, high))
+        value, low, high = (
+            None if number is None else abs(number) for number in (value, low, high)
+        )
         low, high = (low, high) if low is None else sorted((low, high))
-    factor, unit = {"percent": (100, " %"), "points": (100, " points")}.get(form, (1, ""))
+    factor, unit = {"percent": (100, " %"), "points": (100, " points")}.get(
+        form, (1, "")
+    )
     digits = 2
     while digits < 5 and low is not None and low != high:
         if _round(factor * low, digits) != _round(factor * high, digits):
             break
         digits += 1
-    ends = "" if low is None else f"{_round(factor * low, digits)}, {_round(factor * high, digits)}"
+    ends = (
+        ""
+        if low is None
+        else f"{_round(factor * low, digits)}, {_round(factor * high, digits)}"
+    )
     brackets = "; ".join(filter(None, (ends, f"n = {count}" if count else "")))
-    return f"{_round(factor * value, digits)}{unit} [{brackets}]".replace("-", "−").removesuffix(" []")
+    return f"{_round(factor * value, digits)}{unit} [{brackets}]".replace(
+        "-", "−"
+    ).removesuffix(" []")
 
 
 def _round(number: float, digits: int) -> str:

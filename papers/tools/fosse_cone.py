@@ -31,21 +31,32 @@ def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.nda
     model = trained.classifier[0]
     caught: dict[str, Tensor] = {}
     with capture(
-        model, ("query.raw", "key.raw", "value"), receive=lambda site, x: caught.update({site.label: x[0, 0]})
+        model,
+        ("query.raw", "key.raw", "value"),
+        receive=lambda site, x: caught.update({site.label: x[0, 0]}),
     ):
         for batch in trained.batches(1, SHORT):
             model(**batch.inputs)
             break
-    query, key, value = (caught[name].double() for name in ("query.raw", "key.raw", "value"))
+    query, key, value = (
+        caught[name].double() for name in ("query.raw", "key.raw", "value")
+    )
     weights = torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
     return value.numpy(), (weights @ value).numpy(), weights.numpy()
 
 
-def seen_from_the_mean(vectors: np.ndarray, axis: np.ndarray, side: np.ndarray) -> list[dict[str, float]]:
+def seen_from_the_mean(
+    vectors: np.ndarray, axis: np.ndarray, side: np.ndarray
+) -> list[dict[str, float]]:
     """Return each vector's angle to the axis in degrees, its length, and its side of the axis."""
     angles = np.degrees(np.arccos(np.clip(normalise(vectors) @ axis, -1, 1)))
-    rows = zip(angles, np.linalg.norm(vectors, axis=1), np.sign(vectors @ side), strict=True)
-    return [{"angle": round(float(a), 2), "length": round(float(n), 4), "side": float(s)} for a, n, s in rows]
+    rows = zip(
+        angles, np.linalg.norm(vectors, axis=1), np.sign(vectors @ side), strict=True
+    )
+    return [
+        {"angle": round(float(a), 2), "length": round(float(n), 4), "side": float(s)}
+        for a, n, s in rows
+    ]
 
 
 def cone(values: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:

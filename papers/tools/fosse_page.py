@@ -19,7 +19,14 @@ from svg import draw_svg, write_text
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import AFTERWARDS
 from anisoscope_papers.beyond.positions import NONE, SINUSOIDS, name_recipes
-from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, OTHER_ARM, OWN, TITLES, add_options
+from anisoscope_papers.fosse2023.grid import (
+    CONTROL,
+    LEARNED,
+    OTHER_ARM,
+    OWN,
+    TITLES,
+    add_options,
+)
 from anisoscope_papers.fosse2023.table4_penalty import QUANTITIES, WEIGHTS
 
 WORDS = Path(__file__).parent / "fosse_page.md"
@@ -28,7 +35,11 @@ CONE = RESULTS / "fosse2023" / "cone.json"
 ORDER = ("yelphat", "hatexplain", "esnli")
 DEEPEST = {"YelpHat": 5, "HateXplain": 5, "e-SNLI": 2}
 MARKS = {"agrees": "✓", "differs": "≠", "open": "", "not comparable": "—"}
-DOTS = {"trained with attention": "#1f6f8b", "trained without": "#e08e0b", "taken away afterwards": "#b3261e"}
+DOTS = {
+    "trained with attention": "#1f6f8b",
+    "trained without": "#e08e0b",
+    "taken away afterwards": "#b3261e",
+}
 TESTED = {"metric": "accuracy", "component": "test"}
 MARGIN = 0.02
 
@@ -37,7 +48,18 @@ def page() -> str:
     """Return the page: a short answer, the numbers claim by claim, then the paper's own tables and figures, folded."""
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
     deeper = [DEEPER, depths_table(), AFTER_DEPTHS]
-    return "\n\n".join([words, POSITIONS, means_table(), WHICH, sentences_table(), *deeper, _shares(), _own_order()])
+    return "\n\n".join(
+        [
+            words,
+            POSITIONS,
+            means_table(),
+            WHICH,
+            sentences_table(),
+            *deeper,
+            _shares(),
+            _own_order(),
+        ]
+    )
 
 
 POSITIONS = """## Positions and attention, in one layer
@@ -64,11 +86,21 @@ corpus, intervals over seeds, and Holm's correction for all of these tests and t
 def _shares() -> str:
     """Return how many of the primary verdicts are decided: of the paper, and of questions beyond it."""
     parts = []
-    for paper, whose in (("fosse2023", "the paper's own"), ("beyond", "our own studies")):
+    for paper, whose in (
+        ("fosse2023", "the paper's own"),
+        ("beyond", "our own studies"),
+    ):
         places = sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
-        words = [word(v) for path in places for v in distinct_verdicts(path) if v["claim"] in primary_claims(path)]
+        words = [
+            word(v)
+            for path in places
+            for v in distinct_verdicts(path)
+            if v["claim"] in primary_claims(path)
+        ]
         decided = sum(outcome not in UNDECIDED for outcome in words)
-        parts.append(f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}")
+        parts.append(
+            f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}"
+        )
     return (
         f"**How much is decided.** A table or figure is judged by its primary claim. We also ran studies of our own, "
         f"on questions that neither paper asks ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
@@ -83,7 +115,10 @@ UNDECIDED = ("undecided", "identity", "not comparable")
 
 def _own_order() -> str:
     """Return the paper's tables and figures, in its order, as Markdown."""
-    compared = {name: json.loads((FINISHED / name / "compared.json").read_text("utf-8")) for name in SHOWN}
+    compared = {
+        name: json.loads((FINISHED / name / "compared.json").read_text("utf-8"))
+        for name in SHOWN
+    }
     head = "## The paper's tables and figures, in its order"
     lead = "Every cell of the paper's tables, compared with our trainings. Unfold what you need."
     parts = [
@@ -92,14 +127,24 @@ def _own_order() -> str:
         HOW,
         *_fold("Figure 1: the cone of the values", CONE_TEXT),
         *_fold("Table 1: accuracy", _list(compared["table1"]), COLLAPSED),
-        *_fold("Section 3: mean cosine between the vectors of one text", _list(compared["sec3"])),
-        *_fold("Figure 2: median cosine of [CLS] to a typical [CLS] of a class", _figure2(compared["fig2"])),
+        *_fold(
+            "Section 3: mean cosine between the vectors of one text",
+            _list(compared["sec3"]),
+        ),
+        *_fold(
+            "Figure 2: median cosine of [CLS] to a typical [CLS] of a class",
+            _figure2(compared["fig2"]),
+        ),
         *_fold("Table 2: cosine of one review of the first class to others", _table2()),
         *_fold(
             "Table 3: similarity of keys and values in models of one to five layers",
             *_table3(compared["table3"]),
         ),
-        *_fold("Table 4: one layer under an entropy penalty λ", FORM_C, _table4(compared["table4"])),
+        *_fold(
+            "Table 4: one layer under an entropy penalty λ",
+            FORM_C,
+            _table4(compared["table4"]),
+        ),
     ]
     return "\n\n".join([*parts, "## More", MORE])
 
@@ -122,7 +167,8 @@ MORE = (
 )
 SHOWN = ("table1", "sec3", "fig2", "table3", "table4")
 COLLAPSED = (
-    "On HateXplain the paper's fine-tuned encoder has .401: a model that always names the commonest class has .406."
+    "On HateXplain the paper's fine-tuned encoder has .401: a model that "
+    "always names the commonest class has .406."
 )
 FORM_C = (
     "In the rows of H of HateXplain and e-SNLI, the paper most likely uses one formula for λ = 0 and another for the "
@@ -149,7 +195,11 @@ def cell(row: dict[str, Any] | None) -> str:
     if row["value"] is None:
         return f"– {theirs}"
     spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
-    return f"{row['value']:.2f}{spread} {theirs} {MARKS[row['verdict']]}".strip().replace("-", "−")
+    return (
+        f"{row['value']:.2f}{spread} {theirs} {MARKS[row['verdict']]}".strip().replace(
+            "-", "−"
+        )
+    )
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> str:
@@ -160,7 +210,9 @@ def _markdown(rows: Iterable[Sequence[str]]) -> str:
 
 def _list(rows: list[dict[str, Any]]) -> str:
     """Format comparisons as a table of two columns."""
-    return _markdown([("", "ours ± sd (theirs)"), *((row["place"], cell(row)) for row in rows)])
+    return _markdown(
+        [("", "ours ± sd (theirs)"), *((row["place"], cell(row)) for row in rows)]
+    )
 
 
 def _figure2(rows: list[dict[str, Any]]) -> str:
@@ -169,20 +221,38 @@ def _figure2(rows: list[dict[str, Any]]) -> str:
     classes = ("entailment", "neutral", "contradiction")
     body = []
     for own in classes:
-        places = (f"e-SNLI, median of {own} to a representative of {other}" for other in classes)
+        places = (
+            f"e-SNLI, median of {own} to a representative of {other}"
+            for other in classes
+        )
         body.append((f"pairs of {own}", *(cell(by_place[place]) for place in places)))
     return _markdown([("e-SNLI", *(f"to {other}" for other in classes)), *body])
 
 
 def _table2() -> str:
     """Format table 2: our cosines, for YelpHat's first seed, with the paper's."""
-    published = {"nearest, same class": 0.96, "nearest, other class": 0.93, "median, other class": 0.2}
+    published = {
+        "nearest, same class": 0.96,
+        "nearest, other class": 0.93,
+        "median, other class": 0.2,
+    }
     published["farthest, same class"] = 0.09
     records = pd.read_parquet(FINISHED / "table2" / "records.parquet")
     rows = select(records, metric="example", seed=0)
-    found = {str(text).partition(" | ")[0]: value for text, value in zip(rows["component"], rows["value"], strict=True)}
-    told = [(name, f"{found[name]:.2f} ({theirs:.2g})".replace("-", "−")) for name, theirs in published.items()]
-    return _markdown([("other review", "ours, YelpHat (theirs, Yelp polarity: not comparable)"), *told])
+    found = {
+        str(text).partition(" | ")[0]: value
+        for text, value in zip(rows["component"], rows["value"], strict=True)
+    }
+    told = [
+        (name, f"{found[name]:.2f} ({theirs:.2g})".replace("-", "−"))
+        for name, theirs in published.items()
+    ]
+    return _markdown(
+        [
+            ("other review", "ours, YelpHat (theirs, Yelp polarity: not comparable)"),
+            *told,
+        ]
+    )
 
 
 def _table3(rows: list[dict[str, Any]]) -> list[str]:
@@ -194,9 +264,20 @@ def _table3(rows: list[dict[str, Any]]) -> list[str]:
             layers = range(1, deepest + 1)
             body = []
             for depth in layers:
-                places = (f"{title}, L = {depth}, layer {at}, {quantity}" for at in layers)
-                body.append((f"{depth}-layer model", *(cell(by_place.get(place)) for place in places)))
-            tables.append(_markdown([(f"{title}, {quantity}", *(f"layer {at}" for at in layers)), *body]))
+                places = (
+                    f"{title}, L = {depth}, layer {at}, {quantity}" for at in layers
+                )
+                body.append(
+                    (
+                        f"{depth}-layer model",
+                        *(cell(by_place.get(place)) for place in places),
+                    )
+                )
+            tables.append(
+                _markdown(
+                    [(f"{title}, {quantity}", *(f"layer {at}" for at in layers)), *body]
+                )
+            )
     return tables
 
 
@@ -204,7 +285,13 @@ def _table4(rows: list[dict[str, Any]]) -> str:
     """Format table 4: a row per corpus and quantity, a column per λ."""
     by_place = {row["place"]: row for row in rows}
     body = [
-        (f"{TITLES[corpus]}, {name}", *(cell(by_place.get(f"{TITLES[corpus]}, λ = {w:g}, {name}")) for w in WEIGHTS))
+        (
+            f"{TITLES[corpus]}, {name}",
+            *(
+                cell(by_place.get(f"{TITLES[corpus]}, λ = {w:g}, {name}"))
+                for w in WEIGHTS
+            ),
+        )
         for corpus in ("hatexplain", "esnli", "yelphat")
         for name in list(QUANTITIES)[:3]
     ]
@@ -218,28 +305,53 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
     studies `needed` and `replaced`.
     """
     found: dict[tuple[str, int, str], dict[str, float]] = {}
-    records = name_recipes(add_options(pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")))
+    records = name_recipes(
+        add_options(
+            pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")
+        )
+    )
     trained = records[records["family"] != CONTROL]
     learned, uniform = select(trained, arm=LEARNED), select(trained, arm="uniform")
     afterwards = {"metric": "accuracy", "component": AFTERWARDS}
-    rows = (select(learned, **TESTED), select(uniform, **TESTED), select(learned, **afterwards))
+    rows = (
+        select(learned, **TESTED),
+        select(uniform, **TESTED),
+        select(learned, **afterwards),
+    )
     for what, each in zip(DOTS, rows, strict=True):
-        means = each.groupby(["corpus", "layers", "recipe"])["value"].mean().reset_index()
+        means = (
+            each.groupby(["corpus", "layers", "recipe"])["value"].mean().reset_index()
+        )
         for row in means.to_dict("records"):
-            if row["recipe"] == NONE or (row["layers"] == 1 and row["recipe"] == SINUSOIDS):
+            if row["recipe"] == NONE or (
+                row["layers"] == 1 and row["recipe"] == SINUSOIDS
+            ):
                 place = str(row["corpus"]), int(row["layers"]), str(row["recipe"])
                 found.setdefault(place, {})[what] = float(row["value"])
-    needed = add_options(pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet"))
+    needed = add_options(
+        pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet")
+    )
     replaced = add_options(pd.read_parquet(FINISHED / "replaced" / "records.parquet"))
     needed = select(needed, family=[OWN, OTHER_ARM], **TESTED)
-    change = select(replaced, family=OWN, weight=0.0, metric="ablation.accuracy", component="uniform", layer=None)
+    change = select(
+        replaced,
+        family=OWN,
+        weight=0.0,
+        metric="ablation.accuracy",
+        component="uniform",
+        layer=None,
+    )
     for corpus in ORDER:
         for layers in (2, 3):
             own = select(needed, corpus=corpus, layers=layers)
-            both = [select(own, arm=arm)["value"].mean() for arm in (LEARNED, "uniform")]
+            both = [
+                select(own, arm=arm)["value"].mean() for arm in (LEARNED, "uniform")
+            ]
             lost = select(change, corpus=corpus, layers=layers)["value"].mean()
             values = zip(DOTS, (*both, both[0] + lost), strict=True)
-            found[corpus, layers, SINUSOIDS] = {what: float(x) for what, x in values if not math.isnan(x)}
+            found[corpus, layers, SINUSOIDS] = {
+                what: float(x) for what, x in values if not math.isnan(x)
+            }
     return found
 
 
@@ -247,15 +359,23 @@ def attention_figure() -> str:
     """Draw accuracies as SVG: a row per corpus and depth, three dots, a band of two points; with and
     without positions.
     """
-    found, rows = accuracies(), [(corpus, layers) for corpus in ORDER for layers in (1, 2, 3)]
+    found, rows = (
+        accuracies(),
+        [(corpus, layers) for corpus in ORDER for layers in (1, 2, 3)],
+    )
     left, width, top, step, gap = 110, 330, 64, 26, 40
     height = top + step * len(rows) + 40
     total = left + 2 * width + gap + 20
     body = [write_text(left, 18, "accuracy on the test split", weight="bold")]
     for place, (what, colour) in enumerate(DOTS.items()):
         x = left + 10 + place * 190
-        body += [f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>', write_text(x + 10, 38, what)]
-    for panel, (recipe, title) in enumerate(((SINUSOIDS, "with positions"), (NONE, "without positions"))):
+        body += [
+            f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>',
+            write_text(x + 10, 38, what),
+        ]
+    for panel, (recipe, title) in enumerate(
+        ((SINUSOIDS, "with positions"), (NONE, "without positions"))
+    ):
         start = left + panel * (width + gap)
 
         def across(value: float, start: int = start) -> float:
@@ -265,22 +385,35 @@ def attention_figure() -> str:
         body.append(write_text(start, 56, title, weight="bold"))
         for tick in (0.4, 0.6, 0.8, 1.0):
             at = across(tick)
-            body.append(f'<line x1="{at}" x2="{at}" y1="{top}" y2="{height - 36}" stroke="#ddd"/>')
+            body.append(
+                f'<line x1="{at}" x2="{at}" y1="{top}" y2="{height - 36}" stroke="#ddd"/>'
+            )
             body.append(write_text(at, height - 20, f"{tick:.1f}", anchor="middle"))
         for place, (corpus, layers) in enumerate(rows):
             y = top + step * place + step / 2
             if not panel:
-                body.append(write_text(left - 8, y + 4, f"{TITLES[corpus]}, L = {layers}", anchor="end"))
+                body.append(
+                    write_text(
+                        left - 8, y + 4, f"{TITLES[corpus]}, L = {layers}", anchor="end"
+                    )
+                )
             dots = found.get((corpus, layers, recipe), {})
             if "trained with attention" not in dots:
-                body.append(write_text(start + 4, y + 4, "not trained yet", colour="#777"))
+                body.append(
+                    write_text(start + 4, y + 4, "not trained yet", colour="#777")
+                )
                 continue
-            low, high = (across(dots["trained with attention"] + side * MARGIN) for side in (-1, 1))
+            low, high = (
+                across(dots["trained with attention"] + side * MARGIN)
+                for side in (-1, 1)
+            )
             band = f'x="{low}" y="{y - 9:.1f}" width="{high - low:.1f}" height="18"'
             body.append(f'<rect {band} fill="#bbb" fill-opacity="0.6"/>')
             for what, value in dots.items():
                 title_of = f"<title>{what}: {value:.3f}</title>"
-                body.append(f'<circle cx="{across(value)}" cy="{y:.1f}" r="5" fill="{DOTS[what]}">{title_of}</circle>')
+                body.append(
+                    f'<circle cx="{across(value)}" cy="{y:.1f}" r="5" fill="{DOTS[what]}">{title_of}</circle>'
+                )
     return draw_svg(total, height, body)
 
 
@@ -295,10 +428,17 @@ def cone_figure() -> str:
     reach = longest * scale
     body = []
     for side in (-1, 1):
-        x, y = middle + side * reach * math.sin(math.radians(half)), foot - reach * math.cos(math.radians(half))
-        body.append(f'<line x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}" stroke="#999" stroke-dasharray="5 4"/>')
+        x, y = (
+            middle + side * reach * math.sin(math.radians(half)),
+            foot - reach * math.cos(math.radians(half)),
+        )
+        body.append(
+            f'<line x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}" stroke="#999" stroke-dasharray="5 4"/>'
+        )
     top = foot - reach - 8
-    body.append(f'<line x1="{middle}" y1="{foot}" x2="{middle}" y2="{top:.1f}" stroke="#222"/>')
+    body.append(
+        f'<line x1="{middle}" y1="{foot}" x2="{middle}" y2="{top:.1f}" stroke="#222"/>'
+    )
     body.append(write_text(middle + 6, top + 4, "mean direction of the values"))
     for kind, colour, stroke in (("values", "#999", 1), ("outputs", "#1f6f8b", 2)):
         for ray in found[kind]:
@@ -306,9 +446,17 @@ def cone_figure() -> str:
             x = middle + ray["length"] * scale * math.sin(turned)
             y = foot - ray["length"] * scale * math.cos(turned)
             ends = f'x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}"'
-            body.append(f'<line {ends} stroke="{colour}" stroke-width="{stroke}" stroke-opacity="0.55"/>')
+            body.append(
+                f'<line {ends} stroke="{colour}" stroke-width="{stroke}" stroke-opacity="0.55"/>'
+            )
             body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>')
-    body.append(write_text(10, foot + 22, f"dashed: the narrowest cone that holds the values, half angle {half:.0f}°"))
+    body.append(
+        write_text(
+            10,
+            foot + 22,
+            f"dashed: the narrowest cone that holds the values, half angle {half:.0f}°",
+        )
+    )
     return draw_svg(520, foot + 36, body)
 
 

@@ -15,7 +15,13 @@ from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.positions import ENTROPY, NONE, Quantities, name_recipes
 from anisoscope_papers.fosse2023.entry import Evidence
-from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, add_options
+from anisoscope_papers.fosse2023.grid import (
+    CONTROL,
+    LEARNED,
+    RECIPES,
+    TITLES,
+    add_options,
+)
 from anisoscope_papers.judge import Array
 
 PLACE = RESULTS / "beyond" / "finished" / "positions"
@@ -29,7 +35,11 @@ PANELS = {
 NAMES = dict(
     zip(
         PANELS,
-        ("H", "points lost if attention is taken away after training", "points lost if trained without attention"),
+        (
+            "H",
+            "points lost if attention is taken away after training",
+            "points lost if trained without attention",
+        ),
         strict=True,
     )
 )
@@ -86,12 +96,21 @@ def positions_figure() -> str:
         body.append(write_text(start, 50, panel, weight="bold"))
         for tick in np.arange(0.0, high + step / 2, step):
             y = down(float(tick))
-            body.append(f'<line x1="{start}" x2="{start + width}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+            body.append(
+                f'<line x1="{start}" x2="{start + width}" y1="{y}" y2="{y}" stroke="#ddd"/>'
+            )
             body.append(write_text(start - 6, y + 4, f"{tick:g}", anchor="end"))
         for recipe, label in zip(RECIPES, ("0", "¼", "1", "learned"), strict=True):
-            body.append(write_text(across(recipe), top + height + 18, label, anchor="middle"))
+            body.append(
+                write_text(across(recipe), top + height + 18, label, anchor="middle")
+            )
         body.append(
-            write_text(start + 12, top + height + 34, "factor of the sinusoids, or learned positions", colour="#777")
+            write_text(
+                start + 12,
+                top + height + 34,
+                "factor of the sinusoids, or learned positions",
+                colour="#777",
+            )
         )
         for place, (corpus, colour) in enumerate(COLOURS.items()):
             points = []
@@ -101,28 +120,44 @@ def positions_figure() -> str:
                     continue
                 found = estimate_over_seeds(known)
                 x, y = across(recipe, (place - 1) * 4), down(float(found.value))
-                ends = [down(float(np.clip(end, low, high))) for end in (found.low, found.high)]
+                ends = [
+                    down(float(np.clip(end, low, high)))
+                    for end in (found.low, found.high)
+                ]
                 if not np.isnan(ends).any():
                     line = f'x1="{x}" x2="{x}" y1="{ends[0]}" y2="{ends[1]}"'
                     body.append(f'<line {line} stroke="{colour}" stroke-width="1.5"/>')
                 told = f"{TITLES[corpus]}, {recipe}: {float(found.value):.3g} (n = {len(known)})"
-                body.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"><title>{told}</title></circle>')
+                body.append(
+                    f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"><title>{told}</title></circle>'
+                )
                 if recipe in list(RECIPES)[:3]:
                     points.append(f"{x},{y}")
-            body.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-opacity="0.6"/>')
+            body.append(
+                f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-opacity="0.6"/>'
+            )
     return draw_svg(left + 3 * width + 2 * gap + 20, top + height + 46, body)
 
 
 def sentences_table() -> str:
     """Return a table in Markdown: which sentence of the paper holds under which recipe of positions, in one layer."""
     found = json.loads((PLACE / "verdicts.json").read_text("utf-8"))
-    by_name = {(verdict["claim"], verdict["subject"]): word(verdict) for verdict in found}
+    by_name = {
+        (verdict["claim"], verdict["subject"]): word(verdict) for verdict in found
+    }
     rows = [("one layer", *RECIPES), ("---",) * (1 + len(RECIPES))]
     for claim, sentence in SENTENCES.items():
         cells = []
         for recipe in RECIPES:
-            outcomes = {title: by_name.get((claim, f"{title}, L = 1, {recipe}"), "–") for title in TITLES.values()}
-            cells.append("<br>".join(f"{title}: *{outcome}*" for title, outcome in outcomes.items()))
+            outcomes = {
+                title: by_name.get((claim, f"{title}, L = 1, {recipe}"), "–")
+                for title in TITLES.values()
+            }
+            cells.append(
+                "<br>".join(
+                    f"{title}: *{outcome}*" for title, outcome in outcomes.items()
+                )
+            )
         rows.append((sentence, *cells))
     return "\n".join(map(table_row, rows))
 
@@ -135,8 +170,15 @@ def means_table() -> str:
     for panel, name in NAMES.items():
         digits = 2 if panel.startswith("H") else 0
         for corpus, title in TITLES.items():
-            means = [float(np.nanmean(every[corpus, recipe][panel])) for recipe in shown]
-            rows.append((f"{name}, {title}", *(f"{mean:.{digits}f}".replace("-", "−") for mean in means)))
+            means = [
+                float(np.nanmean(every[corpus, recipe][panel])) for recipe in shown
+            ]
+            rows.append(
+                (
+                    f"{name}, {title}",
+                    *(f"{mean:.{digits}f}".replace("-", "−") for mean in means),
+                )
+            )
     return "\n".join(map(table_row, rows))
 
 
@@ -145,19 +187,42 @@ def depths_table() -> str:
     their number of layers; means over seeds.
     """
     records = add_options(pd.read_parquet(PLACE / "records.parquet"))
-    columns = ("H of layer 1", "layer 2", "layer 3", "points lost: taken away afterwards", "trained without")
+    columns = (
+        "H of layer 1",
+        "layer 2",
+        "layer 3",
+        "points lost: taken away afterwards",
+        "trained without",
+    )
     rows = [("without positions", *columns), ("---",) * (1 + len(columns))]
     for here in Evidence("positions", records, paper="beyond").corpora:
         found = Quantities(here)
         by_layer = here.by(select_learned(here), "layers", "recipe", "layer")
         for layers in found.depths:
-            means = {layer: np.nanmean(by_layer[layers, NONE, layer]) for layer in (1.0, 2.0, 3.0) if layer <= layers}
-            entropies = [f"{means[layer]:.2f}" if layer in means else "" for layer in (1.0, 2.0, 3.0)]
+            means = {
+                layer: np.nanmean(by_layer[layers, NONE, layer])
+                for layer in (1.0, 2.0, 3.0)
+                if layer <= layers
+            }
+            entropies = [
+                f"{means[layer]:.2f}" if layer in means else ""
+                for layer in (1.0, 2.0, 3.0)
+            ]
             used = -100 * np.nanmean(found.used[layers, NONE])
-            learned, without = (found.accuracy[layers, NONE, arm] for arm in (LEARNED, "uniform"))
+            learned, without = (
+                found.accuracy[layers, NONE, arm] for arm in (LEARNED, "uniform")
+            )
             needed = 100 * np.nanmean(learned - without)
-            points = [f"{round(float(lost)):d}".replace("-", "−") for lost in (used, needed)]
-            rows.append((f"{TITLES[here.corpus]}, {layers:g} layer{'s' * (layers > 1)}", *entropies, *points))
+            points = [
+                f"{round(float(lost)):d}".replace("-", "−") for lost in (used, needed)
+            ]
+            rows.append(
+                (
+                    f"{TITLES[here.corpus]}, {layers:g} layer{'s' * (layers > 1)}",
+                    *entropies,
+                    *points,
+                )
+            )
     return "\n".join(map(table_row, rows))
 
 

@@ -32,12 +32,24 @@ SAYS = {
     "anisotropic": ("a layer is anisotropic", "no layer is anisotropic"),
     "every layer at least 0.2": ("every layer has A ≥ .2", "a layer has A < .2"),
     "layers-above-q95": ("every layer is anisotropic", "a layer is not anisotropic"),
-    "mostly isotropic": ("convolutional, its middle layer has A < .2", "convolutional, its middle layer has A > .2"),
+    "mostly isotropic": (
+        "convolutional, its middle layer has A < .2",
+        "convolutional, its middle layer has A > .2",
+    ),
     "ResNet the exception": ("a ResNet is anisotropic", "a ResNet is not anisotropic"),
-    "ResNet with depth": ("in a ResNet A falls with depth", "in a ResNet A does not fall with depth"),
+    "ResNet with depth": (
+        "in a ResNet A falls with depth",
+        "in a ResNet A does not fall with depth",
+    ),
     "text Transformers": ("drift and A go together", "drift and A do not go together"),
-    "other speech models": ("drift and A go together", "drift and A do not go together"),
-    "vision Transformers": ("drift and A go together", "drift and A do not go together"),
+    "other speech models": (
+        "drift and A go together",
+        "drift and A do not go together",
+    ),
+    "vision Transformers": (
+        "drift and A go together",
+        "drift and A do not go together",
+    ),
     "not correlated": (
         "drift and A do not go together, as in its family",
         "drift and A go together, unlike its family",
@@ -81,9 +93,13 @@ def networks_table() -> list[str]:
     for network, name in NAMES.items():
         if network in ranges:
             lowest, highest = ranges[network]
-            change = " and ".join(f"{value:+.2f}".replace("-", "−") for value in changes.get(network, []))
+            change = " and ".join(
+                f"{value:+.2f}".replace("-", "−") for value in changes.get(network, [])
+            )
             both = ("; ".join(agrees[network]), "; ".join(against[network]))
-            lines.append(table_row((name, f"{lowest:.2f} to {highest:.2f}", change, *both)))
+            lines.append(
+                table_row((name, f"{lowest:.2f} to {highest:.2f}", change, *both))
+            )
     return lines
 
 
@@ -99,7 +115,14 @@ def _ranges() -> dict[str, tuple[float, float]]:
     for study in STUDIES:
         records = read_table(PLACE / study / "records.parquet")
         trained = records[records["model"].str.endswith(TRAINED, na=False)]
-        rows = select(trained, metric="mean_cosine", site="hidden", token_policy="all", head=None, component=None)
+        rows = select(
+            trained,
+            metric="mean_cosine",
+            site="hidden",
+            token_policy="all",
+            head=None,
+            component=None,
+        )
         for model, values in rows.groupby("model")["value"]:
             network = str(model).removesuffix(TRAINED).partition(" on ")[0]
             lowest, highest = float(values.min()), float(values.max())

@@ -41,15 +41,41 @@ def page() -> str:
         "## In one minute",
         "",
     ]
-    lines += [f"{i}. {_filled(sentence)}" for i, sentence in enumerate(told["five"], start=1)]
+    lines += [
+        f"{i}. {_filled(sentence)}" for i, sentence in enumerate(told["five"], start=1)
+    ]
     lines += ["", "## How to read the numbers", "", *_how_to_read()]
-    for title, key in (("Where the paper is right", "right"), ("Where it is not", "wrong")):
-        lines += ["", f"## {title}", "", *(f"- {_filled(entry)}" for entry in told[key])]
+    for title, key in (
+        ("Where the paper is right", "right"),
+        ("Where it is not", "wrong"),
+    ):
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            *(f"- {_filled(entry)}" for entry in told[key]),
+        ]
     lines += ["", "## Figure by figure", ""]
-    lines += ["| figure | ours | the paper says | we find | evidence | details |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| figure | ours | the paper says | we find | evidence | details |",
+        "|---|---|---|---|---|---|",
+    ]
     lines += [_row(row) for row in told["row"]]
-    lines += ["", "## What each network of others says", "", *OF_NETWORKS, "", *networks_table()]
-    lines += ["", "## What only a hub can decide", "", *(f"- {_filled(entry)}" for entry in told["hub"]), ""]
+    lines += [
+        "",
+        "## What each network of others says",
+        "",
+        *OF_NETWORKS,
+        "",
+        *networks_table(),
+    ]
+    lines += [
+        "",
+        "## What only a hub can decide",
+        "",
+        *(f"- {_filled(entry)}" for entry in told["hub"]),
+        "",
+    ]
     lines += [*_with_a_hub(), "", *_controls(), ""]
     return "\n".join(lines)
 
@@ -100,9 +126,21 @@ def _how_to_read() -> list[str]:
 
 def _row(row: dict[str, Any]) -> str:
     """Format the table row of a figure."""
-    pictures = " ".join(f"![figure {row['figures']}, ours](figures/godey2024/{_name(shown)})" for shown in row["shown"])
+    pictures = " ".join(
+        f"![figure {row['figures']}, ours](figures/godey2024/{_name(shown)})"
+        for shown in row["shown"]
+    )
     link = f"[all verdicts]({SEARCHABLE}#godey2024/{row['of']})"
-    return table_row((row["figures"], pictures, row["says"], _filled(row["found"]), row["grade"], link))
+    return table_row(
+        (
+            row["figures"],
+            pictures,
+            row["says"],
+            _filled(row["found"]),
+            row["grade"],
+            link,
+        )
+    )
 
 
 def _name(shown: str) -> str:
@@ -133,12 +171,24 @@ def _with_a_hub() -> list[str]:
         if not new and not any(need.name for need in needs):
             continue  # an untrained block loads nothing: run here
         gigabytes = sum(need.gigabytes or 0.0 for need in new)
-        unknown = " and data of unknown size" if any(need.gigabytes is None for need in new) else ""
-        more = " more" if gigabytes and len(new) < len([need for need in needs if need.name]) else ""
+        unknown = (
+            " and data of unknown size"
+            if any(need.gigabytes is None for need in new)
+            else ""
+        )
+        more = (
+            " more"
+            if gigabytes and len(new) < len([need for need in needs if need.name])
+            else ""
+        )
         downloads = f"{gigabytes:.1f} GB{more}{unknown}" if new else "nothing new"
-        hours = sum(cost for need in needs for cost in need.work.values()) / (TERAFLOPS * runner.EFFICIENCY * 3600)
+        hours = sum(cost for need in needs for cost in need.work.values()) / (
+            TERAFLOPS * runner.EFFICIENCY * 3600
+        )
         names = ", ".join(study.name.removeprefix("fig") for study in studies)
-        lines.append(table_row((names, downloads, f"{hours:.1f} hours" if hours else "minutes")))
+        lines.append(
+            table_row((names, downloads, f"{hours:.1f} hours" if hours else "minutes"))
+        )
     return lines
 
 
@@ -154,7 +204,11 @@ def _shared_work() -> list[list[Study]]:
 
 def _controls() -> list[str]:
     """Return lines on how often each judge errs, and how many verdicts are evidence."""
-    found = [v for path in RESULTS.glob("godey2024/*/*/study.json") for v in distinct_verdicts(path)]
+    found = [
+        v
+        for path in RESULTS.glob("godey2024/*/*/study.json")
+        for v in distinct_verdicts(path)
+    ]
     controlled = []
     if CONTROLS.exists():
         controlled = [
@@ -190,11 +244,19 @@ def draw() -> None:
             settings, study, chart = shown.split("/")
             done = runner.open_finished(RESULTS / "godey2024" / settings / study)
             trained_only = study in ("fig5", "fig16") or shown == REAL_SPEECH
-            made = replace(done, records=_one_row_a_model(done.records)) if trained_only else done
-            png = vl_convert.vegalite_to_png(made.charts[chart].to_dict(format="vega-lite"), scale=1)
+            made = (
+                replace(done, records=_one_row_a_model(done.records))
+                if trained_only
+                else done
+            )
+            png = vl_convert.vegalite_to_png(
+                made.charts[chart].to_dict(format="vega-lite"), scale=1
+            )
             image = Image.open(io.BytesIO(png)).convert("RGB")
             height = round(image.height * WIDTH / image.width)
-            small = image.resize((WIDTH, height), Image.Resampling.LANCZOS).quantize(COLOURS)
+            small = image.resize((WIDTH, height), Image.Resampling.LANCZOS).quantize(
+                COLOURS
+            )
             small.save(FIGURES / _name(shown), optimize=True)
 
 

@@ -20,9 +20,15 @@ PAPERS: dict[str, Any] = tomllib.loads(TEXT.read_text("utf-8"))
 
 def page(paper: str) -> str:
     """Return the page of a paper: five paragraphs, claims with our numbers, limits, and what needs a hub."""
-    text, studies = PAPERS[paper], [study for study in find_studies() if study.paper == paper]
+    text, studies = (
+        PAPERS[paper],
+        [study for study in find_studies() if study.paper == paper],
+    )
     lines = [f"# {text['title']}", "", text["of"], ""]
-    lines += [f"{i}. {findings.fill(paragraph)}" for i, paragraph in enumerate(text["five"], start=1)]
+    lines += [
+        f"{i}. {findings.fill(paragraph)}"
+        for i, paragraph in enumerate(text["five"], start=1)
+    ]
     lines += ["", "## Claims", "", findings.fill(text["table"])]
     for study in studies:
         lines += ["", f"### {study.title}", "", *_claims(study)]
@@ -34,10 +40,18 @@ def page(paper: str) -> str:
 
 def _claims(study: Study) -> list[str]:
     """Return the table of a study's claims: what was asked for, and what was found in all settings with records."""
-    lines = ["| claim | source | published | we require | we find |", "|---|---|---|---|---|"]
+    lines = [
+        "| claim | source | published | we require | we find |",
+        "|---|---|---|---|---|",
+    ]
     for claim in study.claims:
         primary = " (This claim is the primary one.)" if claim.primary else ""
-        cells = (f"{claim.statement}.{primary}", claim.source, claim.published or "–", _margin(claim))
+        cells = (
+            f"{claim.statement}.{primary}",
+            claim.source,
+            claim.published or "–",
+            _margin(claim),
+        )
         lines.append(table_row((*cells, _found(study, claim) or "not measured yet")))
     return lines
 
@@ -45,10 +59,16 @@ def _claims(study: Study) -> list[str]:
 def _margin(claim: Claim) -> str:
     """Return in words what a claim asks of its number."""
     if claim.inside is not None:
-        return f"{claim.statistic}: {claim.inside[0]:g} to {claim.inside[1]:g}".replace("-", "−")
+        return f"{claim.statistic}: {claim.inside[0]:g} to {claim.inside[1]:g}".replace(
+            "-", "−"
+        )
     side = "above" if claim.below is None else "below"
     by = f" by {claim.floor:g} or more" if claim.floor else ""
-    limit = claim.limit if isinstance(claim.limit, str) else f"{claim.limit:g}".replace("-", "−")
+    limit = (
+        claim.limit
+        if isinstance(claim.limit, str)
+        else f"{claim.limit:g}".replace("-", "−")
+    )
     return f"{claim.statistic or 'A'}: {side} {limit}{by}"
 
 
@@ -58,7 +78,11 @@ def _found(study: Study, claim: Claim) -> str:
     If there are several folders, each is named by its settings. Those of the settings `quick` are left out: so short a
     training cannot decide.
     """
-    folders = [path for path in sorted(RESULTS.glob(f"{study.paper}/*/{study.name}")) if path.parent.name != "quick"]
+    folders = [
+        path
+        for path in sorted(RESULTS.glob(f"{study.paper}/*/{study.name}"))
+        if path.parent.name != "quick"
+    ]
     parts = []
     for folder in folders:
         settings = f"`{folder.parent.name}`: " if len(folders) > 1 else ""
@@ -73,7 +97,11 @@ def _describe(verdict: dict[str, Any]) -> str:
     if verdict["value"] is None:
         missing = "not measured" if verdict["reason"].startswith("no ") else "no number"
         return f"{missing}, *{word(verdict)}*"
-    reason = f"; {verdict['reason']}" if word(verdict) == "undecided" and verdict["reason"] else ""
+    reason = (
+        f"; {verdict['reason']}"
+        if word(verdict) == "undecided" and verdict["reason"]
+        else ""
+    )
     return f"{findings.short_number(verdict, 'number')}, *{word(verdict)}*{reason}"
 
 

@@ -19,8 +19,14 @@ def paper() -> str:
 
 def _overhead(field: re.Match[str]) -> str:
     """Return the median processor time of measuring some panels, relative to the bare forward pass, with quartiles."""
-    rows = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))["overhead"]
-    (row,) = (r for r in rows if (r["threads"], r["windows"], r["panels"]) == (1, "256", field[1]))
+    rows = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))[
+        "overhead"
+    ]
+    (row,) = (
+        r
+        for r in rows
+        if (r["threads"], r["windows"], r["panels"]) == (1, "256", field[1])
+    )
     median, low, high = row["processor"]
     return f"{median:.2f} ({low:.2f} to {high:.2f})"
 

@@ -14,8 +14,13 @@ TABLE = Path(__file__).with_suffix(".toml")
 
 def read_table() -> dict[str, dict[str, dict[str, str]]]:
     """Read the rows by kind (`weights`, `data`) and name; licences that the code knows are filled in."""
-    table: dict[str, dict[str, dict[str, str]]] = tomllib.loads(TABLE.read_text("utf-8"))
-    known: dict[str, dict[str, Any]] = {"weights": named_models(), "data": named_corpora()}
+    table: dict[str, dict[str, dict[str, str]]] = tomllib.loads(
+        TABLE.read_text("utf-8")
+    )
+    known: dict[str, dict[str, Any]] = {
+        "weights": named_models(),
+        "data": named_corpora(),
+    }
     for kind, rows in table.items():
         for name, row in rows.items():
             if "licence" not in row:
@@ -27,14 +32,25 @@ def page() -> str:
     """Return the page with the table of licences."""
     table = read_table()
     sources = {name: f"hub: {model.hub_id}" for name, model in named_models().items()}
-    sources |= {name: f"hub: {corpus.hub}" for name, corpus in named_corpora().items() if corpus.hub}
+    sources |= {
+        name: f"hub: {corpus.hub}"
+        for name, corpus in named_corpora().items()
+        if corpus.hub
+    }
     parts = []
     for kind, title in (("weights", "Networks"), ("data", "Texts, photographs, sound")):
-        lines = [f"## {title}", "", "| name | comes from | licence | lineage |", "|---|---|---|---|"]
+        lines = [
+            f"## {title}",
+            "",
+            "| name | comes from | licence | lineage |",
+            "|---|---|---|---|",
+        ]
         for name, row in table[kind].items():
             package = row.get("package")
             source = f"package `{package}`" if package else sources.get(name, "–")
-            lines.append(table_row((f"`{name}`", source, row["licence"], row["lineage"])))
+            lines.append(
+                table_row((f"`{name}`", source, row["licence"], row["lineage"]))
+            )
         parts.append("\n".join(lines))
     return f"""# Licences of networks and data
 

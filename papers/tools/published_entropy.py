@@ -7,7 +7,13 @@ from pages import table_row
 from anisoscope.store import select
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import CONTROL, OWN, TITLES, add_options
-from anisoscope_papers.fosse2023.simulated_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, estimate_plain
+from anisoscope_papers.fosse2023.simulated_forms import (
+    AGAIN,
+    DRAWN,
+    ONE_WORD,
+    PLAIN,
+    estimate_plain,
+)
 from anisoscope_papers.study import read_published
 from anisoscope_papers.training.entropy_forms import FORMS
 
@@ -24,25 +30,47 @@ def page() -> str:
     """Return the page: from the published number to the code, and what follows."""
     forms = pd.read_parquet(FINISHED / "forms" / "records.parquet")
     measured = add_options(pd.read_parquet(FINISHED / "table4" / "records.parquet"))
-    parts = [ASKED, _ends(forms), SIMULATED, _behind(forms), PRINTED, _ours(measured), FOLLOWS]
+    parts = [
+        ASKED,
+        _ends(forms),
+        SIMULATED,
+        _behind(forms),
+        PRINTED,
+        _ours(measured),
+        FOLLOWS,
+    ]
     return "\n\n".join(part.strip() for part in parts)
 
 
 def _table(*rows: tuple[str, ...]) -> str:
     """Format rows as a Markdown table; the first is the head."""
-    return "\n".join(table_row(row) for row in (rows[0], ("---",) * len(rows[0]), *rows[1:]))
+    return "\n".join(
+        table_row(row) for row in (rows[0], ("---",) * len(rows[0]), *rows[1:])
+    )
 
 
 def _ends(forms: pd.DataFrame) -> str:
     """Format the floor and ceiling of every form of entropy H, at the lengths of every corpus."""
     corpora = list(dict.fromkeys(forms["corpus"]))
-    lengths = {c: select(forms, corpus=c, metric="forms.length").iloc[0] for c in corpora}
-    head = [f"{TITLES[c]} ({x['n_units']} utterances of {x['value']:.0f} tokens)" for c, x in lengths.items()]
+    lengths = {
+        c: select(forms, corpus=c, metric="forms.length").iloc[0] for c in corpora
+    }
+    head = [
+        f"{TITLES[c]} ({x['n_units']} utterances of {x['value']:.0f} tokens)"
+        for c, x in lengths.items()
+    ]
     rows = []
     for form, name in FORMS.items():
-        ends = [[_value(forms, c, f"forms.{end}", form) for end in ("floor", "ceiling")] for c in corpora]
+        ends = [
+            [_value(forms, c, f"forms.{end}", form) for end in ("floor", "ceiling")]
+            for c in corpora
+        ]
         rows.append(
-            (f"{name.partition(':')[0]}" if form != "row" else "–", HEADS[form], *(" to ".join(e) for e in ends))
+            (
+                f"{name.partition(':')[0]}" if form != "row" else "–",
+                HEADS[form],
+                *(" to ".join(e) for e in ends),
+            )
         )
     return _table(("form", "", *head), *rows)
 
@@ -60,10 +88,21 @@ def _behind(forms: pd.DataFrame) -> str:
     for here in Evidence("forms", forms).corpora:
         if here.numbers:
             found = [estimate_plain(here, kind) for kind in (DRAWN, ONE_WORD)]
-            cells = [f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in found]
-            rows.append((here.title, str(here.numbers["published"]), *cells, str(here.numbers["next"])))
+            cells = [
+                f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in found
+            ]
+            rows.append(
+                (
+                    here.title,
+                    str(here.numbers["published"]),
+                    *cells,
+                    str(here.numbers["next"]),
+                )
+            )
     kinds = ("plain H, if logits are normal", "plain H, if one word is above the rest")
-    return _table(("corpus", "published at λ = 0", *kinds, "published at λ = 0.0001"), *rows)
+    return _table(
+        ("corpus", "published at λ = 0", *kinds, "published at λ = 0.0001"), *rows
+    )
 
 
 def _ours(measured: pd.DataFrame) -> str:
@@ -74,10 +113,24 @@ def _ours(measured: pd.DataFrame) -> str:
         theirs = " ".join(f"{x:.3f}" for x in printed["entropy"])
         for what, family in (("ours, trained", OWN), ("ours, step 0", CONTROL)):
             found = select(at_first, corpus=corpus, family=family)
-            cells = [select(found, component=form)["value"] for form in (PLAIN, "columns", AGAIN)]
+            cells = [
+                select(found, component=form)["value"]
+                for form in (PLAIN, "columns", AGAIN)
+            ]
             means = [f"{x.mean():.3f}" if len(x) else "–" for x in cells]
-            rows.append((TITLES[corpus], theirs if family == OWN else "", what, str(len(cells[0])), *means))
-    return _table(("corpus", "printed by the authors, runs 0 to 2", "", "seeds", "A", "B", "C"), *rows)
+            rows.append(
+                (
+                    TITLES[corpus],
+                    theirs if family == OWN else "",
+                    what,
+                    str(len(cells[0])),
+                    *means,
+                )
+            )
+    return _table(
+        ("corpus", "printed by the authors, runs 0 to 2", "", "seeds", "A", "B", "C"),
+        *rows,
+    )
 
 
 ASKED = """

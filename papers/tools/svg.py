@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 
 def write_text(
-    x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    anchor: str = "start",
+    weight: str = "normal",
+    colour: str = "#222",
 ) -> str:
     """Return an SVG text element."""
     place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'

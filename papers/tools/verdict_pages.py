@@ -69,12 +69,32 @@ def primary_page() -> str:
         count_evidence(),
     ]
     for paper in PAPERS:
-        lines += [f"## {paper}", "", "| figure, table | claim | published | number | ours |", "|---|---|---|---|---|"]
+        lines += [
+            f"## {paper}",
+            "",
+            "| figure, table | claim | published | number | ours |",
+            "|---|---|---|---|---|",
+        ]
         for row in _primary_rows(paper):
             path, verdict = row["found"][0]
-            number = verdict["statistic"].partition(", at ")[0].partition(" (")[0].rstrip(":")
+            number = (
+                verdict["statistic"]
+                .partition(", at ")[0]
+                .partition(" (")[0]
+                .rstrip(":")
+            )
             outcomes = list_outcomes(row["found"])
-            lines.append(table_row((path.parent.name, row["statement"], row["published"], number, outcomes)))
+            lines.append(
+                table_row(
+                    (
+                        path.parent.name,
+                        row["statement"],
+                        row["published"],
+                        number,
+                        outcomes,
+                    )
+                )
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -82,17 +102,29 @@ def primary_page() -> str:
 def _primary_rows(paper: str) -> list[dict[str, Any]]:
     """Return each primary claim of a paper with its verdicts in all settings, in the order of figures and tables."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"), key=lambda p: (number_of(p.parent.name), p)):
+    for path in sorted(
+        RESULTS.glob(f"{paper}/*/*/study.json"),
+        key=lambda p: (number_of(p.parent.name), p),
+    ):
         for claim in read_study(path)["claims"]:
             if claim["primary"]:
-                row = rows.setdefault((path.parent.name, claim["statement"]), claim | {"found": []})
-                row["found"] += [(path, v) for v in distinct_verdicts(path) if v["claim"] == claim["name"]]
+                row = rows.setdefault(
+                    (path.parent.name, claim["statement"]), claim | {"found": []}
+                )
+                row["found"] += [
+                    (path, v)
+                    for v in distinct_verdicts(path)
+                    if v["claim"] == claim["name"]
+                ]
     return list(rows.values())
 
 
 def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
     """List outcomes and their subjects in words, with the threshold if it differs between them."""
-    limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
+    limits = [
+        " ".join(filter(None, LIMIT.findall(verdict["statistic"])))
+        for _, verdict in found
+    ]
     same = len(set(limits)) == 1
     parts = [f"Compared with {limits[0]}."] if same and limits[0] else []
     for outcome in WORDS:
@@ -102,7 +134,9 @@ def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
                 continue
             subject = " ".join((path.parent.parent.name, verdict["subject"])).strip()
             against = f" against {limit}" if limit and not same else ""
-            alike.append(f"{subject}: {show_number(verdict, 3) or 'no number'}{against}")
+            alike.append(
+                f"{subject}: {show_number(verdict, 3) or 'no number'}{against}"
+            )
         if alike:
             parts.append(_fold(f"**{outcome}** {len(alike)}", alike))
     return "<br>".join(parts)
@@ -131,10 +165,21 @@ def count_evidence() -> str:
     """Count the verdicts of every paper, of all claims and of primary ones, in words; repeated data count once."""
     lines = []
     for paper in PAPERS:
-        found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in distinct_verdicts(path)]
-        primary = [word(verdict) for path, verdict in found if verdict["claim"] in primary_claims(path)]
+        found = [
+            (path, v)
+            for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
+            for v in distinct_verdicts(path)
+        ]
+        primary = [
+            word(verdict)
+            for path, verdict in found
+            if verdict["claim"] in primary_claims(path)
+        ]
         every = count_words(word(verdict) for _, verdict in found)
-        lines += [f"- **{paper}**, all claims: {every}", f"- **{paper}**, primary claims: {count_words(primary)}"]
+        lines += [
+            f"- **{paper}**, all claims: {every}",
+            f"- **{paper}**, primary claims: {count_words(primary)}",
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -192,13 +237,21 @@ def overview() -> str:
         note = RESULTS / paper / settings / "README.md"
         if note.exists():
             lines += [note.read_text("utf-8").strip(), ""]
-        lines += [f"    anisoscope reproduce {paper} --settings {settings} --only …", ""]
+        lines += [
+            f"    anisoscope reproduce {paper} --settings {settings} --only …",
+            "",
+        ]
         lines += ["| `--only` | what | verdicts |", "|---|---|---|"]
         for path in paths:
             study = read_study(path)
             counts = Counter(word(verdict) for verdict in distinct_verdicts(path))
-            each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS if counts[kind]) or "judged elsewhere"
-            link = f"[{study['study']}]({SEARCHABLE}#{paper}/{settings}/{study['study']})"
+            each = (
+                ", ".join(f"{counts[kind]} {kind}" for kind in WORDS if counts[kind])
+                or "judged elsewhere"
+            )
+            link = (
+                f"[{study['study']}]({SEARCHABLE}#{paper}/{settings}/{study['study']})"
+            )
             lines.append(table_row((link, study["title"], each)))
         lines.append("")
     return "\n".join(lines)
@@ -209,7 +262,9 @@ def searchable() -> str:
     verdicts = json.loads(verdict_table().to_json(orient="records"))
     published = json.loads(published_table().to_json(orient="records"))
     template = TEMPLATES.get_template("all_verdicts.html.j2")
-    return template.render(verdicts=_pack(verdicts), published=_pack(published), words=WORDS, papers=PAPERS)
+    return template.render(
+        verdicts=_pack(verdicts), published=_pack(published), words=WORDS, papers=PAPERS
+    )
 
 
 def _pack(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -54,17 +54,36 @@ def find_repeated() -> dict[str, list[list[str]]]:
         earlier = tables.setdefault(f"{paper}/{study}", {})
         for model in records["model"].dropna().unique():
             rows = records[records["model"] == model]
-            first = next((place for place, other in earlier.items() if _same_data(rows, other)), "")
+            first = next(
+                (place for place, other in earlier.items() if _same_data(rows, other)),
+                "",
+            )
             if not first:
                 continue
             place = f"{paper}/{settings}/{study}"
-            of_model = [v["claim"] for v in read_verdicts(path) if v["subject"] == model]
-            found.setdefault(place, []).extend([claim, str(model), f"{paper}/{first}/{study}"] for claim in of_model)
+            of_model = [
+                v["claim"] for v in read_verdicts(path) if v["subject"] == model
+            ]
+            found.setdefault(place, []).extend(
+                [claim, str(model), f"{paper}/{first}/{study}"] for claim in of_model
+            )
         earlier[settings] = records
     return {place: rows for place, rows in found.items() if rows}
 
 
-KEYS = ["model", "metric", "site", "stack", "kind", "layer", "head", "step", "seed", "component", "token_policy"]
+KEYS = [
+    "model",
+    "metric",
+    "site",
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "step",
+    "seed",
+    "component",
+    "token_policy",
+]
 """What tells one number of records from another."""
 
 
@@ -81,10 +100,19 @@ def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
     edges.
     """
     rows = rows[~rows["metric"].str.contains("histogram")]
-    both = rows[[*KEYS, "value"]].merge(others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there"))
+    both = rows[[*KEYS, "value"]].merge(
+        others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there")
+    )
     if len(both) != len(rows):
         return False
-    return bool(np.allclose(both["value"].to_numpy(float), both["value_there"].to_numpy(float), rtol=2e-3, atol=1e-5))
+    return bool(
+        np.allclose(
+            both["value"].to_numpy(float),
+            both["value_there"].to_numpy(float),
+            rtol=2e-3,
+            atol=1e-5,
+        )
+    )
 
 
 def round_records(done: runner.Finished) -> runner.Finished:
@@ -118,15 +146,21 @@ def round_records(done: runner.Finished) -> runner.Finished:
 def _round_rows(done: runner.Finished, bits: int, metric: str = "") -> runner.Finished:
     """Return a study with the numbers of its records rounded to so many bits; of one metric alone, if it is named."""
     records = done.records.copy()
-    rows = records["metric"] == metric if metric else pd.Series(True, index=records.index)
+    rows = (
+        records["metric"] == metric if metric else pd.Series(True, index=records.index)
+    )
     for name in NUMBERS:
-        records.loc[rows, name] = round_to_bits(records.loc[rows, name].to_numpy(float), bits)
+        records.loc[rows, name] = round_to_bits(
+            records.loc[rows, name].to_numpy(float), bits
+        )
     return replace(done, records=records)
 
 
 def conclude(done: runner.Finished) -> list[dict[str, Any]]:
     """Return the verdicts, and the published numbers with ours."""
-    return [asdict(v) for v in done.verdicts] + [asdict(c) | {"outcome": c.verdict} for c in done.compared]
+    return [asdict(v) for v in done.verdicts] + [
+        asdict(c) | {"outcome": c.verdict} for c in done.compared
+    ]
 
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -136,18 +170,28 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """
     known = [name for name in NUMBERS if other[name] is not None]
     width = other["high"] - other["low"] if len(known) == 3 else 0.0
-    if any(one.get(name) != other.get(name) for name in ("claim", "subject", "place", "outcome", "n", "reason")):
+    if any(
+        one.get(name) != other.get(name)
+        for name in ("claim", "subject", "place", "outcome", "n", "reason")
+    ):
         return False
-    p, before = (x.get("p") if x.get("p") is not None else math.nan for x in (one, other))
+    p, before = (
+        x.get("p") if x.get("p") is not None else math.nan for x in (one, other)
+    )
     close = partial(np.isclose, equal_nan=True)
-    ends = (one[name] is not None and close(one[name], other[name], 1e-9, 1e-3 * width) for name in known)
+    ends = (
+        one[name] is not None and close(one[name], other[name], 1e-9, 1e-3 * width)
+        for name in known
+    )
     return all(ends) and bool(close(p, before, 0.01, 0))
 
 
 def round_to_bits(values: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
     """Round to so many bits of mantissa; NaN and infinite values do not change."""
     mantissa, exponent = np.frexp(values)
-    cut: NDArray[np.float64] = np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
+    cut: NDArray[np.float64] = np.ldexp(
+        np.round(mantissa * 2**bits) / 2**bits, exponent
+    )
     return cut
 
 
@@ -163,7 +207,9 @@ def find_changes(before: pd.DataFrame, now: pd.DataFrame, why: str) -> pd.DataFr
     both = before.merge(now, on=IDENTITY, how="left", suffixes=("_before", ""))
     both["verdict"] = both["verdict"].fillna("")
     different = both[both["verdict"] != both["verdict_before"]]
-    records = different["paper"] + "/" + different["settings"] + "/" + different["study"]
+    records = (
+        different["paper"] + "/" + different["settings"] + "/" + different["study"]
+    )
     columns = {
         "records": records,
         "claim": different["claim"],
@@ -196,8 +242,14 @@ def judge_records() -> None:
             write_table(path, done.records, compression="brotli")
         write_json(folder / "verdicts.json", [asdict(v) for v in done.verdicts])
         if (folder / COMPARED).exists():
-            write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
-        write_json(folder / "study.json", done.described | {"claims": runner.describe_claims(done.study)})
+            write_json(
+                folder / COMPARED,
+                [asdict(c) | {"verdict": c.verdict} for c in done.compared],
+            )
+        write_json(
+            folder / "study.json",
+            done.described | {"claims": runner.describe_claims(done.study)},
+        )
     write_json(REPEATED, find_repeated())
     read_repeated.cache_clear()
 
@@ -206,19 +258,30 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Judge all records, then write the tables of `committed`; exit with an error if verdicts changed
     without a reason.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--why", default="", metavar="TEXT", help="why verdicts are others than the committed ones")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--why",
+        default="",
+        metavar="TEXT",
+        help="why verdicts are others than the committed ones",
+    )
     why = parser.parse_args(None if arguments is None else list(arguments)).why
     judge_records()
     now = verdict_table()
     changes = find_changes(pd.read_csv(VERDICTS, keep_default_na=False), now, why)
     if len(changes) and not why:
         shown = changes.drop(columns="why").to_string(index=False)
-        sys.exit(f"{shown}\n{len(changes)} verdicts changed. Give the reason: --why TEXT, or take the change back.")
+        sys.exit(
+            f"{shown}\n{len(changes)} verdicts changed. Give the reason: --why TEXT, or take the change back."
+        )
     write_csv(VERDICTS, now)
     write_csv(PUBLISHED, published_table())
     if len(changes):
-        write_csv(CHANGES, pd.concat([pd.read_csv(CHANGES, keep_default_na=False), changes]))
+        write_csv(
+            CHANGES, pd.concat([pd.read_csv(CHANGES, keep_default_na=False), changes])
+        )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook without widgets; no bar of ours needs any
+warnings.filterwarnings(
+    "ignore", "IProgress not found"
+)  # of a notebook without widgets; no bar of ours needs any
 
 _MODULES = {
     "api.classifiers": ("classes", "explain"),
@@ -55,7 +57,9 @@ _MODULES = {
     "registry": ("register",),
     "sums.groups": ("Sums",),
 }
-_PUBLIC = {name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names}
+_PUBLIC = {
+    name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names
+}
 """Every public name, and the module it is in."""
 _PAPERS = ("train", "reproduce")
 """Names of anisoscope_papers that once were here."""
@@ -64,9 +68,13 @@ __all__ = ["__version__", *_PUBLIC]
 
 def __getattr__(name: str) -> Any:
     if name in _PAPERS:
-        raise AttributeError(f"{name!r} is in another package: pip install anisoscope-papers, anisoscope_papers.{name}")
+        raise AttributeError(
+            f"{name!r} is in another package: pip install anisoscope-papers, anisoscope_papers.{name}"
+        )
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'anisoscope' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+        raise AttributeError(
+            f"module 'anisoscope' has no attribute {name!r}; it has {', '.join(_PUBLIC)}"
+        )
     return getattr(import_module(_PUBLIC[name]), name)
 
 

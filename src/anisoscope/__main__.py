@@ -22,8 +22,12 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line as the program `anisoscope`, and exit with its status."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
-    gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # threads that spin while they wait keep others from computing
+    gc.set_threshold(
+        100_000, 50, 100
+    )  # what libraries make when imported stays: looking it through is a third of that
     sys.unraisablehook = _raise_again
     try:
         with exit_on_sigterm():
@@ -46,7 +50,9 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        from anisoscope.cli.view import echo_wrapped  # with the settings, which take time
+        from anisoscope.cli.view import (
+            echo_wrapped,
+        )  # with the settings, which take time
 
         text, code = _explain_error(error)
         echo_wrapped(text, err=True)
@@ -86,7 +92,9 @@ def _report_interruption(stop: BaseException) -> int:
     again = more
     if " " not in more:
         again = shlex.join(["anisoscope", *words, *([more] if more else [])])
-    over = "\r" if sys.stderr.isatty() else ""  # what the terminal shows of Ctrl-C itself
+    over = (
+        "\r" if sys.stderr.isatty() else ""
+    )  # what the terminal shows of Ctrl-C itself
     sys.stderr.write(f"{over}anisoscope: interrupted; {kept}; to go on: {again}\n")
     return 128 + getattr(stop, "number", INTERRUPTED - 128)
 
@@ -102,16 +110,25 @@ def _explain_error(error: Exception) -> tuple[str, int]:
         return f"anisoscope: {error}", error.exit_code
     if isinstance(error, OSError) and error.errno in OUTPUT_ERRNOS:
         cure = "free space, or --output"
-        return f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: {cure}", 6
+        return (
+            f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: {cure}",
+            6,
+        )
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         name = str(error.filename)[:40]
-        return f"anisoscope: expected a file or folder; got {name} …: {error.strerror}. Cure: check the name", 2
+        return (
+            f"anisoscope: expected a file or folder; got {name} …: {error.strerror}. Cure: check the name",
+            2,
+        )
     if isinstance(error, CycloptsError):
         fault = explain_usage_error(error)
         return f"anisoscope: {fault}", fault.exit_code
     traceback.print_exception(error)
     name = type(error).__name__
-    return f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.", 1
+    return (
+        f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.",
+        1,
+    )
 
 
 if __name__ == "__main__":

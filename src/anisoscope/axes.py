@@ -34,12 +34,20 @@ POSITION_EDGES = (0, 1, 8, 32, 128)
 SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
     "kind": ("special", "first", "content"),
     "frequency": tuple(f"frequency {i + 1}" for i in range(FREQUENCY_BINS)),
-    "position": ("position 0", "position 1–7", "position 8–31", "position 32–127", "position 128+"),
+    "position": (
+        "position 0",
+        "position 1–7",
+        "position 8–31",
+        "position 32–127",
+        "position 128+",
+    ),
 }
 """Disjoint token subsets, family by family. Kinds: the first real token; special tokens but the first; all others.
 Frequency bins hold equal token mass, 1 = the rarest types."""
 
-OfVectors = Literal["embedding", "hidden", "pre_relu", "stage", "final", "query", "key", "value"]
+OfVectors = Literal[
+    "embedding", "hidden", "pre_relu", "stage", "final", "query", "key", "value"
+]
 Quantity = OfVectors | Literal["attention", "scores", "centred", "extremes"]
 LAYER_QUANTITIES = ("hidden", "pre_relu", "stage", "final")
 """Quantities without heads: a block's output, the same before the block's last ReLU, a stage's output, the output after
@@ -93,7 +101,12 @@ class Site:
         return f"{self.quantity}.{self.stage}" if self.stage else self.quantity
 
 
-WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
+WORDS = {
+    "position": "token",
+    "sequence": "sequence",
+    "unit": "unit",
+    "counted": "token",
+}
 """What a position, a sequence, a unit are called, and what `tokens` of a plan count, if its corpus says nothing."""
 
 

@@ -37,10 +37,18 @@ class Stream:
         for name in ("special", "frequency", "punctuation", "image"):
             tensor = getattr(self, name)
             if tensor is not None and tuple(tensor.shape) != shape:
-                raise UsageError(f"`{name}` of the mask's shape {shape}", str(tuple(tensor.shape)), "make them alike")
+                raise UsageError(
+                    f"`{name}` of the mask's shape {shape}",
+                    str(tuple(tensor.shape)),
+                    "make them alike",
+                )
         if len(shape) != 2 or tuple(self.start.shape) != shape[:1]:
             got = f"a mask of {shape} and starts of {tuple(self.start.shape)}"
-            raise UsageError("a mask [sequence, token] and a start for each sequence", got, "make them alike")
+            raise UsageError(
+                "a mask [sequence, token] and a start for each sequence",
+                got,
+                "make them alike",
+            )
 
     def to(self, device: torch.device) -> "Stream":
         """Return a copy of the stream on a device."""
@@ -81,14 +89,24 @@ class Batch:
         """Raise UsageError for a batch without sequences, or if labels or masks are not one for each sequence."""
         count = len(self.unit)
         if not count:
-            raise UsageError("a batch of at least one sequence", "an empty one", "leave empty batches out of the plan")
+            raise UsageError(
+                "a batch of at least one sequence",
+                "an empty one",
+                "leave empty batches out of the plan",
+            )
         if self.label is not None and tuple(self.label.shape) != (count,):
             expected = f"labels of {count} sequences, as many as there are units"
-            raise UsageError(expected, str(tuple(self.label.shape)), "one entry a sequence, in order")
+            raise UsageError(
+                expected, str(tuple(self.label.shape)), "one entry a sequence, in order"
+            )
         for name, stream in self.streams.items():
             if len(stream.mask) != count:
                 got = f"{len(stream.mask)} in the stream {name}"
-                raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
+                raise UsageError(
+                    f"masks of {count} sequences, as many as there are units",
+                    got,
+                    "make them alike",
+                )
 
     def split(self, count: int) -> "list[Batch]":
         """Split the batch into `count` smaller batches of whole sequences, to run it in less memory.
@@ -98,7 +116,10 @@ class Batch:
         if count == 1:
             return [self]
         size = ceil(len(self.unit) / count)
-        return [self._select(slice(first, first + size)) for first in range(0, len(self.unit), size)]
+        return [
+            self._select(slice(first, first + size))
+            for first in range(0, len(self.unit), size)
+        ]
 
     def _select(self, rows: slice) -> "Batch":
         """Return a batch of only these sequences: inputs, units, streams and labels."""
@@ -112,12 +133,22 @@ class Batch:
                 return {name: cut(x) for name, x in value.items()}
             if isinstance(value, Tensor) and value.dim():
                 if len(value) != len(self.unit):
-                    expected, cure = "inputs that can be cut into sequences, for want of memory", "give smaller batches"
-                    raise UsageError(expected, f"a tensor {list(value.shape)} for {len(self.unit)} sequences", cure)
+                    expected, cure = (
+                        "inputs that can be cut into sequences, for want of memory",
+                        "give smaller batches",
+                    )
+                    raise UsageError(
+                        expected,
+                        f"a tensor {list(value.shape)} for {len(self.unit)} sequences",
+                        cure,
+                    )
                 return value[rows]
             return value
 
-        streams = {stack: stream.map_tensors(lambda x: x[rows]) for stack, stream in self.streams.items()}
+        streams = {
+            stack: stream.map_tensors(lambda x: x[rows])
+            for stack, stream in self.streams.items()
+        }
         label = None if self.label is None else self.label[rows]
         return Batch(cut(self.inputs), self.unit[rows], streams, self.call, label)
 

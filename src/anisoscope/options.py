@@ -14,7 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Le
 from cyclopts import Group, Parameter
@@ -28,7 +37,9 @@ from anisoscope.renamed import rename_typed_corpus
 
 INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT = (
     Group(name, sort_key=place)
-    for place, name in enumerate(("Input", "What to measure", "Model", "Training", "Machine", "Output"))
+    for place, name in enumerate(
+        ("Input", "What to measure", "Model", "Training", "Machine", "Output")
+    )
 )
 """Headings under which `--help` lists options, in this order."""
 
@@ -105,7 +116,9 @@ FilePath = Annotated[Path, AfterValidator(_check_readable)]
 Device = Annotated[Text, AfterValidator(check_device)]
 
 
-def split_names(every: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None) -> BeforeValidator:
+def split_names(
+    every: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
+) -> BeforeValidator:
     """Return a validator that makes a tuple of names from `a,b`, from several such texts, or from a sequence.
 
     every     the names that `all` stands for; if empty, `all` gives no names, which a field takes to mean all there are
@@ -180,14 +193,23 @@ Numbers = Annotated[tuple[Whole, ...], split_numbers()]
 # ---- fields as options -----------------------------------------------------------------------------------------------
 
 
-def option(help: str, group: Group, *short: str, shown: str | None = None, **more: Any) -> Parameter:
+def option(
+    help: str, group: Group, *short: str, shown: str | None = None, **more: Any
+) -> Parameter:
     """Declare how a field looks on the command line: its help, the heading it is listed under, and short flags.
 
     shown   the default as it is typed, if the value itself does not say it
     more    further arguments of `cyclopts.Parameter`
     """
     default: Any = _show_default if shown is None else shown
-    return Parameter(help=help, group=group, alias=short, show_default=default, show_choices=False, **more)
+    return Parameter(
+        help=help,
+        group=group,
+        alias=short,
+        show_default=default,
+        show_choices=False,
+        **more,
+    )
 
 
 PYTHON_ONLY = Parameter(parse=False)
@@ -203,7 +225,9 @@ def _show_default(value: Any) -> str | None:
     return str(value)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(field,)
+)
 def declare_settings(kind: type[Kind]) -> type[Kind]:
     """Class decorator: make a frozen dataclass of settings, whose fields are keywords in Python and flags when
     typed.
@@ -228,7 +252,9 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
     return Parameter(name="*")(made)  # type: ignore[return-value]
 
 
-def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()) -> Kind:
+def build_settings(
+    kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()
+) -> Kind:
     """Make settings of class `kind` from values by name; fields of nested settings are given by their own names.
 
     also   further names that the caller accepts, to suggest for a typo
@@ -244,7 +270,9 @@ def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterabl
         else:
             others[name] = value
     for name, inner in _find_nested_settings(kind):
-        of_inner = {key: others.pop(key) for key in list_field_names(inner) if key in others}
+        of_inner = {
+            key: others.pop(key) for key in list_field_names(inner) if key in others
+        }
         if not of_inner:
             continue
         if name in given:
@@ -252,7 +280,11 @@ def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterabl
         else:
             given[name] = build_settings(inner, of_inner)
     for name in others:
-        raise UsageError("a known keyword", repr(name), suggest_names(name, [*list_field_names(kind), *also]))
+        raise UsageError(
+            "a known keyword",
+            repr(name),
+            suggest_names(name, [*list_field_names(kind), *also]),
+        )
     return kind(**given)
 
 
@@ -294,7 +326,9 @@ def _add_range_to_help(annotation: Any) -> Any:
     words = describe_range(annotation)
     for place, extra in enumerate(extras):
         if isinstance(extra, Parameter) and extra.help and words:
-            extras[place] = Parameter.combine(extra, Parameter(help=f"{extra.help}; {words}"))
+            extras[place] = Parameter.combine(
+                extra, Parameter(help=f"{extra.help}; {words}")
+            )
     return Annotated[(kind, *extras)]
 
 
@@ -325,7 +359,12 @@ def _find_bounds(annotation: Any) -> tuple[Any, Any]:
 
 
 def explain_invalid(
-    error: ValidationError, kind: type | None = None, *, flags: bool = False, name: str = "", annotation: Any = None
+    error: ValidationError,
+    kind: type | None = None,
+    *,
+    flags: bool = False,
+    name: str = "",
+    annotation: Any = None,
 ) -> AnisoscopeError:
     """Turn pydantic's error into one that says in plain words what is wrong. The caller raises it.
 
@@ -363,7 +402,9 @@ def _find_annotation(kind: type, name: str) -> Any:
     return None
 
 
-def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
+def _describe_error(
+    found: ErrorDetails, label: str, annotation: Any
+) -> tuple[str, str, str]:
     """Describe one error of pydantic: (what was expected, what was given, what to do).
 
     found        one entry of pydantic's list of errors
@@ -377,36 +418,72 @@ def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[s
     number = got.strip("'")
     match found["type"]:
         case "greater_than_equal":
-            return f"{label} of at least {limits['ge'] if least is None else least:,}", number, f"raise {label}"
+            return (
+                f"{label} of at least {limits['ge'] if least is None else least:,}",
+                number,
+                f"raise {label}",
+            )
         case "greater_than":
             return f"{label} above {limits['gt']:,}", number, f"raise {label}"
         case "less_than_equal":
-            return f"{label} of at most {limits['le'] if most is None else most:,}", number, f"lower {label}"
+            return (
+                f"{label} of at most {limits['le'] if most is None else most:,}",
+                number,
+                f"lower {label}",
+            )
         case "finite_number":
             return f"a finite {label}", number, f"change {label}"
         case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
             if isinstance(found["loc"][-1], int):
-                return f"whole numbers for {label}", got, "give them with commas, as 1,2; or all"
+                return (
+                    f"whole numbers for {label}",
+                    got,
+                    "give them with commas, as 1,2; or all",
+                )
             return f"a whole number for {label}", got, _suggest_number(annotation)
         case "float_type" | "float_parsing":
             return f"a number for {label}", got, _suggest_number(annotation)
         case "bool_type" | "bool_parsing":
-            return f"true or false for {label}", got, f"leave {label} out, or give true or false"
+            return (
+                f"true or false for {label}",
+                got,
+                f"leave {label} out, or give true or false",
+            )
         case "literal_error":
             choices = list_choices(annotation)
-            return f"{label} among {', '.join(choices)}", got, suggest_names(str(found["input"]), choices)
+            return (
+                f"{label} among {', '.join(choices)}",
+                got,
+                suggest_names(str(found["input"]), choices),
+            )
         case "no_names":
             choices = list_choices(annotation)
-            came = found["input"] if isinstance(found["input"], str) else ",".join(found["input"])
-            return f"names for {label}", repr(came), f"name some of {', '.join(choices)}" if choices else "leave it out"
+            came = (
+                found["input"]
+                if isinstance(found["input"], str)
+                else ",".join(found["input"])
+            )
+            return (
+                f"names for {label}",
+                repr(came),
+                f"name some of {', '.join(choices)}" if choices else "leave it out",
+            )
         case "unexpected_positional_argument":
             return "settings by name", got, "name it, as in limit=3"
         case "unexpected_keyword_argument":
             return "a known keyword", repr(label), "see the fields of the settings"
         case "string_pattern_mismatch" | "string_unicode":
-            return f"{label} without control characters, in UTF-8", got, "correct or rename it"
+            return (
+                f"{label} without control characters, in UTF-8",
+                got,
+                "correct or rename it",
+            )
         case _:
-            message = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            message = (
+                found["msg"]
+                .removeprefix("Input should be ")
+                .removeprefix("Value error, ")
+            )
             came = f"{got}, {type(found['input']).__name__}"
             return f"{label}: {message}", came, f"correct {label}"
 

@@ -26,7 +26,11 @@ class Shown:
     """A progress callback on display, with the unit that it counts, which `set_counted_unit` may change later."""
 
     def __init__(
-        self, what: str, unit: str, show: Callable[[int, int, str, str], None], say: Callable[[str], None]
+        self,
+        what: str,
+        unit: str,
+        show: Callable[[int, int, str, str], None],
+        say: Callable[[str], None],
     ) -> None:
         """Keep what is shown.
 
@@ -57,7 +61,9 @@ def remark(progress: Progress | None, text: str) -> None:
         progress.say(text)
 
 
-def scale_progress(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
+def scale_progress(
+    progress: Progress | None, i: int, n: int, noun: str
+) -> Progress | None:
     """Return a progress callback for piece `i` (from 0) of `n` equal pieces, which shows the progress of the whole.
 
     noun   what a piece is called in the display
@@ -91,7 +97,9 @@ def is_animated() -> bool:
 
 
 @contextmanager
-def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
+def show_progress(
+    what: str, unit: str = "tokens", *, quiet: bool
+) -> Iterator[Progress]:
     """Yield a callback `(done, total)` that shows the progress of some work, its rate and the time left.
 
     what    name of the work; `loading …` is shown until the callback is first called
@@ -135,7 +143,14 @@ def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
 
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     described = TextColumn("{task.description}", table_column=name, markup=False)
-    bar = Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True, expand=True)
+    bar = Bar(
+        SpinnerColumn(),
+        described,
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        expand=True,
+    )
     with exit_on_sigterm():
         try:
             DRAWN.add(bar)
@@ -165,12 +180,20 @@ def call_uninterrupted(act: Callable[[], Made]) -> Made:
 
 
 @contextmanager
-def _show_bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
+def _show_bar(
+    title: str,
+) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
     """Show a progress bar in a `with` block. Yields (a function that updates it, one that prints a line above it).
 
     The first takes (done, total, name of the work, unit).
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -178,11 +201,20 @@ def _show_bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None]
 
         def render(self, task: Any) -> Text:
             """Show the rate per second."""
-            return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+            return Text(
+                f"{task.speed:,.0f}/s" if task.speed else "",
+                style="progress.data.speed",
+            )
 
     drawn = BarColumn(bar_width=max(6, shutil.get_terminal_size().columns // 6))
     unit_column = TextColumn("{task.fields[unit]}")
-    columns = drawn, MofNCompleteColumn(), unit_column, Rate(), TimeRemainingColumn(compact=True)
+    columns = (
+        drawn,
+        MofNCompleteColumn(),
+        unit_column,
+        Rate(),
+        TimeRemainingColumn(compact=True),
+    )
     with _show_live_line(f"loading {title}", *columns) as (bar, task):
 
         def update(done: int, total: int, what: str, unit: str) -> None:
@@ -197,9 +229,18 @@ def _show_bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None]
             description = what
             if total and done >= total:
                 description = f"metrics and intervals of {what} …"
-            bar.update(task, completed=done, total=total or None, description=description, unit=unit)
+            bar.update(
+                task,
+                completed=done,
+                total=total or None,
+                description=description,
+                unit=unit,
+            )
 
-        yield update, lambda text: bar.console.print(text, markup=False, highlight=False)
+        yield (
+            update,
+            lambda text: bar.console.print(text, markup=False, highlight=False),
+        )
 
 
 @contextmanager
@@ -294,7 +335,9 @@ def deferred_signals() -> Iterator[list[int]]:
     kept: dict[int, Any] = {}
     with suppress(ValueError):  # not the main thread: signals stay with it
         for number in (signal.SIGINT, signal.SIGTERM):
-            kept[number] = signal.signal(number, lambda got, _frame: stopped.append(got))
+            kept[number] = signal.signal(
+                number, lambda got, _frame: stopped.append(got)
+            )
     try:
         yield stopped
     finally:

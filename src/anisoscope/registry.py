@@ -56,18 +56,27 @@ GROUPS = {
         ("anisoscope.models.families:Family",),
         "anisoscope.models.families:FAMILIES",
     ),
-    "listings": EntryPointGroup("functions that give (name, one line) of everything that `anisoscope list NAME` shows"),
+    "listings": EntryPointGroup(
+        "functions that give (name, one line) of everything that `anisoscope list NAME` shows"
+    ),
     "metrics": EntryPointGroup(
-        "measures: `metrics.Metric`", ("anisoscope.metrics.base:Metric",), "anisoscope.metrics:scan"
+        "measures: `metrics.Metric`",
+        ("anisoscope.metrics.base:Metric",),
+        "anisoscope.metrics:scan",
     ),
     "models": EntryPointGroup(
         "models with names of their own, of a hub or in an installed package: rows of `models.named`",
-        tuple(f"anisoscope.models.named:{name}" for name in ("NamedModel", "PackagedModel", "ConvertedModel")),
+        tuple(
+            f"anisoscope.models.named:{name}"
+            for name in ("NamedModel", "PackagedModel", "ConvertedModel")
+        ),
     ),
     "pages": EntryPointGroup(
         "functions (folder → path of the page, or None for a folder of another kind) for `anisoscope report`"
     ),
-    "studies": EntryPointGroup("packages of studies; who reads them is anisoscope-papers", ("builtins:module",)),
+    "studies": EntryPointGroup(
+        "packages of studies; who reads them is anisoscope-papers", ("builtins:module",)
+    ),
 }
 """The groups of entry points."""
 LATE = ("metrics", "corpora", "families", "models", "studies")
@@ -95,7 +104,9 @@ def list_added(group: str) -> dict[str, Any]:
     """Return the entries that others added to a group, by name: installed packages, or registrations of this
     process.
     """
-    return _collect_entries(group, [point for point in _list_entry_points(group) if not _is_ours(point)])
+    return _collect_entries(
+        group, [point for point in _list_entry_points(group) if not _is_ours(point)]
+    )
 
 
 def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
@@ -109,7 +120,10 @@ def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]
             if name not in entries:
                 entries[name] = entry
             elif entries[name] is not entry:
-                _warn_once(point, f"adds {name!r} to {point.group}, which is there already: its own is not used")
+                _warn_once(
+                    point,
+                    f"adds {name!r} to {point.group}, which is there already: its own is not used",
+                )
     return entries | _registered.get(group, {})
 
 
@@ -139,7 +153,9 @@ def register(thing: Any, name: str | None = None) -> Any:
     if name in list_entries_of(group):
         if before is not None:
             _registered[group][name] = before
-        raise UsageError(f"a name that is not taken among {group}", repr(name), "choose another name")
+        raise UsageError(
+            f"a name that is not taken among {group}", repr(name), "choose another name"
+        )
     _registered[group][name] = thing
     return thing
 
@@ -158,7 +174,10 @@ def registered(thing: Any, name: str | None = None) -> Iterator[None]:
 
 def is_own(group: str, name: str) -> bool:
     """Return whether the entry of this name in a group comes with this package."""
-    return any(_is_ours(point) and name in _load_entries(point) for point in _list_entry_points(group))
+    return any(
+        _is_ours(point) and name in _load_entries(point)
+        for point in _list_entry_points(group)
+    )
 
 
 def _find_group(thing: Any) -> str:
@@ -173,12 +192,20 @@ def _find_group(thing: Any) -> str:
         if group in LATE:
             return group
         cure = f'name it in your pyproject.toml: [project.entry-points."anisoscope.{group}"]'
-        raise UsageError("a thing that can be added while a program runs", f"one of {group}", cure)
+        raise UsageError(
+            "a thing that can be added while a program runs", f"one of {group}", cure
+        )
     names: list[str] = []
     for group in LATE:
         names += [kind.partition(":")[2] for kind in GROUPS[group].kinds]
-    came = f"{thing!r}, a class: call it" if isinstance(thing, type) else type(thing).__name__
-    raise UsageError(f"one of {', '.join(names)}", came, "see anisoscope.registry.GROUPS")
+    came = (
+        f"{thing!r}, a class: call it"
+        if isinstance(thing, type)
+        else type(thing).__name__
+    )
+    raise UsageError(
+        f"one of {', '.join(names)}", came, "see anisoscope.registry.GROUPS"
+    )
 
 
 def _choose_name(group: str, thing: Any, name: str | None) -> str:
@@ -192,9 +219,13 @@ def _choose_name(group: str, thing: Any, name: str | None) -> str:
     elif group == "studies" and isinstance(thing, ModuleType):
         own = thing.__name__.rpartition(".")[2]
     if name is None and own is None:
-        raise UsageError(f"a name for one of {group}", "none", "anisoscope.register(thing, 'name')")
+        raise UsageError(
+            f"a name for one of {group}", "none", "anisoscope.register(thing, 'name')"
+        )
     if group == "metrics" and name not in (None, own):
-        raise UsageError(f"the metric's own name, {own}", repr(name), "leave the name out")
+        raise UsageError(
+            f"the metric's own name, {own}", repr(name), "leave the name out"
+        )
     return str(own if name is None else name)
 
 
@@ -210,7 +241,10 @@ def _list_entry_points(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group, each once: our own first, then those of installed packages by name."""
     if group not in GROUPS:
         raise ValueError(f"expected a group among {', '.join(GROUPS)}; got {group!r}")
-    installed = {(point.name, point.value): point for point in entry_points(group=f"anisoscope.{group}")}
+    installed = {
+        (point.name, point.value): point
+        for point in entry_points(group=f"anisoscope.{group}")
+    }
     points = [installed[key] for key in sorted(installed)]
     own = GROUPS[group].own
     # Known without metadata, so that a bare checkout works.
@@ -281,7 +315,10 @@ def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) 
             kept[name] = thing
             continue
         came = type(thing).__name__
-        _warn_once(point, f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})")
+        _warn_once(
+            point,
+            f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})",
+        )
     if isinstance(entry, Mapping):
         return kept
     return kept.get(point.name)
@@ -330,10 +367,15 @@ def import_thing(reference: str, expected: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except AttributeError as error:
-        cure = suggest_names(name, [each for each in dir(sys.modules[module]) if not each.startswith("_")])
+        cure = suggest_names(
+            name,
+            [each for each in dir(sys.modules[module]) if not each.startswith("_")],
+        )
         raise UsageError(expected, f"{reference!r}: {error}", cure) from error
     except Exception as error:
         cure = "check the name; a module in this folder is found, others by PYTHONPATH"
-        raise UsageError(expected, f"{reference!r} ({type(error).__name__}: {error})", cure) from error
+        raise UsageError(
+            expected, f"{reference!r} ({type(error).__name__}: {error})", cure
+        ) from error
     finally:
         sys.path.remove(here)

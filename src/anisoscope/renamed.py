@@ -74,7 +74,10 @@ def rename_described(described: Any) -> Any:
         if key in NAMING_CORPORA:
             renamed[key] = _rename_corpora(value)
         elif key == "parts" and isinstance(value, list):
-            renamed[key] = [PARTS.get(part, part) if isinstance(part, str) else part for part in value]
+            renamed[key] = [
+                PARTS.get(part, part) if isinstance(part, str) else part
+                for part in value
+            ]
         elif key == "excluded" and isinstance(value, Mapping):
             renamed[key] = {rename_site(site): counts for site, counts in value.items()}
         else:

@@ -20,7 +20,16 @@ from anisoscope.errors import OutputError, is_too_long
 from anisoscope.renamed import METRICS, SITES, rename_corpus, rename_described
 
 _SUBJECT = ("run", "model", "revision", "step", "seed", "corpus")
-_PLACE = ("stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
+_PLACE = (
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "site",
+    "token_policy",
+    "metric",
+    "component",
+)
 KEYS = (*_SUBJECT, *_PLACE)
 COLUMNS = (*KEYS, "value", "low", "high", "n_vectors", "n_units")
 """Columns of the long table. `component` is null for the aggregate; `low`, `high`: ends of the 95 % interval."""
@@ -36,7 +45,11 @@ def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
 
     constant   values for columns that are missing
     """
-    missing = {name: constant.get(name) for name in COLUMNS if name in constant or name not in frame}
+    missing = {
+        name: constant.get(name)
+        for name in COLUMNS
+        if name in constant or name not in frame
+    }
     kinds = dict.fromkeys(COLUMNS, "string")
     kinds |= dict.fromkeys(_INTEGERS, "Int64")
     kinds |= dict.fromkeys(_NUMBERS, "float64")
@@ -74,7 +87,9 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
         flush_to_disk(path.parent)
     except (OSError, SafetensorError) as error:
         cure = "free space or choose another --output; the run stays resumable"
-        raise OutputError(f"to write {path}", str(getattr(error, "strerror", None) or error), cure) from error
+        raise OutputError(
+            f"to write {path}", str(getattr(error, "strerror", None) or error), cure
+        ) from error
     finally:
         # What went wrong above is raised, not that there is nothing to remove.
         with suppress(OSError):
@@ -94,7 +109,9 @@ def flush_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def write_table(path: Path, frame: pd.DataFrame, *, compression: Literal["zstd", "brotli"] = "zstd") -> None:
+def write_table(
+    path: Path, frame: pd.DataFrame, *, compression: Literal["zstd", "brotli"] = "zstd"
+) -> None:
     """Write a table as parquet, completely or not at all.
 
     compression   brotli makes files 7 % smaller than zstd, and takes ten times as long
@@ -115,7 +132,9 @@ def write_table(path: Path, frame: pd.DataFrame, *, compression: Literal["zstd",
 
     def write(temporary: Path) -> None:
         """Write the table and its pandas metadata to this path."""
-        with parquet.ParquetWriter(temporary, table.schema, store_schema=False, **options) as file:
+        with parquet.ParquetWriter(
+            temporary, table.schema, store_schema=False, **options
+        ) as file:
             file.write_table(table)
             file.add_key_value_metadata({"pandas": table.schema.metadata[b"pandas"]})
 
@@ -136,7 +155,11 @@ def _rename_in_records(frame: pd.DataFrame) -> pd.DataFrame:
     names: dict[str, dict[str, str]] = {"metric": METRICS, "site": SITES}
     if "corpus" in frame:
         corpora = [str(corpus) for corpus in frame["corpus"].dropna().unique()]
-        names["corpus"] = {corpus: rename_corpus(corpus) for corpus in corpora if rename_corpus(corpus) != corpus}
+        names["corpus"] = {
+            corpus: rename_corpus(corpus)
+            for corpus in corpora
+            if rename_corpus(corpus) != corpus
+        }
     changed = {}
     for column, today in names.items():
         # Most tables hold no old name, and large ones are not to be copied for nothing.
@@ -169,19 +192,29 @@ def check_output(folder: Path) -> None:
     try:
         if is_too_long(str(folder)):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        above = next(
+            path for path in (folder, *folder.absolute().parents) if path.exists()
+        )
     except OSError as error:
-        raise OutputError("a folder for --output", f"{folder}: {error.strerror}", "choose another --output") from error
+        raise OutputError(
+            "a folder for --output",
+            f"{folder}: {error.strerror}",
+            "choose another --output",
+        ) from error
     if not above.is_dir():
         what = "file" if above.is_file() else "device"
-        raise OutputError("a folder for --output", f"the {what} {above}", "choose another --output")
+        raise OutputError(
+            "a folder for --output", f"the {what} {above}", "choose another --output"
+        )
 
 
 class Busy(Exception):
     """Raised if another process is making the requested thing, and the caller did not want to wait."""
 
 
-def make_once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True) -> None:
+def make_once(
+    key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True
+) -> None:
     """Make the file `key`, or the folder that is complete once it holds `marker`, unless it exists already.
 
     Only one process makes it at a time; others wait or, without `wait`, get Busy. `make` must leave it behind (use
@@ -190,7 +223,10 @@ def make_once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: boo
     """
     if (key / marker).exists():
         return
-    from filelock import FileLock, Timeout  # the system lets go of a lock whose process has ended, however it ended
+    from filelock import (
+        FileLock,
+        Timeout,
+    )  # the system lets go of a lock whose process has ended, however it ended
 
     key.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(key.with_name(f".{key.name}.lock"))
@@ -205,13 +241,17 @@ def make_once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: boo
         lock.release()
 
 
-def make_records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
+def make_records_once(
+    path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True
+) -> pd.DataFrame:
     """Read the table in the file `path`, or let one process make it with `make`."""
     make_once(path, lambda: write_table(path, make()), wait=wait)
     return read_table(path)
 
 
-def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
+def visit_busy_last(
+    items: Iterable[Item], attempt: Callable[[Item, bool], Result]
+) -> Iterator[Result]:
     """Call `attempt(item, wait)` for every item, and yield the results.
 
     Items that raise Busy (another process is making them) are tried again last, with `wait` True.
@@ -243,7 +283,14 @@ class RunFolder:
         self.sums_path = folder / "sums.safetensors"
 
     @classmethod
-    def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
+    def start(
+        cls,
+        folder: Path,
+        identity: dict[str, Any],
+        *,
+        resume: bool,
+        overwrite: bool = False,
+    ) -> "RunFolder":
         """Create the folder of a run, or reopen it; OutputError if the folder belongs to something else.
 
         identity    everything that the run's numbers depend on; it is written into the folder
@@ -260,9 +307,15 @@ class RunFolder:
                 run._refuse_other_run(identity)
                 if not resume:
                     cure = "add --resume to continue, or --overwrite to start again"
-                    raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
+                    raise OutputError(
+                        f"{folder} to be new", "this very run, begun or finished", cure
+                    )
         elif folder.is_dir() and any(folder.iterdir()):
-            raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
+            raise OutputError(
+                f"{folder} to be empty",
+                "files that are no run",
+                "choose another --output",
+            )
         if overwrite:
             run.clear()
         run.note(identity)
@@ -278,7 +331,11 @@ class RunFolder:
         if len(names) > MOST_NAMED:
             differ += f" and {len(names) - MOST_NAMED} more"
         expected = f"{self.folder} to be new or of this run"
-        raise OutputError(expected, f"another run ({differ} differ)", "choose another --output, or --overwrite")
+        raise OutputError(
+            expected,
+            f"another run ({differ} differ)",
+            "choose another --output, or --overwrite",
+        )
 
     def _refuse_foreign_identity(self, identity: dict[str, Any]) -> None:
         """Raise OutputError if another program wrote the folder's `identity.json`: it has none of the entries of a
@@ -291,7 +348,9 @@ class RunFolder:
             return
         if other and identity.keys().isdisjoint(other):
             got = "an identity.json that no run has written"
-            raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
+            raise OutputError(
+                f"{self.folder} to be new or of a run", got, "choose another --output"
+            )
 
     def note(self, identity: dict[str, Any]) -> None:
         """Write the run's identity to `identity.json`, unless the file holds it already.
@@ -322,12 +381,21 @@ class RunFolder:
     def states(self) -> list[Path]:
         """List the state files of an unfinished run, one for each process."""
         found = self.folder.glob("state.*.safetensors")
-        return sorted(path for path in found if path.name.split(".")[1].isdigit() and path.name.count(".") == 2)
+        return sorted(
+            path
+            for path in found
+            if path.name.split(".")[1].isdigit() and path.name.count(".") == 2
+        )
 
     def list_own_files(self) -> list[Path]:
         """List the files that a run writes, whether they exist or not. Other files in the folder are never touched."""
         names = ("records.parquet", "replicates.parquet", "reservoir.safetensors")
-        return [self.manifest_path, *(self.folder / name for name in names), self.sums_path, *self.states()]
+        return [
+            self.manifest_path,
+            *(self.folder / name for name in names),
+            self.sums_path,
+            *self.states(),
+        ]
 
     def clear(self) -> None:
         """Delete the run's own files and leave all others."""
@@ -357,7 +425,9 @@ class RunFolder:
         """Raise OutputError if the run is not finished."""
         if not self.complete:
             cure = "finish it with --resume, or name another folder"
-            raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
+            raise OutputError(
+                f"a finished run in {self.folder}", "no manifest.json", cure
+            )
 
 
 def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -372,9 +442,13 @@ def _read_records(path: Path) -> pd.DataFrame:
     """Read a long table, known columns first; OutputError if it is damaged."""
     try:
         found = read_table(path)
-        return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
+        return found[
+            [*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]
+        ]
     except (OSError, ValueError, KeyError) as error:
-        raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", MEASURE_AGAIN) from error
+        raise OutputError(
+            f"the table of a run in {path}", f"a damaged file ({error})", MEASURE_AGAIN
+        ) from error
 
 
 def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -384,7 +458,10 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     `warnings` of all.
     """
     described = _read_json(folder / "series.json")
-    manifests = [RunFolder(folder / row["folder"]).manifest for row in described.get("checkpoints", ())]
+    manifests = [
+        RunFolder(folder / row["folder"]).manifest
+        for row in described.get("checkpoints", ())
+    ]
     if not manifests:
         raise OutputError(f"a series of checkpoints in {folder}", "none", MEASURE_AGAIN)
     steps = [row["step"] for row in described["checkpoints"]]
@@ -392,8 +469,13 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     warnings: list[str] = []
     for manifest in manifests:
         warnings += manifest.get("warnings") or ()
-    warnings += [f"{name} left out: {why}" for name, why in described.get("skipped", {}).items()]
-    warnings += [f"the same weights, bit for bit: {', '.join(names)}" for names in described.get("repeated", ())]
+    warnings += [
+        f"{name} left out: {why}" for name, why in described.get("skipped", {}).items()
+    ]
+    warnings += [
+        f"the same weights, bit for bit: {', '.join(names)}"
+        for names in described.get("repeated", ())
+    ]
     whole: dict[str, Any] = {
         "warnings": list(dict.fromkeys(warnings)),
         "seconds": sum(manifest.get("seconds") or 0 for manifest in manifests),
@@ -403,7 +485,9 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     return _read_records(folder / "records.parquet"), last | described | whole
 
 
-def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+def list_changed_fields(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
     """Return the names of the fields in which two nested mappings differ, joined by dots: `code.metrics`.
 
     prefix   put before every name
@@ -425,5 +509,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise OutputError(f"JSON in {path}", str(error), MEASURE_AGAIN) from error
     if not isinstance(found, dict):
-        raise OutputError(f"a JSON object in {path}", type(found).__name__, MEASURE_AGAIN)
+        raise OutputError(
+            f"a JSON object in {path}", type(found).__name__, MEASURE_AGAIN
+        )
     return dict(rename_described(found))

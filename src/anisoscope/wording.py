@@ -58,7 +58,9 @@ def format_number(value: float) -> str:
     return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
-def format_interval(value: float, low: float, high: float, places: int | None = 3) -> str:
+def format_interval(
+    value: float, low: float, high: float, places: int | None = 3
+) -> str:
     """Format a value and its interval, `.246 [.239, .254]`; the value alone if the interval is unknown or a point.
 
     places   digits after the decimal point; None: as `format_number` does

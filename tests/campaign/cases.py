@@ -45,7 +45,14 @@ class Found:
         return not (self.failures or self.short)
 
 
-def run(part: str, seed: int, place: Path, *, seconds: float = 1500.0, most: int | None = None) -> Found:
+def run(
+    part: str,
+    seed: int,
+    place: Path,
+    *,
+    seconds: float = 1500.0,
+    most: int | None = None,
+) -> Found:
     """All cases of a part, or as many as time and `most` allow; `place` gets `<part>.json` and what failed."""
     module, found = import_module(f"campaign.{part}"), Found(part, seed)
     folder = place / part
@@ -68,8 +75,15 @@ def run(part: str, seed: int, place: Path, *, seconds: float = 1500.0, most: int
     finally:
         made.close()
     found.seconds = round(time.monotonic() - began, 1)
-    few = {kind: n for kind, n in module.FEWEST.items() if found.cases.get(kind, 0) < n} if most is None else {}
-    found.short = [f"{found.cases.get(kind, 0)} of {n} cases of {kind} in {seconds:.0f} s" for kind, n in few.items()]
+    few = (
+        {kind: n for kind, n in module.FEWEST.items() if found.cases.get(kind, 0) < n}
+        if most is None
+        else {}
+    )
+    found.short = [
+        f"{found.cases.get(kind, 0)} of {n} cases of {kind} in {seconds:.0f} s"
+        for kind, n in few.items()
+    ]
     (place / f"{part}.json").write_text(json.dumps(asdict(found), indent=1))
     return found
 
@@ -83,7 +97,9 @@ def _keep(found: Found, case: Case, own: Path) -> None:
         return
     own.mkdir(exist_ok=True)  # the case may have removed it
     text = traceback.format_exc()
-    (own / "case.txt").write_text(f"{found.part}, seed {found.seed}, {case.kind}: {case.told}\n\n{text}")
+    (own / "case.txt").write_text(
+        f"{found.part}, seed {found.seed}, {case.kind}: {case.told}\n\n{text}"
+    )
     last = text.strip().splitlines()[-1][:300]
     found.told.append(f"{case.kind}: {case.told[:200]}: {last} ({own}/case.txt)")
     print(f"FAILED {found.told[-1]}", flush=True)

@@ -24,7 +24,11 @@ def arm(told):
         timer.start()
         return
     writes = itertools.count(1)
-    counted = os.open(told["count"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if "count" in told else -1
+    counted = (
+        os.open(told["count"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if "count" in told
+        else -1
+    )
 
     def look(event, given):
         if event == "open":
@@ -32,7 +36,11 @@ def arm(told):
             ours = bool(set(mode or "") & set("wax+")) or bool((flags or 0) & WRITING)
         else:
             ours = event in CHANGES
-        if not ours or not isinstance(given[0], str | os.PathLike) or not str(given[0]).startswith(told["folder"]):
+        if (
+            not ours
+            or not isinstance(given[0], str | os.PathLike)
+            or not str(given[0]).startswith(told["folder"])
+        ):
             return
         number = next(writes)
         if counted >= 0:

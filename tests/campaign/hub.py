@@ -15,7 +15,23 @@ from program import Program
 
 from campaign.cases import Case
 
-FAULTS = ("html", "redirect", "json", "cut", "hang up", 401, 403, 404, 410, 416, 429, 500, 502, 503, 504)
+FAULTS = (
+    "html",
+    "redirect",
+    "json",
+    "cut",
+    "hang up",
+    401,
+    403,
+    404,
+    410,
+    416,
+    429,
+    500,
+    502,
+    503,
+    504,
+)
 PLACES = ("", "config.json", "tokenizer", "model.safetensors", "cdn/", "api/")
 """What is in the path of the requests that fail."""
 FEWEST = {"model": 30, "data set": 10, "cached": 10}
@@ -36,7 +52,11 @@ class Hubs:
         self.numbers = itertools.count()
         self.expected = {}
         for kind in ("model", "data set"):
-            ended = program(self.typed(kind, self.named(kind), folder / f"well {kind}".replace(" ", "-")))
+            ended = program(
+                self.typed(
+                    kind, self.named(kind), folder / f"well {kind}".replace(" ", "-")
+                )
+            )
             assert ended.code == 0, ended.shown
             self.expected[kind] = values(folder / f"well {kind}".replace(" ", "-"))
 
@@ -46,7 +66,9 @@ class Hubs:
         if kind == "model":
             self.hub.add(name, {f"{next(self.numbers):040x}": self.made["model"]})
         else:
-            self.hub.add(f"datasets/{name}", {f"{next(self.numbers):040x}": self.made["data"]})
+            self.hub.add(
+                f"datasets/{name}", {f"{next(self.numbers):040x}": self.made["data"]}
+            )
         return name
 
     def typed(self, kind, name, new):
@@ -66,22 +88,33 @@ class Hubs:
         finally:
             self.hub.fault, self.hub.fault_at = None, ""
         told = " ".join(ended.lines)
-        assert "Traceback" not in told and "this is a bug" not in told, ended.shown[-3000:]
+        assert "Traceback" not in told and "this is a bug" not in told, ended.shown[
+            -3000:
+        ]
         assert ended.code in (0, 3, 4), (ended.code, ended.shown[-3000:])
         if ended.code == 0:
-            np.testing.assert_allclose(values(own / "new"), self.expected[of], rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(
+                values(own / "new"), self.expected[of], rtol=1e-12, atol=1e-12
+            )
         else:
-            assert "expected " in told and "; got " in told and "Cure: " in told, ended.shown
+            assert "expected " in told and "; got " in told and "Cure: " in told, (
+                ended.shown
+            )
             assert not (own / "new" / "manifest.json").exists() or kind == "cached"
         ended = self.program(typed)
         assert ended.code == 0, f"the hub is well again: {ended.shown[-3000:]}"
-        np.testing.assert_allclose(values(own / "new"), self.expected[of], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            values(own / "new"), self.expected[of], rtol=1e-12, atol=1e-12
+        )
 
 
 def cases(draw, folder):
     """Faults by place, some of each kind."""
     tiny.series(folder)
-    made = {"text": folder / "text.jsonl", "model": folder / "checkpoints" / "seed-0" / "step-10"}
+    made = {
+        "text": folder / "text.jsonl",
+        "model": folder / "checkpoints" / "seed-0" / "step-10",
+    }
     made["data"] = folder / "data"
     made["data"].mkdir()
     rows = [json.loads(line) for line in made["text"].read_text().splitlines()]
@@ -91,10 +124,17 @@ def cases(draw, folder):
     planned += [("data set", f, p) for f in FAULTS for p in ("", "parquet", "api/")]
     planned += [("cached", f, p) for f in FAULTS for p in ("", "model.safetensors")]
     draw.shuffle(planned)
-    kinds = {kind: [each for each in planned if each[0] == kind][: 2 * fewest] for kind, fewest in FEWEST.items()}
+    kinds = {
+        kind: [each for each in planned if each[0] == kind][: 2 * fewest]
+        for kind, fewest in FEWEST.items()
+    }
     with Hub() as hub, Program(hub.environment(folder / "home")) as program:
         hubs = Hubs(hub, program, made, folder)
         for each in itertools.chain(*itertools.zip_longest(*kinds.values())):
             if each is not None:
-                yield Case(each[0], repr(each[1:]), partial(hubs.check, *each, draw.random() < 0.5))
+                yield Case(
+                    each[0],
+                    repr(each[1:]),
+                    partial(hubs.check, *each, draw.random() < 0.5),
+                )
     shutil.rmtree(folder / "home", ignore_errors=True)

@@ -26,16 +26,27 @@ MEASURE = "-c {text} --max-length 12 --batch-tokens 96 --sample 16"
 CLASSIFIER = "train classifier -c {labelled} --vectors random --dim 8 --epochs 2"
 COMMANDS = {
     "measure": (f"measure {{model}} {MEASURE} -o {{new}}", "--resume"),
-    "series": (f"measure {{checkpoints}} {MEASURE} --panel hidden -o {{new}}", "--resume"),
-    "classes": ("classes {model} -c {labelled} --limit 24 --few 6 -o {new}", "--resume"),
-    "train masked-lm": ("train masked-lm -c {text} --preset tiny --window 16 --steps 6 --batch 4 -o {new}", "--resume"),
+    "series": (
+        f"measure {{checkpoints}} {MEASURE} --panel hidden -o {{new}}",
+        "--resume",
+    ),
+    "classes": (
+        "classes {model} -c {labelled} --limit 24 --few 6 -o {new}",
+        "--resume",
+    ),
+    "train masked-lm": (
+        "train masked-lm -c {text} --preset tiny --window 16 --steps 6 --batch 4 -o {new}",
+        "--resume",
+    ),
     "train classifier": (f"{CLASSIFIER} -o {{new}}", "--resume"),
     "reproduce": ("reproduce godey2024 --only fig17 -o {new}", ""),
     "report": ("report {new}", ""),
 }
 """Name: what is typed, and what is added to go on."""
 for _name in ("train masked-lm", "train classifier", "reproduce"):
-    if _name.split()[0] not in list_entries_of("commands"):  # anisoscope-papers is not installed
+    if _name.split()[0] not in list_entries_of(
+        "commands"
+    ):  # anisoscope-papers is not installed
         del COMMANDS[_name]
 FEWEST = dict.fromkeys(COMMANDS, 9)
 
@@ -43,8 +54,15 @@ FEWEST = dict.fromkeys(COMMANDS, 9)
 def material(folder):
     """{name: path} of what the commands name."""
     tiny.series(folder)
-    made = {"text": folder / "text.jsonl", "checkpoints": folder / "checkpoints", "labelled": folder / "labelled.jsonl"}
-    rows = [{"text": f"w{k % 50} w{k * 7 % 60} w{k % 2}", "label": "ab"[k % 2]} for k in range(60)]
+    made = {
+        "text": folder / "text.jsonl",
+        "checkpoints": folder / "checkpoints",
+        "labelled": folder / "labelled.jsonl",
+    }
+    rows = [
+        {"text": f"w{k % 50} w{k * 7 % 60} w{k % 2}", "label": "ab"[k % 2]}
+        for k in range(60)
+    ]
     made["labelled"].write_text("\n".join(map(json.dumps, rows)))
     return made | {"model": made["checkpoints"] / "seed-0" / "step-10"}
 
@@ -54,9 +72,16 @@ def numbers(folder):
     found = {}
     for path in sorted(folder.rglob("*.parquet")):
         table, name = pd.read_parquet(path), path.relative_to(folder)
-        found |= {f"{name} {column}": table[column].to_numpy() for column in table if column != "run"}
+        found |= {
+            f"{name} {column}": table[column].to_numpy()
+            for column in table
+            if column != "run"
+        }
     for path in sorted(folder.rglob("model.safetensors")):
-        found |= {f"{path.relative_to(folder)} {name}": value for name, value in load_file(path).items()}
+        found |= {
+            f"{path.relative_to(folder)} {name}": value
+            for name, value in load_file(path).items()
+        }
     for path in sorted(folder.rglob("verdicts.json")):
         found[str(path.relative_to(folder))] = np.array([path.read_text()])
     for path in sorted(folder.rglob("report.html")):
@@ -69,9 +94,13 @@ def check_same(got, expected):
     assert got.keys() == expected.keys(), sorted(got.keys() ^ expected.keys())
     for name, value in expected.items():
         if value.dtype.kind == "f":
-            np.testing.assert_allclose(got[name], value, rtol=CLOSE, atol=CLOSE, err_msg=name)
+            np.testing.assert_allclose(
+                got[name], value, rtol=CLOSE, atol=CLOSE, err_msg=name
+            )
         else:
-            pd.testing.assert_series_equal(pd.Series(got[name].ravel()), pd.Series(value.ravel()), obj=name)
+            pd.testing.assert_series_equal(
+                pd.Series(got[name].ravel()), pd.Series(value.ravel()), obj=name
+            )
 
 
 class Stopped:
@@ -83,7 +112,12 @@ class Stopped:
         whole = folder / f"whole-{name.replace(' ', '-')}"
         if name == "report":
             self.undrawn = folder / "undrawn"
-            assert program(COMMANDS["measure"][0].format(**made, new=self.undrawn).split()).code == 0
+            assert (
+                program(
+                    COMMANDS["measure"][0].format(**made, new=self.undrawn).split()
+                ).code
+                == 0
+            )
             (self.undrawn / "report.html").unlink()
             shutil.rmtree(self.undrawn / "figures", ignore_errors=True)
         count, began = folder / f"writes of {name}", time.monotonic()
@@ -102,21 +136,30 @@ class Stopped:
         """The command, ended as `end` says; what it keeps for others lies beside its folder."""
         typed = f"{self.words.format(**self.made, new=new)} {more}".split()
         how = {"HF_HUB_OFFLINE": "1", "ANISOSCOPE_CACHE": str(new.parent / "cache")}
-        return self.program(typed, setup=setup({"folder": str(new.parent)} | end if end else {}), **how)
+        return self.program(
+            typed, setup=setup({"folder": str(new.parent)} | end if end else {}), **how
+        )
 
     def check(self, ends, own):
         """Stopped in these ways one after the other, then left alone: the same numbers."""
         new, more = self.begun(own), ""
         for end in ends:
             ended = self(new, more, **end)
-            codes = {0, -signal.SIGKILL if end["number"] == signal.SIGKILL else 128 + end["number"]}
+            codes = {
+                0,
+                -signal.SIGKILL
+                if end["number"] == signal.SIGKILL
+                else 128 + end["number"],
+            }
             assert ended.code in codes, (ended.code, ended.shown[-3000:])
             assert "Traceback" not in ended.shown, ended.shown[-3000:]
             more = self.more
         ended = self(new, more)
         assert ended.code == 0, (ended.code, ended.shown[-3000:])
         check_same(numbers(new), self.expected)
-        left = [path for path in new.rglob(".*.*") if path.name.rpartition(".")[2].isdigit()]
+        left = [
+            path for path in new.rglob(".*.*") if path.name.rpartition(".")[2].isdigit()
+        ]
         assert not left, f"temporary files are left: {left}"
 
 
@@ -125,9 +168,15 @@ def ends_of(draw, stopped):
     count = min(WRITES, stopped.writes)
     first = draw.randrange(3)
     for k in range(count):
-        yield {"write": 1 + k * stopped.writes // count, "number": int(SIGNALS[(first + k) % 3])}
+        yield {
+            "write": 1 + k * stopped.writes // count,
+            "number": int(SIGNALS[(first + k) % 3]),
+        }
     for k in range(MOMENTS):
-        yield {"after": draw.uniform(0.02, stopped.seconds), "number": int(SIGNALS[k % 3])}
+        yield {
+            "after": draw.uniform(0.02, stopped.seconds),
+            "number": int(SIGNALS[k % 3]),
+        }
 
 
 def cases(draw, folder):
@@ -137,7 +186,10 @@ def cases(draw, folder):
         planned = {}
         for name in COMMANDS:
             stopped = Stopped(name, program, made, folder)
-            planned[name] = (stopped, draw.sample(found := list(ends_of(draw, stopped)), len(found)))
+            planned[name] = (
+                stopped,
+                draw.sample(found := list(ends_of(draw, stopped)), len(found)),
+            )
         for turn in range(max(len(ends) for _, ends in planned.values())):
             for name, (stopped, ends) in planned.items():
                 if turn < len(ends):

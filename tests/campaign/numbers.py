@@ -44,7 +44,10 @@ def expected(vectors, units):
         found["norms.std"] = norms.std(ddof=1)
     singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
     if len(vectors) > 1 and (singular**2).sum() > 1e-4 * (norms**2).sum():
-        p = singular[singular > 1e-7 * singular[0]] / singular[singular > 1e-7 * singular[0]].sum()
+        p = (
+            singular[singular > 1e-7 * singular[0]]
+            / singular[singular > 1e-7 * singular[0]].sum()
+        )
         found["spectrum.effective_rank"] = math.exp(-(p * np.log(p)).sum())
     return found
 
@@ -53,10 +56,14 @@ def check(got, wanted, tolerance, where):
     """Every value that is defined is there, and near."""
     for name, value in wanted.items():
         near = max(tolerance, 2e-5) if name.startswith("spectrum") else tolerance
-        scale = abs(value) if name.startswith(("norms", "drift")) else max(1.0, abs(value))
+        scale = (
+            abs(value) if name.startswith(("norms", "drift")) else max(1.0, abs(value))
+        )
         base = abs(wanted["norms.mean"]) if name.startswith(("norms", "drift")) else 0.0
         assert name in got, f"{where}: no {name} among {sorted(got)[:9]}"
-        assert abs(got[name] - value) <= near * max(scale, base), f"{where}: {name} {got[name]!r} for {value!r}"
+        assert abs(got[name] - value) <= near * max(scale, base), (
+            f"{where}: {name} {got[name]!r} for {value!r}"
+        )
 
 
 def counted(x):
@@ -71,17 +78,30 @@ def vectors(draw):
     """Vectors [sequence, token, dim] of any size, type, scale, drift, mask and units; some are zero or not finite."""
     seed = draw.randrange(1 << 30)
     rng, dtype = np.random.default_rng(seed), draw.choice([*DTYPES])
-    shape = (draw.randint(1, 12), draw.randint(1, 20), draw.choice([1, 2, 3, 8, 33, 64]))
+    shape = (
+        draw.randint(1, 12),
+        draw.randint(1, 20),
+        draw.choice([1, 2, 3, 8, 33, 64]),
+    )
     reach = {"float16": 3, "bfloat16": 30, "float32": 30, "float64": 120}[dtype]
     scale, drift = 10.0 ** draw.uniform(-reach, reach), draw.choice([0, 0.1, 1, 30])
     x = (rng.standard_normal(shape) + drift * rng.standard_normal(shape[-1])) * scale
     mask = rng.random(shape[:2]) < draw.choice([1.0, 0.9, 0.5])
     mask[0, 0] = True
     for _ in range(draw.choice([0, 0, 1, 3])):
-        x[rng.integers(shape[0]), rng.integers(shape[1])] = draw.choice([0.0, np.nan, np.inf])
+        x[rng.integers(shape[0]), rng.integers(shape[1])] = draw.choice(
+            [0.0, np.nan, np.inf]
+        )
     tensor = torch.from_numpy(x).to(getattr(torch, dtype))
     tensor[~torch.from_numpy(mask)] = draw.choice([0.0, math.nan, 7.0])
-    return seed, dtype, scale, tensor, mask, rng.integers(0, draw.choice([2, 5, 40]), shape[0])
+    return (
+        seed,
+        dtype,
+        scale,
+        tensor,
+        mask,
+        rng.integers(0, draw.choice([2, 5, 40]), shape[0]),
+    )
 
 
 def check_vectors(drawn, _folder):
@@ -94,13 +114,25 @@ def check_vectors(drawn, _folder):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
-                got |= {k: e.value for k, e in anisoscope.metric(name, given, mask=mask, unit=unit).items()}
+                got |= {
+                    k: e.value
+                    for k, e in anisoscope.metric(
+                        name, given, mask=mask, unit=unit
+                    ).items()
+                }
             except AnisoscopeError:
                 assert not real.any()
                 return
         assert real.any(), "vectors none of which counts were measured"
-        assert any("left out" in str(w.message) for w in told) == bool((mask & ~real).any()), "told what is left out"
-    check(got, expected(x[real], np.repeat(unit, x.shape[1]).reshape(mask.shape)[real]), DTYPES[dtype], dtype)
+        assert any("left out" in str(w.message) for w in told) == bool(
+            (mask & ~real).any()
+        ), "told what is left out"
+    check(
+        got,
+        expected(x[real], np.repeat(unit, x.shape[1]).reshape(mask.shape)[real]),
+        DTYPES[dtype],
+        dtype,
+    )
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -111,7 +143,11 @@ class Wrapped(nn.Module):
 
     def __init__(self, inner):
         super().__init__()
-        self.inner, self.config, self.main_input_name = inner, inner.config, inner.main_input_name
+        self.inner, self.config, self.main_input_name = (
+            inner,
+            inner.config,
+            inner.main_input_name,
+        )
 
     def forward(self, **given):
         return self.inner(**given)
@@ -122,14 +158,20 @@ class Quantised(nn.Module):
 
     def __init__(self, linear):
         super().__init__()
-        scale = linear.weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        scale = (
+            linear.weight.detach().abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        )
         self.register_buffer("scale", scale)
-        self.register_buffer("weight", (linear.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer(
+            "weight", (linear.weight.detach() / scale).round().to(torch.int8)
+        )
         self.bias = linear.bias
         self.in_features, self.out_features = linear.in_features, linear.out_features
 
     def forward(self, x):
-        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype), self.bias)
+        return nn.functional.linear(
+            x, self.weight.to(x.dtype) * self.scale.to(x.dtype), self.bias
+        )
 
 
 def quantised(model):
@@ -145,7 +187,10 @@ def blocks_of(model):
     """{stack: blocks}, from the names of the families themselves."""
     if hasattr(model, "decoder") and hasattr(model.decoder, "block"):
         return {"encoder": model.encoder.block, "decoder": model.decoder.block}
-    for owner, names in ((model, ("layers", "h")), (getattr(model, "encoder", None), ("layer",))):
+    for owner, names in (
+        (model, ("layers", "h")),
+        (getattr(model, "encoder", None), ("layer",)),
+    ):
         for name in names:
             if hasattr(owner, name):
                 return {"": getattr(owner, name)}
@@ -164,8 +209,13 @@ def watched(model):
         seen[stack] = [given[0] if given else named["hidden_states"]]
 
     for stack, blocks in blocks_of(model).items():
-        hooks.append(blocks[0].register_forward_pre_hook(partial(first, stack), with_kwargs=True))
-        hooks += [block.register_forward_hook(partial(output, stack)) for block in dict.fromkeys(blocks)]
+        hooks.append(
+            blocks[0].register_forward_pre_hook(partial(first, stack), with_kwargs=True)
+        )
+        hooks += [
+            block.register_forward_hook(partial(output, stack))
+            for block in dict.fromkeys(blocks)
+        ]
     try:
         yield seen
     finally:
@@ -175,11 +225,19 @@ def watched(model):
 
 def model_of(draw):
     """A family, a type, how it is treated, a side of padding, a scale of its embeddings."""
-    treatment = draw.choice([t for t in TREATMENTS for _ in range(1 if t == "compiled" else 4)])
+    treatment = draw.choice(
+        [t for t in TREATMENTS for _ in range(1 if t == "compiled" else 4)]
+    )
     dtype = draw.choice([*DTYPES])
     dtype = "float32" if treatment == "quantised" else dtype
     scale = 10.0 ** draw.choice([0, 0, -4, -1, 1, 3])
-    return draw.choice([*tiny.ARCHITECTURES]), dtype, treatment, draw.choice(["left", "right", "none"]), scale
+    return (
+        draw.choice([*tiny.ARCHITECTURES]),
+        dtype,
+        treatment,
+        draw.choice(["left", "right", "none"]),
+        scale,
+    )
 
 
 def treated(family, dtype, treatment, scale):
@@ -198,7 +256,9 @@ def treated(family, dtype, treatment, scale):
         inner.activation_checkpointing_enable()
         inner.train()
     outer = Wrapped(inner) if treatment == "wrapped" else inner
-    return (torch.compile(inner, backend="eager") if treatment == "compiled" else outer), inner
+    return (
+        torch.compile(inner, backend="eager") if treatment == "compiled" else outer
+    ), inner
 
 
 def check_model(family, dtype, treatment, side, scale, _folder):
@@ -222,8 +282,12 @@ def check_model(family, dtype, treatment, side, scale, _folder):
             got = dict(zip(of_layer["metric"], of_layer["value"], strict=True))
             if mask.any():
                 unit = np.broadcast_to(np.arange(len(x))[:, None], mask.shape)
-                check(got, expected(x[mask], unit[mask]), DTYPES[dtype], f"{name} {layer}")
-            assert of_layer["n_vectors"].isin([mask.sum()]).any() or not mask.any(), f"{name} {layer}: n"
+                check(
+                    got, expected(x[mask], unit[mask]), DTYPES[dtype], f"{name} {layer}"
+                )
+            assert of_layer["n_vectors"].isin([mask.sum()]).any() or not mask.any(), (
+                f"{name} {layer}: n"
+            )
 
 
 def check_attention(family, dtype, treatment, side, _folder):
@@ -232,9 +296,14 @@ def check_attention(family, dtype, treatment, side, _folder):
     inputs, real = tiny.padded(family, side)
     with torch.no_grad(), tiny.exact_softmax():
         made = tiny.eager(family)(**inputs, output_attentions=True)
-        records = tiny.measure(model, [inputs], ("attention",))  # padding of Gemma 2 in float64 is NaN without it
+        records = tiny.measure(
+            model, [inputs], ("attention",)
+        )  # padding of Gemma 2 in float64 is NaN without it
     two = family in tiny.TWO_STACKS
-    maps = {name: made[f"{name}_attentions" if two else "attentions"] for name in tiny.stack_names(family)}
+    maps = {
+        name: made[f"{name}_attentions" if two else "attentions"]
+        for name in tiny.stack_names(family)
+    }
     for stack, layers in maps.items():
         for layer, p in enumerate(layers, 1):
             seen = p.double().transpose(1, 2)[real[stack]]
@@ -243,11 +312,23 @@ def check_attention(family, dtype, treatment, side, _folder):
                 "attention.row_max": seen.amax(-1).mean(0),
             }
             for metric, value in wanted.items():
-                chosen = (records["metric"] == metric) & (records["layer"] == layer) & (records["kind"] == "self")
-                got = records[chosen & (records["stack"] == stack)].sort_values("head")["value"].to_numpy(float)
+                chosen = (
+                    (records["metric"] == metric)
+                    & (records["layer"] == layer)
+                    & (records["kind"] == "self")
+                )
+                got = (
+                    records[chosen & (records["stack"] == stack)]
+                    .sort_values("head")["value"]
+                    .to_numpy(float)
+                )
                 near = 1e-6 if dtype == "float64" else 2e-4
                 np.testing.assert_allclose(
-                    got, value.numpy(), rtol=near, atol=near, err_msg=f"{stack} {layer} {metric}"
+                    got,
+                    value.numpy(),
+                    rtol=near,
+                    atol=near,
+                    err_msg=f"{stack} {layer} {metric}",
                 )
 
 
@@ -257,34 +338,57 @@ LONG = {"gpt2": {"n_positions": 1024}, "t5": {}, "byt5": {}}
 
 def lengths_of(draw):
     """A family, a backend, a side of padding, and unequal lengths about a block of rows, the longest beyond it."""
-    family = draw.choice([name for name in tiny.ARCHITECTURES if name not in tiny.TWO_STACKS])
+    family = draw.choice(
+        [name for name in tiny.ARCHITECTURES if name not in tiny.TWO_STACKS]
+    )
     longest = draw.choice([n for n in matrix.LENGTHS if 127 <= n <= 300])
-    lengths = (longest, draw.choice([n for n in matrix.LENGTHS if n <= longest]), draw.randint(1, longest))
-    return family, draw.choice(["sdpa", "eager"]), draw.choice(["left", "right"]), lengths
+    lengths = (
+        longest,
+        draw.choice([n for n in matrix.LENGTHS if n <= longest]),
+        draw.randint(1, longest),
+    )
+    return (
+        family,
+        draw.choice(["sdpa", "eager"]),
+        draw.choice(["left", "right"]),
+        lengths,
+    )
 
 
 def check_lengths(family, backend, side, lengths, _folder):
     """Entropy and largest weight of every row of a batch of unequal lengths, from the family's own weights."""
     model = tiny.build(family, **LONG.get(family, {"max_position_embeddings": 1024}))
     real = torch.from_numpy(matrix.real_tokens(lengths, side))
-    ids = torch.randint(3, tiny.VOCABULARY, real.shape, generator=torch.Generator().manual_seed(sum(lengths)))
+    ids = torch.randint(
+        3,
+        tiny.VOCABULARY,
+        real.shape,
+        generator=torch.Generator().manual_seed(sum(lengths)),
+    )
     inputs = {"input_ids": torch.where(real, ids, 0), "attention_mask": real.long()}
     stack = tiny.stack_names(family)[0]
     with torch.no_grad(), tiny.exact_softmax():
         model.set_attn_implementation("eager")
         maps = model(**inputs, output_attentions=True).attentions
-        model.set_attn_implementation("eager" if family == "gemma2" else backend)  # which caps its scores
+        model.set_attn_implementation(
+            "eager" if family == "gemma2" else backend
+        )  # which caps its scores
         with capture(model, ("attention",)) as tap:
             tap.real = {stack: real}
             model(**inputs)
     for layer, p in enumerate(maps, 1):
         rows, seen = tap[f"{stack}.{layer}.attention"], p.double().transpose(1, 2)[real]
-        wanted = {"entropy": -torch.special.xlogy(seen, seen).sum(-1), "row_max": seen.amax(-1)}
+        wanted = {
+            "entropy": -torch.special.xlogy(seen, seen).sum(-1),
+            "row_max": seen.amax(-1),
+        }
         wanted["keys"] = (seen > 0).sum(-1).double()
         for name, value in wanted.items():
             got = rows[name].transpose(1, 2)[real].double().numpy()
             told = f"{layer} {name}"
-            np.testing.assert_allclose(got, value.numpy(), rtol=1e-6, atol=1e-8, err_msg=told)
+            np.testing.assert_allclose(
+                got, value.numpy(), rtol=1e-6, atol=1e-8, err_msg=told
+            )
 
 
 def check_cell(shape, seed, _folder):
@@ -316,4 +420,8 @@ def cases(draw, _folder):
             yield Case("lengths", repr(given), partial(check_lengths, *given))
         if turn < FEWEST["matrix"]:
             seed = draw.randrange(1 << 30)
-            yield Case("matrix", f"{cells[turn]}, seed {seed}", partial(check_cell, cells[turn], seed))
+            yield Case(
+                "matrix",
+                f"{cells[turn]}, seed {seed}",
+                partial(check_cell, cells[turn], seed),
+            )

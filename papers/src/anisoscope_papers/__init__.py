@@ -21,7 +21,9 @@ __all__ = ["__version__", "reproduce", "train"]
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'anisoscope_papers' has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'anisoscope_papers' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
     return getattr(import_module("anisoscope_papers.api"), name)
 
 

@@ -32,20 +32,28 @@ def train(task: str, **options: Any) -> Path:
         recipe, place, quiet = read_keywords(ClassifierRecipe, options)
         return train_classifier(recipe, place, quiet, device).folder
     if task not in TASKS:
-        raise UsageError("a task", repr(task), suggest_names(task, (*TASKS, "classifier")))
+        raise UsageError(
+            "a task", repr(task), suggest_names(task, (*TASKS, "classifier"))
+        )
     training, place, quiet = read_keywords(Training, options | {"task": task})
     return train_language_model(training, place, quiet)
 
 
-def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str) -> "TrainedClassifier":
+def train_classifier(
+    recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str
+) -> "TrainedClassifier":
     """Train a classifier by a recipe, with progress shown unless `quiet`, and return it.
 
     `place`: the output folder, and whether to resume or overwrite it.
     """
-    with show_progress(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
+    with show_progress(
+        f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet
+    ) as progress:
         from anisoscope_papers.training.classifier import train_classifier as fit
 
-        with interrupt_hint(lambda: "" if place.overwrite else "the steps that are done are kept"):
+        with interrupt_hint(
+            lambda: "" if place.overwrite else "the steps that are done are kept"
+        ):
             return fit(recipe, **asdict(place), device=device, progress=progress)
 
 
@@ -56,13 +64,27 @@ def train_language_model(training: Training, place: OutputOptions, quiet: bool) 
     """
     name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
     described = f"{training.task}-{training.preset}"
-    folder = place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
-    title = f"{training.task} {training.preset} × {training.corpus}, seed {training.seed}"
+    folder = (
+        place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
+    )
+    title = (
+        f"{training.task} {training.preset} × {training.corpus}, seed {training.seed}"
+    )
     with show_progress(title, "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.language_model import train as fit
 
-        with interrupt_hint(lambda: f"{folder} holds the last state" if (folder / "resume").exists() else ""):
-            return fit(training, folder, resume=place.resume, overwrite=place.overwrite, progress=progress)
+        with interrupt_hint(
+            lambda: (
+                f"{folder} holds the last state" if (folder / "resume").exists() else ""
+            )
+        ):
+            return fit(
+                training,
+                folder,
+                resume=place.resume,
+                overwrite=place.overwrite,
+                progress=progress,
+            )
 
 
 def reproduce(
@@ -115,12 +137,16 @@ def run_studies(studies: Any, folder: Path, device: str, quiet: bool) -> Iterato
 
     def kept() -> str:
         """Say how many studies are finished; shown if the run is interrupted."""
-        finished = sum((folder / study.name / "study.json").exists() for study in studies)
+        finished = sum(
+            (folder / study.name / "study.json").exists() for study in studies
+        )
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
         with interrupt_hint(kept, again=""), ask_once():
-            yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
+            yield from runner.reproduce(
+                studies, folder.name, folder.parents[1], device=device, quiet=quiet
+            )
     except Exception:
         if runner.list_reproductions(folder):
             build_studies(folder)

@@ -13,7 +13,14 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, split_at_random
+from anisoscope.data.labelled import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Example,
+    LabelledCorpus,
+    split_at_random,
+)
 from anisoscope.data.local import find_copy
 from anisoscope.data.table_rows import read_rows_strict
 from anisoscope.errors import CorpusError
@@ -22,9 +29,18 @@ RAW = "https://raw.githubusercontent.com"
 HATEXPLAIN = f"{RAW}/hate-alert/HateXplain/master/Data"
 ESNLI = f"{RAW}/OanaMariaCamburu/e-SNLI/master/dataset"
 YELPHAT = f"{RAW}/cansusen/Human-Attention-for-Text-Classification/master/raw_data"
-YELPHAT_PARTS = {"train": (3, 4, 5, 7), "test_yelp50": (1,), "test_yelp100": (6,), "test_yelp200": (8,)}
+YELPHAT_PARTS = {
+    "train": (3, 4, 5, 7),
+    "test_yelp50": (1,),
+    "test_yelp100": (6,),
+    "test_yelp200": (8,),
+}
 YELPHAT_TRAIN = 0.7  # of the reviews outside the test sets; the authors split at random, without a seed
-NO_LABEL = ("-", "", None)  # what stands for the gold label of a pair whose annotators did not agree
+NO_LABEL = (
+    "-",
+    "",
+    None,
+)  # what stands for the gold label of a pair whose annotators did not agree
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -45,9 +61,15 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     if VALIDATION not in splits:
         splits = _split_training(splits, seed)
         source["split_seed"] = seed
-    marked = sum(bool(row.get("annotations")) for of_split in rows.values() for row in of_split)
+    marked = sum(
+        bool(row.get("annotations")) for of_split in rows.values() for row in of_split
+    )
     if marked:
-        usable = sum(example.rationale is not None for split in splits.values() for example in split)
+        usable = sum(
+            example.rationale is not None
+            for split in splits.values()
+            for example in split
+        )
         source["unusable_highlights"] = marked - usable
     return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
 
@@ -57,18 +79,24 @@ def _read_copy(known: "Benchmark", folder: Path) -> dict[str, Rows]:
     rows = {}
     for split, file in known.files.items():
         path = folder / f"{file}.jsonl.gz"
-        rows[split] = [row.columns for row in read_rows_strict(path, "copy the file again")]
+        rows[split] = [
+            row.columns for row in read_rows_strict(path, "copy the file again")
+        ]
     return rows
 
 
-def _split_training(splits: dict[str, tuple[Example, ...]], seed: int) -> dict[str, tuple[Example, ...]]:
+def _split_training(
+    splits: dict[str, tuple[Example, ...]], seed: int
+) -> dict[str, tuple[Example, ...]]:
     """Divide the training split at random into training and validation, and join the other splits as `test`.
 
     Returns {split: examples} of these three, followed by the other splits on their own. `seed`: of the division.
     """
     others = dict(splits)
     training = list(others.pop(TRAIN))
-    parts = split_at_random(training, {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
+    parts = split_at_random(
+        training, {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed
+    )
     joined = tuple(example for split in others.values() for example in split)
     return {**parts, TEST: joined, **others}
 
@@ -94,7 +122,12 @@ def _make_review_example(row: Row, _labels: tuple[str, ...]) -> Example:
     """
     marks = row["human_attention"]
     annotators = row["n_hams"] or max([*marks, 1])
-    return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
+    return Example(
+        tuple(row["tokens"]),
+        int(row["label"]),
+        None,
+        tuple(min(m / annotators, 1.0) for m in marks),
+    )
 
 
 def download_yelphat() -> dict[str, Rows]:
@@ -117,7 +150,11 @@ def read_yelphat(path: Path) -> Rows:
         for row in csv.DictReader(file):
             words, marks = _parse_spans(row["Answer.html_output"])
             key = row.get("Input.text") or " ".join(words)
-            review: Row = {"tokens": words, "label": int(float(row["Input.label"])), "hams": []}
+            review: Row = {
+                "tokens": words,
+                "label": int(float(row["Input.label"])),
+                "hams": [],
+            }
             reviews.setdefault(key, review)["hams"].append(marks)
     rows = []
     for review in reviews.values():
@@ -125,7 +162,9 @@ def read_yelphat(path: Path) -> Rows:
         maps = [marks for marks in review["hams"] if len(marks) == size]
         if size and maps:
             summed = [sum(column) for column in zip(*maps, strict=True)]
-            rows.append({**review, "hams": maps, "human_attention": summed, "n_hams": len(maps)})
+            rows.append(
+                {**review, "hams": maps, "human_attention": summed, "n_hams": len(maps)}
+            )
     return rows
 
 
@@ -133,10 +172,17 @@ def _parse_spans(page: str) -> tuple[list[str], list[int]]:
     """Read an annotator's HTML page: (words, 1 for each marked word (span of class `active`), else 0)."""
     words = list[str]()
     marks = list[int]()
-    for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
+    for attributes, inside in re.findall(
+        r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE
+    ):
         found = unescape(re.sub("<[^>]*>", " ", inside)).split()
         words += found
-        marks += [int(re.search(r"""class\s*=\s*["'][^"']*\bactive\b""", attributes) is not None)] * len(found)
+        marks += [
+            int(
+                re.search(r"""class\s*=\s*["'][^"']*\bactive\b""", attributes)
+                is not None
+            )
+        ] * len(found)
     return words, marks
 
 
@@ -155,11 +201,15 @@ def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
 
 def download_hatexplain() -> dict[str, Rows]:
     """Download HateXplain and return {split: rows} of its official splits."""
-    files = (fetch(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions"))
+    files = (
+        fetch(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions")
+    )
     return convert_hatexplain(*(json.loads(file.read_text("utf-8")) for file in files))
 
 
-def convert_hatexplain(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
+def convert_hatexplain(
+    posts: dict[str, Any], divisions: dict[str, list[str]]
+) -> dict[str, Rows]:
     """Return {split: rows} of the published JSON of HateXplain: its posts, and `divisions`, {split: ids of posts}.
 
     The label is the majority of three annotators; posts without one are left out. A rationale longer than its post is
@@ -169,11 +219,17 @@ def convert_hatexplain(posts: dict[str, Any], divisions: dict[str, list[str]]) -
     for split, published in BENCHMARKS["hatexplain"].files.items():
         splits[split] = []
         for post in map(posts.__getitem__, divisions[published]):
-            label, votes = Counter(note["label"] for note in post["annotators"]).most_common(1)[0]
+            label, votes = Counter(
+                note["label"] for note in post["annotators"]
+            ).most_common(1)[0]
             if votes < 2:
                 continue
             words = post["post_tokens"]
-            maps = [marks[: len(words)] for marks in post["rationales"] if len(marks) >= len(words)]
+            maps = [
+                marks[: len(words)]
+                for marks in post["rationales"]
+                if len(marks) >= len(words)
+            ]
             splits[split].append({"tokens": words, "label": label, "rationales": maps})
     return splits
 
@@ -192,7 +248,9 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
         in_first = set(note["premise_highlight"])
         in_second = {len(first) + i for i in note["hypothesis_highlight"]}
         # A premise's highlight behind its end would otherwise count as one of the hypothesis.
-        if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= len(first) + len(second):
+        if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= len(
+            first
+        ) + len(second):
             return Example(first, label, second, None)
         marks.update(in_first | in_second)
     if not notes:
@@ -217,7 +275,11 @@ def read_esnli(path: Path) -> Rows:
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            if not row["Sentence1"] or not row["Sentence2"] or row["gold_label"] in NO_LABEL:
+            if (
+                not row["Sentence1"]
+                or not row["Sentence2"]
+                or row["gold_label"] in NO_LABEL
+            ):
                 continue
             notes = []
             # Test and validation have three annotators, training has one.
@@ -226,9 +288,16 @@ def read_esnli(path: Path) -> Rows:
                 second = row.get(f"Sentence2_Highlighted_{i}")
                 if first and second:
                     notes.append(
-                        {"premise_highlight": _parse_indices(first), "hypothesis_highlight": _parse_indices(second)}
+                        {
+                            "premise_highlight": _parse_indices(first),
+                            "hypothesis_highlight": _parse_indices(second),
+                        }
                     )
-            read = {"premise": row["Sentence1"], "hypothesis": row["Sentence2"], "label": row["gold_label"]}
+            read = {
+                "premise": row["Sentence1"],
+                "hypothesis": row["Sentence2"],
+                "label": row["gold_label"],
+            }
             rows.append({**read, "annotations": notes})
     return rows
 
@@ -253,7 +322,10 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "yelphat": Benchmark(
-        ("negative", "positive"), {part: part for part in YELPHAT_PARTS}, download_yelphat, _make_review_example
+        ("negative", "positive"),
+        {part: part for part in YELPHAT_PARTS},
+        download_yelphat,
+        _make_review_example,
     ),
     "hatexplain": Benchmark(
         ("normal", "hatespeech", "offensive"),
@@ -264,7 +336,11 @@ BENCHMARKS = {
     ),
     "esnli": Benchmark(
         ("neutral", "entailment", "contradiction"),
-        {TRAIN: "snli_train18k", VALIDATION: "dev", TEST: "test"},  # 18,000 training pairs, without highlights
+        {
+            TRAIN: "snli_train18k",
+            VALIDATION: "dev",
+            TEST: "test",
+        },  # 18,000 training pairs, without highlights
         download_esnli,
         _make_pair_example,
     ),

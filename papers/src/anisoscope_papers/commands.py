@@ -5,22 +5,54 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, say, show, show_row
+from anisoscope.cli.view import (
+    Format,
+    Quiet,
+    Table,
+    echo_wrapped,
+    format_path,
+    say,
+    show,
+    show_row,
+)
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
-from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option, separate_names
+from anisoscope.options import (
+    INPUT,
+    MACHINE,
+    OUTPUT,
+    WHAT,
+    Device,
+    FilePath,
+    Names,
+    Text,
+    option,
+    separate_names,
+)
 from anisoscope.progress import show_spinner
 from anisoscope.runs.job import OutputOptions
 from anisoscope_papers.study_names import PAPERS
-from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe, Task, Training
+from anisoscope_papers.training.recipe import (
+    ATTENTION,
+    ClassifierRecipe,
+    Task,
+    Training,
+)
 
 if TYPE_CHECKING:
     from anisoscope_papers.study import Study
 
 PARTIAL = 7
 """The exit code of a reproduction without something that could not be had (`EXIT_CODES` of the program)."""
-PLACE, TRAINING, RECIPE, FORMAT = OutputOptions(), Training(), ClassifierRecipe(), Format()
+PLACE, TRAINING, RECIPE, FORMAT = (
+    OutputOptions(),
+    Training(),
+    ClassifierRecipe(),
+    Format(),
+)
 
-ONLY_HELP = "figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all"
+ONLY_HELP = (
+    "figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all"
+)
 EXPORT_HELP = "also write every claim, verified or falsified, for other tools: html (a page each) or csv"
 
 
@@ -46,9 +78,18 @@ def reproduce(
         ),
     ] = (),
     device: Annotated[Device, option("cpu, cuda, cuda:1, mps", MACHINE)] = "cpu",
-    output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path("runs/reproduction"),
-    dry_run: Annotated[bool, option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
-    export: Annotated[Literal["html", "csv"] | None, option(EXPORT_HELP, OUTPUT)] = None,
+    output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path(
+        "runs/reproduction"
+    ),
+    dry_run: Annotated[
+        bool,
+        option(
+            "list what would be measured and loaded: gigabytes, disk, hours", OUTPUT
+        ),
+    ] = False,
+    export: Annotated[
+        Literal["html", "csv"] | None, option(EXPORT_HELP, OUTPUT)
+    ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> int | None:
@@ -67,7 +108,9 @@ def reproduce(
 
         studies = runner.choose(paper, only)
     if dry_run:
-        echo_wrapped("\n".join(runner.describe(studies, settings)), indent="           ")
+        echo_wrapped(
+            "\n".join(runner.describe(studies, settings)), indent="           "
+        )
         return None
     folder = output / paper / settings
     try:
@@ -76,7 +119,10 @@ def reproduce(
                 echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
-            echo_wrapped(f"report: {format_path(folder / 'report.html')} (open it in a browser)", err=True)
+            echo_wrapped(
+                f"report: {format_path(folder / 'report.html')} (open it in a browser)",
+                err=True,
+            )
     missing = runner.explain_lacking(studies, folder)
     _export_and_print(studies, folder, export, view, missing)
     for reason, what in missing.items():
@@ -87,7 +133,11 @@ def reproduce(
 
 
 def _export_and_print(
-    studies: Sequence["Study"], folder: Path, export: str | None, view: Format, missing: Mapping[str, str]
+    studies: Sequence["Study"],
+    folder: Path,
+    export: str | None,
+    view: Format,
+    missing: Mapping[str, str],
 ) -> None:
     """Write the claims for other tools if asked (`export`: html or csv), and print a row per verdict in the format of
     `view`.
@@ -99,11 +149,23 @@ def _export_and_print(
     from anisoscope_papers.exporting import build_verdict_table, export_claims
 
     if export is not None:
-        echo_wrapped(f"claims: {format_path(export_claims(studies, folder, export))}", err=True)
+        echo_wrapped(
+            f"claims: {format_path(export_claims(studies, folder, export))}", err=True
+        )
     if view.format == "table":  # each verdict was shown as it came
         return
     records = build_verdict_table(studies, folder)
-    head = ("study", "claim", "subject", "outcome", "failing", "value", "low", "high", "n")
+    head = (
+        "study",
+        "claim",
+        "subject",
+        "outcome",
+        "failing",
+        "value",
+        "low",
+        "high",
+        "n",
+    )
     rows = []
     for row in records.to_dict("records"):
         rows.append(["" if pd.isna(row[name]) else str(row[name]) for name in head])
@@ -112,20 +174,30 @@ def _export_and_print(
 
 
 def masked_lm(
-    training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
+    training: Training = TRAINING,
+    place: OutputOptions = PLACE,
+    view: Format = FORMAT,
+    *,
+    quiet: Quiet = False,
 ) -> None:
     """Train a BERT, and print its folder."""
     _train("masked-lm", training, place, view, quiet)
 
 
 def causal_lm(
-    training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
+    training: Training = TRAINING,
+    place: OutputOptions = PLACE,
+    view: Format = FORMAT,
+    *,
+    quiet: Quiet = False,
 ) -> None:
     """Train a GPT-2, and print its folder."""
     _train("causal-lm", training, place, view, quiet)
 
 
-def _train(task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool) -> None:
+def _train(
+    task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool
+) -> None:
     """Train a language model into `place`, print its folder in the format of `view`, and suggest the next command."""
     check_corpus(training.corpus)
     from anisoscope_papers.api import train_language_model
@@ -135,7 +207,11 @@ def _train(task: Task, training: Training, place: OutputOptions, view: Format, q
         say(str(folder))
     else:
         show_row({"folder": str(folder)}, view)
-    echo_wrapped(f"next: anisoscope measure {format_path(folder, typed=True)} --panel hidden", err=True, indent="  ")
+    echo_wrapped(
+        f"next: anisoscope measure {format_path(folder, typed=True)} --panel hidden",
+        err=True,
+        indent="  ",
+    )
 
 
 def classifier(
@@ -155,20 +231,42 @@ def classifier(
     trained = train_classifier(recipe, place, quiet, device)
     if view.format == "table":
         for split, found in trained.training["results"].items():
-            say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+            say(
+                f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})"
+            )
     if drawn := describe_drawn_splits(trained.training["corpus"]):
         echo_wrapped(drawn, err=True, indent="  ")
     if trained.collapsed:
-        echo_wrapped("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
+        echo_wrapped(
+            "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
+            err=True,
+        )
     for split, count in trained.training["truncated"].items():
         if count:
-            echo_wrapped(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
+            echo_wrapped(
+                f"{split}: {count:,} utterances cut at {trained.max_length} tokens",
+                err=True,
+            )
     if view.format == "table":
         say(str(trained.folder))
     else:
-        accuracies = {split: found["accuracy"] for split, found in trained.training["results"].items()}
-        show_row({"folder": str(trained.folder), "collapsed": trained.collapsed, **accuracies}, view)
-    echo_wrapped(f"next: anisoscope classes {format_path(trained.folder, typed=True)}", err=True, indent="  ")
+        accuracies = {
+            split: found["accuracy"]
+            for split, found in trained.training["results"].items()
+        }
+        show_row(
+            {
+                "folder": str(trained.folder),
+                "collapsed": trained.collapsed,
+                **accuracies,
+            },
+            view,
+        )
+    echo_wrapped(
+        f"next: anisoscope classes {format_path(trained.folder, typed=True)}",
+        err=True,
+        indent="  ",
+    )
 
 
 def describe_drawn_splits(corpus: dict[str, Any]) -> str:
@@ -179,8 +277,14 @@ def describe_drawn_splits(corpus: dict[str, Any]) -> str:
     drawn = corpus.get("drawn", [])
     if not drawn:
         return ""
-    counts = {split: sum(classes.values()) for split, classes in corpus["counts"].items()}
-    uses = {"train": "to train on", "validation": "to choose the epoch by", "test": "to test on"}
+    counts = {
+        split: sum(classes.values()) for split, classes in corpus["counts"].items()
+    }
+    uses = {
+        "train": "to train on",
+        "validation": "to choose the epoch by",
+        "test": "to test on",
+    }
     rows = ", ".join(f"{counts[split]:,} {uses[split]}" for split in uses)
     lacks = "splits" if set(uses) <= set(drawn) else f"{' or '.join(drawn)} split"
     return f"{corpus['name']} has no {lacks}: rows were drawn at random (--split-seed): {rows}"

@@ -49,7 +49,9 @@ def build_claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     (`STATUS`).
     """
     table = build_verdict_table(studies, folder)
-    claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
+    claims = {
+        (study.name, claim.name): claim for study in studies for claim in study.claims
+    }
     papers = {study.name: study.paper for study in studies}
     status = []
     statements = []
@@ -75,7 +77,10 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
     table = build_claim_table(studies, folder)
     if form == "csv":
         text = table.to_csv(index=False)
-        write_atomic(folder / "claims.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_atomic(
+            folder / "claims.csv",
+            lambda temporary: temporary.write_text(text, encoding="utf-8"),
+        )
         return folder / "claims.csv"
     return _write_pages(table, folder)
 
@@ -86,29 +91,42 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 
     Returns the path of the list.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     place = folder / "claims"
     listed = []
     for (study, claim), verdicts in table.groupby(["study", "claim"], sort=False):
-        name = re.sub(r"[^a-z0-9]+", "-", f"{study}-{claim}".lower()).strip("-") + ".html"
+        name = (
+            re.sub(r"[^a-z0-9]+", "-", f"{study}-{claim}".lower()).strip("-") + ".html"
+        )
         first = verdicts.iloc[0]
         rows = [_replace_missing(row) for row in verdicts.to_dict("records")]
         counts = verdicts["status"].value_counts().to_dict()
         about = {
             "study": study,
             "statement": first["statement"],
-            "counts": [(status, counts[status]) for status in dict.fromkeys(STATUS.values()) if status in counts],
+            "counts": [
+                (status, counts[status])
+                for status in dict.fromkeys(STATUS.values())
+                if status in counts
+            ],
         }
         page = {
             "paper": read_published(first["paper"])["paper"],
             "source": first["source"],
             "published": first["published"],
         }
-        _write(place / name, template.render(**about, **page, verdicts=rows, listed=None))
+        _write(
+            place / name, template.render(**about, **page, verdicts=rows, listed=None)
+        )
         listed.append(about | {"link": name})
     paper = read_published(table["paper"].iloc[0])["paper"] if len(table) else ""
-    _write(place / "index.html", template.render(statement=paper, paper=paper, verdicts=None, listed=listed))
+    _write(
+        place / "index.html",
+        template.render(statement=paper, paper=paper, verdicts=None, listed=listed),
+    )
     return place / "index.html"
 
 

@@ -39,26 +39,40 @@ FAMILIES: dict[str, Family] = {
     "efficientnet_lite": Family(
         attention=False,
         module=f"{_NETWORKS}.efficientnet_lite",
-        port={"AutoConfig": "EfficientNetLiteConfig", "AutoModel": "EfficientNetLiteModel"},
+        port={
+            "AutoConfig": "EfficientNetLiteConfig",
+            "AutoModel": "EfficientNetLiteModel",
+        },
         bare=True,
     ),
     "manta": Family(
         ("T5Block",),
-        streams=lambda _model, given: {stack: stream for stack, stream in given.items() if stack != "encoder"},
+        streams=lambda _model, given: {
+            stack: stream for stack, stream in given.items() if stack != "encoder"
+        },
         tokenizer="transformers:ByT5Tokenizer",
         alone=True,
         module=f"{_NETWORKS}.manta",
-        port={"AutoConfig": "MantaConfig", "AutoModel": "MantaModel", "AutoModelForSeq2SeqLM": "MantaModel"},
+        port={
+            "AutoConfig": "MantaConfig",
+            "AutoModel": "MantaModel",
+            "AutoModelForSeq2SeqLM": "MantaModel",
+        },
     ),
     "speech_cnn": Family(
-        module=f"{_NETWORKS}.speech_cnn", port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}
+        module=f"{_NETWORKS}.speech_cnn",
+        port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"},
     ),
     "van": Family(
         ("VanLayer", "Block"),
         "VanStageNorm",
         attention=False,
         module=f"{_NETWORKS}.van",
-        port={"AutoConfig": "VanConfig", "AutoModel": "VanModel", "AutoModelForImageClassification": "VanModel"},
+        port={
+            "AutoConfig": "VanConfig",
+            "AutoModel": "VanModel",
+            "AutoModelForImageClassification": "VanModel",
+        },
     ),
 }
 """Of MANTa, every block of bytes is real."""

@@ -28,8 +28,23 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.sums.jackknife import UNBOUNDED, Bounds, estimate_over_seeds, holm, jackknife_interval
-from anisoscope_papers.study import FEWEST, SHARE, SIGNED, Claim, Failing, Outcome, Over, Verdict
+from anisoscope.sums.jackknife import (
+    UNBOUNDED,
+    Bounds,
+    estimate_over_seeds,
+    holm,
+    jackknife_interval,
+)
+from anisoscope_papers.study import (
+    FEWEST,
+    SHARE,
+    SIGNED,
+    Claim,
+    Failing,
+    Outcome,
+    Over,
+    Verdict,
+)
 
 Array = NDArray[np.float64]
 
@@ -39,13 +54,39 @@ SAME = 1e-12
 """Relative spread below which values over seeds are one value."""
 POSITIVE = (0.0, np.inf)
 BOUNDS: dict[str, Bounds] = {
-    **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
-    **dict.fromkeys(("accuracy", "ablation.agreement", "retrained.", "attribution.au", "cones.keys."), SHARE),
-    **dict.fromkeys(("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED),
+    **dict.fromkeys(
+        ("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE
+    ),
+    **dict.fromkeys(
+        (
+            "accuracy",
+            "ablation.agreement",
+            "retrained.",
+            "attribution.au",
+            "cones.keys.",
+        ),
+        SHARE,
+    ),
+    **dict.fromkeys(
+        ("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED
+    ),
     **dict.fromkeys(("ablation.", "attribution.", "cones.queries."), SIGNED),
-    **dict.fromkeys(("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED),
-    **dict.fromkeys(("drift", "norms.", "attention.entropy", "attention.score_", "centred_attention."), POSITIVE),
-    **dict.fromkeys(("score_terms.", "cls_entropy"), POSITIVE),  # as the paper divides it, this entropy can exceed 1
+    **dict.fromkeys(
+        ("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED
+    ),
+    **dict.fromkeys(
+        (
+            "drift",
+            "norms.",
+            "attention.entropy",
+            "attention.score_",
+            "centred_attention.",
+        ),
+        POSITIVE,
+    ),
+    **dict.fromkeys(
+        ("score_terms.", "cls_entropy"), POSITIVE
+    ),  # as the paper divides it, this entropy can exceed 1
 }
 """What values of a metric lie between, by how its name begins (the first that fits); others have no bounds."""
 
@@ -105,13 +146,20 @@ def compute_sided_p(
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = apart / (np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom))
+        t = apart / (
+            np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom)
+        )
     t = np.where(np.equal(low, high), np.nan, t)
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
 
 
 def compute_equivalence_p(
-    value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
+    value: float,
+    low: float,
+    high: float,
+    freedom: float,
+    inside: tuple[float, float],
+    bounds: Bounds = UNBOUNDED,
 ) -> tuple[float, float]:
     """Test whether a number lies between two ends (`inside`), by two one-sided tests on its 95 % interval (`low`,
     `high`).
@@ -121,25 +169,36 @@ def compute_equivalence_p(
     freedom of Student's t.
     """
     least, most = inside
-    above_least, below_least = (float(p) for p in compute_sided_p(value, low, high, freedom, least))
-    above_most, below_most = (float(p) for p in compute_sided_p(value, low, high, freedom, most))
+    above_least, below_least = (
+        float(p) for p in compute_sided_p(value, low, high, freedom, least)
+    )
+    above_most, below_most = (
+        float(p) for p in compute_sided_p(value, low, high, freedom, most)
+    )
     ends = [above_least] * (least > bounds[0]) + [below_most] * (most < bounds[1])
     beyond = [below_least] * (least > bounds[0]) + [above_most] * (most < bounds[1])
     return max(ends, default=np.nan), min(beyond, default=np.nan)
 
 
-def compute_p_of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
+def compute_p_of_units(
+    frame: pd.DataFrame, threshold: Array | float
+) -> tuple[Array, Array]:
     """Test each row of records against a threshold, by its jackknife interval.
 
     Student's t with groups − 1 degrees of freedom. Without a column `groups`, that is 32 groups, or all units
     (independent pieces of data) if there are fewer. Returns the one-sided p (above, below), [row] each.
     """
-    groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
+    groups = np.fmin(
+        frame["n_units"].to_numpy(float),
+        frame["groups"].to_numpy(float) if "groups" in frame else GROUPS,
+    )
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
     return compute_sided_p(value, low, high, np.maximum(groups - 1, 1), threshold)
 
 
-def compute_p_of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
+def compute_p_of_replicates(
+    theta: Array, threshold: float = 0.0
+) -> tuple[float, float, float, float, float]:
     """Test one number from its jackknife replicates `theta` [1 + group]; the first is the full estimate.
 
     Returns (value, low, high, p of > threshold, p of < threshold), with a 95 % interval.
@@ -169,14 +228,22 @@ def make_test_of_seeds(
     n = len(known)
     # One seed has no interval: it can still be shown beside a threshold, but not between two ends.
     if inside is None:
-        test = Test(claim, "no seed has it", n=n, subject=subject, note=_describe_seeds(values, reason))
+        test = Test(
+            claim,
+            "no seed has it",
+            n=n,
+            subject=subject,
+            note=_describe_seeds(values, reason),
+        )
         fewest = 1
     else:
         test = Test(claim, "too few seeds have it", n=n, subject=subject, note=reason)
         fewest = 2
     if n < fewest:
         return test
-    value, low, high = (float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED))
+    value, low, high = (
+        float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED)
+    )
     limit = np.nan
     if inside is None:
         limit = float(claim.limit if threshold is None else threshold)
@@ -190,7 +257,9 @@ def make_test_of_seeds(
     if n < FEWEST and not claim.identity:
         return _add_note(test, "two seeds decide nothing") if n > 1 else test
     if inside is not None:
-        up, down = compute_equivalence_p(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
+        up, down = compute_equivalence_p(
+            value, low, high, n - 1, inside, claim.bounds or UNBOUNDED
+        )
         return replace(test, inside=inside, up=up, down=down)
     return _test_against_limit(test, limit)
 
@@ -235,7 +304,10 @@ def _test_against_limit(test: Test, limit: float) -> Test:
     freedom = test.n - 1
     interval = (test.value, test.low, test.high)
     above, below = (float(p) for p in compute_sided_p(*interval, freedom, threshold))
-    above_none, below_none = (float(p) for p in compute_sided_p(*interval, freedom, find_no_effect(claim, limit)))
+    above_none, below_none = (
+        float(p)
+        for p in compute_sided_p(*interval, freedom, find_no_effect(claim, limit))
+    )
     # What holds by construction need not vary: without an interval, the number itself decides.
     if claim.identity and np.isnan(above):
         above = float(test.value <= threshold)
@@ -255,7 +327,9 @@ def find_no_effect(claim: Claim, limit: float | None = None) -> float:
     return float(claim.limit if limit is None else limit)
 
 
-def _describe_side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
+def _describe_side(
+    claim: Claim, limit: float, inside: tuple[float, float] | None
+) -> str:
     """Describe in words where the claim says that its number lies: `> 0 by 0.05` (limit and floor), or `0.1 to 0.3`
     (`inside`).
     """
@@ -286,12 +360,18 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
     first = rows.iloc[order[begins]]
-    values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
-    bounds = {str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()}
+    values = (
+        np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
+    )
+    bounds = {
+        str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()
+    }
     found = []
     for x, metric in zip(values, first["metric"], strict=True):
         found.append(estimate_over_seeds(x, bounds=bounds[str(metric)]))
-    ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
+    ends = pd.DataFrame(
+        found, columns=["value", "low", "high"], index=first.index, dtype=float
+    )
     return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 
 
@@ -307,13 +387,18 @@ def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     down = _correct_p(tests, "down")
     against = _correct_p(tests, "against")
     outcomes = [_decide(*each) for each in zip(tests, up, down, strict=True)]
-    ways = [find_way_of_failing(*each) for each in zip(tests, outcomes, against, strict=True)]
+    ways = [
+        find_way_of_failing(*each)
+        for each in zip(tests, outcomes, against, strict=True)
+    ]
     verdicts = []
     for members in _group_into_verdicts(tests):
         of_one = [tests[i] for i in members]
         verdict = _make_verdict(of_one, [outcomes[i] for i in members], up[members])
         if verdict.outcome == "fails":
-            verdict = replace(verdict, failing=_pick_worst([ways[i] for i in members], of_one[0].over))
+            verdict = replace(
+                verdict, failing=_pick_worst([ways[i] for i in members], of_one[0].over)
+            )
         verdicts.append(verdict)
     return verdicts
 
@@ -329,7 +414,9 @@ def _group_into_verdicts(tests: Sequence[Test]) -> list[list[int]]:
     return list(members.values())
 
 
-def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
+def find_way_of_failing(
+    test: Test, outcome: Outcome, against: float
+) -> Failing | Literal[""]:
     """Return how a test with this outcome fails; "" if it does not fail.
 
     `beyond`: the number lies outside of the two ends of its claim; `contrary`: it is significantly on the other side;
@@ -367,10 +454,16 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     their p (for "last": by the last one's). They need no correction for each other (Berger 1982). In the opposite
     direction one is enough, so they count one by one.
     """
-    p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
+    p = np.array(
+        [np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64
+    )
     for family in _group_into_families(tests, together=side == "up"):
-        of_each = np.array([_pick_p(tests[members[0]], p[members]) for members in family])
-        for members, before, corrected in zip(family, of_each, holm(of_each), strict=True):
+        of_each = np.array(
+            [_pick_p(tests[members[0]], p[members]) for members in family]
+        )
+        for members, before, corrected in zip(
+            family, of_each, holm(of_each), strict=True
+        ):
             # The factor of the p that counts is applied to all p that it stands for. A p of 0 has no factor: the
             # largest one that Holm can give is taken.
             factor = corrected / before if before > 0 else len(family)
@@ -378,7 +471,9 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     return p
 
 
-def _group_into_families(tests: Sequence[Test], *, together: bool) -> list[list[list[int]]]:
+def _group_into_families(
+    tests: Sequence[Test], *, together: bool
+) -> list[list[list[int]]]:
     """Return the families of tests that are corrected together; in each, the indices of tests that count as one.
 
     `together`: tests that must all hold count as one. Otherwise every test counts.
@@ -388,7 +483,12 @@ def _group_into_families(tests: Sequence[Test], *, together: bool) -> list[list[
         one: object = i
         if together and test.over in ("all", "last"):
             one = (test.claim, test.subject, test.seed)
-        kind = (test.claim.primary, test.claim.identity, test.claim.afterwards, test.claim.makes)
+        kind = (
+            test.claim.primary,
+            test.claim.identity,
+            test.claim.afterwards,
+            test.claim.makes,
+        )
         families.setdefault(kind, {}).setdefault(one, []).append(i)
     return [list(family.values()) for family in families.values()]
 
@@ -451,8 +551,12 @@ def make_verdict_without_test(
         outcome = "fails"
         failing = "contrary" if claim.inside is None else "beyond"
     # Verdicts are written as JSON, which has no NaN.
-    value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
-    return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing)
+    value, low, high, p = (
+        None if x is None or np.isnan(x) else x for x in (value, low, high, p)
+    )
+    return Verdict(
+        claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing
+    )
 
 
 def _find_agreement(outcomes: Sequence[Outcome]) -> bool | None:
@@ -478,22 +582,32 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
         n = len(seeds)
     numbers = (shown.value, shown.low, shown.high, n, float(p[i]))
     if shown.apart:
-        verdict = make_verdict_without_test(shown.claim, None, shown.statistic, *numbers, shown.apart, shown.subject)
+        verdict = make_verdict_without_test(
+            shown.claim, None, shown.statistic, *numbers, shown.apart, shown.subject
+        )
         return replace(verdict, outcome="not comparable")
     if over is None:
         note = shown.note
         if outcomes == ["undecided"] and min(shown.up, shown.down) < LEVEL:
             note = _join_notes(note, "open after Holm's correction")
         agreed = _find_agreement(outcomes)
-        return make_verdict_without_test(shown.claim, agreed, shown.statistic, *numbers, note, shown.subject)
+        return make_verdict_without_test(
+            shown.claim, agreed, shown.statistic, *numbers, note, shown.subject
+        )
     of_seeds = []
     for seed in seeds:
-        of_seed = [outcome for test, outcome in zip(tests, outcomes, strict=True) if test.seed == seed]
+        of_seed = [
+            outcome
+            for test, outcome in zip(tests, outcomes, strict=True)
+            if test.seed == seed
+        ]
         of_seeds.append(_combine_outcomes(of_seed, over))
     statistic = _describe_shown(shown, over, tests)
     reason = _explain_verdict(shown, over, tests, outcomes, of_seeds)
     agreed = _find_agreement(of_seeds)
-    return make_verdict_without_test(shown.claim, agreed, statistic, *numbers, reason, shown.subject)
+    return make_verdict_without_test(
+        shown.claim, agreed, statistic, *numbers, reason, shown.subject
+    )
 
 
 def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
@@ -505,7 +619,9 @@ def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
     """
     words = shown.statistic.rstrip(":")
     if sum(test.seed == shown.seed for test in tests) > 1:
-        words = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[over] + words
+        words = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[
+            over
+        ] + words
     if len({test.seed for test in tests}) > 1:
         words += ", of the weakest seed"
     if shown.where:
@@ -514,7 +630,11 @@ def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
 
 
 def _explain_verdict(
-    shown: Test, over: Over, tests: list[Test], outcomes: list[Outcome], of_seeds: list[Outcome]
+    shown: Test,
+    over: Over,
+    tests: list[Test],
+    outcomes: list[Outcome],
+    of_seeds: list[Outcome],
 ) -> str:
     """Give the reason of a verdict on several tests in words: how many hold, how seeds decide, and what n counts.
 
@@ -548,7 +668,11 @@ def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:
         if all(outcome == "holds" for outcome in outcomes[start:]):
             words = f", from {tests[start].where} on"
             break
-    failing = [test.where for test, outcome in zip(tests, outcomes, strict=True) if outcome == "fails"]
+    failing = [
+        test.where
+        for test, outcome in zip(tests, outcomes, strict=True)
+        if outcome == "fails"
+    ]
     if failing:
         words += f"; against the claim at {', '.join(failing)}"
     return words

@@ -8,7 +8,13 @@ from anisoscope_papers.models import PRESETS, PaperModel
 
 POSITIONS = {"text": 1.0, "speech": 50.0, "image": 200.0}
 """Vectors that a model makes of a token, a second of sound or an image, about; convolutional networks: as if."""
-OF_MODEL = {"canine-s": 2.0, "canine-c": 2.0, "manta-base": 3.0, "byt5-base": 4.0, "whisper-base": 250.0}
+OF_MODEL = {
+    "canine-s": 2.0,
+    "canine-c": 2.0,
+    "manta-base": 3.0,
+    "byt5-base": 4.0,
+    "whisper-base": 250.0,
+}
 """The same of models that read bytes, or windows of 30 seconds however short the clip."""
 _UNITS = {"M": 1e6, "B": 1e9}
 
@@ -56,12 +62,22 @@ def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need,
         size = count_parameters(preset)
         positions = data.millions * OF_MODEL.get(model, POSITIONS[preset.modality])
         work = {f"{model} × {corpus} {how}": 2e-6 * (size or 0.0) * positions}
-        found[model] = Need(preset.hub_id, size and size * 4e-9, preset.licence, work=work)
-    return (*found.values(), *(make_corpus_need(corpus) for corpus in dict.fromkeys(corpus for _, corpus in systems)))
+        found[model] = Need(
+            preset.hub_id, size and size * 4e-9, preset.licence, work=work
+        )
+    return (
+        *found.values(),
+        *(
+            make_corpus_need(corpus)
+            for corpus in dict.fromkeys(corpus for _, corpus in systems)
+        ),
+    )
 
 
 def make_corpus_need(name: str) -> Need:
     """Return what must be downloaded for the corpus `name`: size, split and licence, and its stand-in if it has one."""
     row = named_corpora()[name]
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""
-    return Need(row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}")
+    return Need(
+        row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}"
+    )

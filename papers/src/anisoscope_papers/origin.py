@@ -23,7 +23,9 @@ STUDIES = (
 """Packages and modules whose code makes records and verdicts of studies. Trained models are found by their settings."""
 JUDGING = ("judge", "study_names", "needs", "processes", "runner", "study")
 """Those of them that make no record: they start a study, judge and show what it measured."""
-MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads", "sums"))
+MEASURING = tuple(
+    f"anisoscope.{name}" for name in ("measure", "metrics", "reads", "sums")
+)
 """Packages of the tool that look at models, and train none."""
 
 
@@ -31,7 +33,10 @@ def hash_measuring_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to measure. The hashes are part of the name of a saved
     measurement.
     """
-    passed_over = (PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)))
+    passed_over = (
+        PACKAGE.name,
+        *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)),
+    )
     return tool.hash_code(*modules, leave_out=passed_over)
 
 
@@ -39,7 +44,11 @@ def hash_training_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to train, without what only measures. The hashes name a
     training.
     """
-    return {name: meaning for name, meaning in hash_measuring_code(*modules).items() if not name.startswith(MEASURING)}
+    return {
+        name: meaning
+        for name, meaning in hash_measuring_code(*modules).items()
+        if not name.startswith(MEASURING)
+    }
 
 
 def is_code_of(noted: Any, code: dict[str, str]) -> bool:
@@ -56,7 +65,9 @@ def describe_provenance() -> dict[str, Any]:
     """Return what computed the numbers, by name: versions, the kind of machine, the command, and this package's
     commit.
     """
-    from anisoscope_papers import __version__  # which imports what this module names the code of
+    from anisoscope_papers import (
+        __version__,
+    )  # which imports what this module names the code of
 
     own = {"version": __version__} | tool.find_commit(PACKAGE, (*STUDIES, "training"))
     return tool.describe_environment() | {"papers": own}

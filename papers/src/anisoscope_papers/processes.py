@@ -8,7 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process, resource_tracker
+from multiprocessing import (
+    active_children,
+    get_context,
+    parent_process,
+    resource_tracker,
+)
 from typing import Any
 
 import torch
@@ -18,7 +23,9 @@ from anisoscope.progress import call_uninterrupted
 
 
 def run_in_parallel(
-    work: Callable[..., None], pieces: Sequence[tuple[Any, ...]], processes: int | None = None
+    work: Callable[..., None],
+    pieces: Sequence[tuple[Any, ...]],
+    processes: int | None = None,
 ) -> Iterator[int]:
     """Call `work(*piece)` for every piece, in parallel processes; yield how many pieces are done.
 
@@ -49,7 +56,11 @@ def run_in_parallel(
         pool.shutdown(cancel_futures=True)
 
 
-def _submit_all(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
+def _submit_all(
+    pool: ProcessPoolExecutor,
+    work: Callable[..., None],
+    pieces: Sequence[tuple[Any, ...]],
+) -> set[Any]:
     """Submit `work(*piece)` for all pieces to the pool; return the futures.
 
     SIGINT is blocked meanwhile, so that Ctrl-C reaches only the caller, which ends its workers.

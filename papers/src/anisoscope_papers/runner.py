@@ -15,7 +15,14 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.charts.export import save
-from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, suggest_names
+from anisoscope.errors import (
+    CorpusError,
+    MeasureError,
+    ModelError,
+    OutputError,
+    UsageError,
+    suggest_names,
+)
 from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
@@ -25,8 +32,20 @@ from anisoscope.wording import list_first
 from anisoscope_papers.judge import make_verdict_without_test
 from anisoscope_papers.needs import Need
 from anisoscope_papers.origin import describe_provenance
-from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
-from anisoscope_papers.study_names import choose_names, find_folder, find_packages, number_of
+from anisoscope_papers.study import (
+    STANDS_IN,
+    WITHHELD,
+    Compared,
+    Context,
+    Study,
+    Verdict,
+)
+from anisoscope_papers.study_names import (
+    choose_names,
+    find_folder,
+    find_packages,
+    number_of,
+)
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
@@ -51,7 +70,11 @@ def find_studies() -> tuple[Study, ...]:
             if module.name != "__main__":
                 studies += _find_studies_in(paper, package.__name__, module.name)
     order = list(papers)
-    return tuple(sorted(studies, key=lambda study: (order.index(study.paper), number_of(study.name))))
+    return tuple(
+        sorted(
+            studies, key=lambda study: (order.index(study.paper), number_of(study.name))
+        )
+    )
 
 
 def _find_studies_in(paper: str, package: str, name: str) -> tuple[Study, ...]:
@@ -116,18 +139,26 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
     new = [need for need in study.needs if need.name and need.name not in known.loaders]
     for need in new:
         yield f"         {need.name}"
-        size = "size unknown" if need.gigabytes is None else _format_gigabytes(need.gigabytes)
+        size = (
+            "size unknown"
+            if need.gigabytes is None
+            else _format_gigabytes(need.gigabytes)
+        )
         note = f"; {need.note}" if need.note else ""
         yield f"           {size}{note}"
     if not study.needs:
         return
     parts = []
-    again = dict.fromkeys(known.loaders[need.name] for need in study.needs if need.name in known.loaders)
+    again = dict.fromkeys(
+        known.loaders[need.name] for need in study.needs if need.name in known.loaders
+    )
     if again:
         verb = "loads" if len(again) == 1 else "load"
         parts.append(f"what {', '.join(again)} {verb}")
     if new:
-        parts.append(f"{_format_gigabytes(sum(need.gigabytes or 0.0 for need in new))} to download")
+        parts.append(
+            f"{_format_gigabytes(sum(need.gigabytes or 0.0 for need in new))} to download"
+        )
     work: dict[str, float] = {}
     for need in study.needs:
         work |= need.work
@@ -205,12 +236,19 @@ def measure_speed() -> float:
 def _require_settings(study: Study, name: str) -> Any:
     """Return the study's settings of this name. UsageError if it has none."""
     if name not in study.settings:
-        raise UsageError(f"settings of {study.name}", repr(name), suggest_names(name, study.settings))
+        raise UsageError(
+            f"settings of {study.name}", repr(name), suggest_names(name, study.settings)
+        )
     return study.settings[name]
 
 
 def reproduce(
-    studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
+    studies: Iterable[Study],
+    settings: str,
+    output: Path,
+    *,
+    device: str = "cpu",
+    quiet: bool = False,
 ) -> Iterator[str]:
     """Run each study by the settings of this name and yield its verdicts as lines of text.
 
@@ -223,10 +261,16 @@ def reproduce(
             yield f"{study.name}  Nothing of it was trained here: judged from the records in {kept}"
         elif not (folder / "study.json").exists() or open_finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        others = "" if kept else _name_other_settings(folder, _require_settings(study, settings))
+        others = (
+            ""
+            if kept
+            else _name_other_settings(folder, _require_settings(study, settings))
+        )
         if others:
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
-        for verdict in _write_verdicts(Finished(study, {}, read_table(folder / "records.parquet")), folder):
+        for verdict in _write_verdicts(
+            Finished(study, {}, read_table(folder / "records.parquet")), folder
+        ):
             yield format_verdict(study, verdict)
 
 
@@ -234,14 +278,20 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results"
 """Records of real runs, which a clone has and an installed package has not."""
 
 
-def _copy_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
+def _copy_committed(
+    study: Study, settings: str, folder: Path, cache_folder: Path
+) -> Path | None:
     """Copy the committed records of a study into `folder`, if none of its models was trained here.
 
     Only for the settings named `finished`. Returns where they come from; None if the study can be measured here, is
     finished, or has no committed records.
     """
     kept = COMMITTED / study.paper / settings / study.name
-    if settings != FINISHED or study.at_hand is None or study.at_hand(_require_settings(study, settings), cache_folder):
+    if (
+        settings != FINISHED
+        or study.at_hand is None
+        or study.at_hand(_require_settings(study, settings), cache_folder)
+    ):
         return None
     if (folder / "study.json").exists() or not (kept / "study.json").exists():
         return None
@@ -261,18 +311,35 @@ def _name_other_settings(folder: Path, asked: Any) -> str:
 
 
 @ask_once()
-def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
+def _run(
+    study: Study,
+    settings: str,
+    folder: Path,
+    cache_folder: Path,
+    device: str,
+    quiet: bool,
+) -> None:
     """Measure one study by the settings of this name, and write its records, charts, verdicts and study.json into
     `folder`.
 
     If the same things are unavailable as in the last run, nothing is written.
     """
     asked = _require_settings(study, settings)
-    with flush_denormals(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
-        context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
+    with (
+        flush_denormals(),
+        show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress,
+    ):
+        context = Context(
+            folder,
+            cache_folder,
+            device,
+            progress=lambda _text, done, total: progress(done, total),
+        )
         records = _measure(study, asked, context)
     done = Finished(study, {}, records)
-    if (folder / "study.json").exists() and open_finished(folder).lacking == done.lacking:
+    if (folder / "study.json").exists() and open_finished(
+        folder
+    ).lacking == done.lacking:
         return  # what could not be had then cannot be had now
     write_table(folder / "records.parquet", records)
     _write_verdicts(done, folder)
@@ -294,7 +361,16 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
 
 def describe_claims(study: Study) -> list[dict[str, Any]]:
     """Return the fields of a study's claims that are saved with its records, by name, one dict per claim."""
-    kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
+    kept = (
+        "name",
+        "statement",
+        "source",
+        "published",
+        "primary",
+        "identity",
+        "floor",
+        "because",
+    )
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
@@ -328,7 +404,10 @@ class Finished:
         if not self._bare:
             return self.study.judge(self.records)
         why = "; ".join(dict.fromkeys(self.lacking.values()))
-        return [make_verdict_without_test(claim, None, "not measured", reason=why) for claim in self.study.claims]
+        return [
+            make_verdict_without_test(claim, None, "not measured", reason=why)
+            for claim in self.study.claims
+        ]
 
     @property
     def compared(self) -> Sequence[Compared]:
@@ -349,7 +428,13 @@ class Finished:
         """{what was unavailable, or read from a stand-in corpus: the reason}."""
         rows = self.records[self.records["metric"].isin((WITHHELD, STANDS_IN))]
         instead = rows["model"] + " (" + rows["corpus"] + " stands in)"
-        return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
+        return dict(
+            zip(
+                rows["model"].where(rows["metric"] == WITHHELD, instead),
+                rows["component"],
+                strict=True,
+            )
+        )
 
 
 def _write_verdicts(done: Finished, folder: Path) -> Sequence[Verdict]:
@@ -359,7 +444,9 @@ def _write_verdicts(done: Finished, folder: Path) -> Sequence[Verdict]:
     """
     verdicts = done.verdicts
     write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
-    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
+    write_json(
+        folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared]
+    )
     return verdicts
 
 
@@ -369,17 +456,30 @@ def open_finished(folder: Path) -> Finished:
     table = folder / "records.parquet"
     try:
         described = rename_described(json.loads(about.read_text("utf-8")))
-        (study,) = (s for s in find_studies() if (s.paper, s.name) == (described["paper"], described["study"]))
+        (study,) = (
+            s
+            for s in find_studies()
+            if (s.paper, s.name) == (described["paper"], described["study"])
+        )
         return Finished(study, described, read_table(table))
     except (ValueError, KeyError, TypeError, OSError) as error:
         cure = "reproduce it again into another --output"
-        raise OutputError(f"a study of this version in {folder}", f"{type(error).__name__}: {error}", cure) from error
+        raise OutputError(
+            f"a study of this version in {folder}",
+            f"{type(error).__name__}: {error}",
+            cure,
+        ) from error
 
 
 def list_reproductions(folder: Path) -> list[Path]:
     """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
-    files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
-    return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
+    files = (
+        path for depth in range(4) for path in folder.glob("*/" * depth + "study.json")
+    )
+    return sorted(
+        (path.parent for path in files),
+        key=lambda path: (path.parent, number_of(path.name)),
+    )
 
 
 def format_verdict(study: Study, verdict: Verdict) -> str:
@@ -404,6 +504,11 @@ def explain_lacking(studies: Iterable[Study], folder: Path) -> dict[str, str]:
         if not (folder / study.name / "study.json").exists():
             continue
         for name, reason in open_finished(folder / study.name).lacking.items():
-            _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
+            _, names, where = found.setdefault(
+                reason.replace(name, ""), (reason, {}, {})
+            )
             names[name] = where[study.name] = None
-    return {reason: f"{list_first([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}
+    return {
+        reason: f"{list_first([*names])} (in {', '.join(where)})"
+        for reason, names, where in found.values()
+    }

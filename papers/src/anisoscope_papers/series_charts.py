@@ -10,7 +10,18 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.style import GRID, INK, OTHER, PALETTE, between, colour, facet, level, number_axis, ribbon
+from anisoscope.charts.style import (
+    GRID,
+    INK,
+    OTHER,
+    PALETTE,
+    between,
+    colour,
+    facet,
+    level,
+    number_axis,
+    ribbon,
+)
 from anisoscope.store import select
 
 WIDTH = 640
@@ -20,7 +31,9 @@ MOST_LAYERS = 6
 """Layers drawn in panels of their own; of deeper models as many, evenly spread from the first to the last."""
 
 
-def draw_heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: bool = False) -> ChartType:
+def draw_heads(
+    records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: bool = False
+) -> ChartType:
     """Draw cos(Q̄, K̄), the cosine of mean query and mean key, against the step: a line per head, a panel per layer.
 
     endings   1, −1 or 0 (keys of `ENDINGS`: how the head's means end) by seed, layer and head
@@ -29,18 +42,41 @@ def draw_heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart
     """
     data = _select_with_endings(records, "query_key.cosine", endings)
     shown = _choose_layers(sorted(data["layer"].unique()))
-    data = data[data["layer"].isin(shown[:: max(1, len(shown) - 1)] if apart else shown)]
+    data = data[
+        data["layer"].isin(shown[:: max(1, len(shown) - 1)] if apart else shown)
+    ]
     data["panel"] = "layer " + data["layer"].astype(str)
     if apart:
         data = data.sort_values(["layer", "seed"], kind="stable")
         data["panel"] += ", seed " + data["seed"].astype(str)
     title = "cosine of the means"
-    height = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[-1, 1]), axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
-    colours = _make_colours("ending", dict(zip(ENDINGS.values(), (PALETTE[0], PALETTE[1], OTHER), strict=True)))
+    height = alt.Y(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(domain=[-1, 1]),
+        axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
+    )
+    colours = _make_colours(
+        "ending",
+        dict(zip(ENDINGS.values(), (PALETTE[0], PALETTE[1], OTHER), strict=True)),
+    )
     line = alt.Chart().mark_line(strokeWidth=1.4, opacity=0.8)
-    line = line.encode(x=_make_step_axis(data), y=height, detail=["head:N", "seed:N"], color=colours)
-    layers = [between(-bound, bound, title, opacity=0.09), *level(-bound, title), *level(bound, title), line]
-    return facet(layers, data, "panel", (WIDTH, 150), min(data["seed"].nunique() if apart else 2, 5))
+    line = line.encode(
+        x=_make_step_axis(data), y=height, detail=["head:N", "seed:N"], color=colours
+    )
+    layers = [
+        between(-bound, bound, title, opacity=0.09),
+        *level(-bound, title),
+        *level(bound, title),
+        line,
+    ]
+    return facet(
+        layers,
+        data,
+        "panel",
+        (WIDTH, 150),
+        min(data["seed"].nunique() if apart else 2, 5),
+    )
 
 
 def draw_products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
@@ -50,13 +86,19 @@ def draw_products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
     colours run from orange (first layer) to violet (last).
     """
     data = _select_with_endings(records, "query_key.dot", endings)
-    data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
+    data = data[data["ending"] != ENDINGS[0]].sort_values(
+        "ending", ascending=False, kind="stable"
+    )
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
     hue = colour(data["layer"], "layer", WIDTH, gradient=True)
     height = alt.Y("value:Q", title="product of the means")
     line = alt.Chart().mark_line(strokeWidth=1.6)
-    line = line.encode(x=_make_step_axis(data), y=height, detail=["head:N", "layer:N"], color=hue)
-    return facet([_draw_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True)
+    line = line.encode(
+        x=_make_step_axis(data), y=height, detail=["head:N", "layer:N"], color=hue
+    )
+    return facet(
+        [_draw_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True
+    )
 
 
 def draw_layers(data: pd.DataFrame, title: str) -> ChartType:
@@ -68,31 +110,55 @@ def draw_layers(data: pd.DataFrame, title: str) -> ChartType:
     last = data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
-    colours = {names[first]: PALETTE[0], "layers between": OTHER, names[last]: PALETTE[1]}
-    hue = _make_colours("place", {name: colours[name] for name in colours if name in set(data["place"])})
+    colours = {
+        names[first]: PALETTE[0],
+        "layers between": OTHER,
+        names[last]: PALETTE[1],
+    }
+    hue = _make_colours(
+        "place", {name: colours[name] for name in colours if name in set(data["place"])}
+    )
     base = alt.Chart().encode(x=_make_step_axis(data), color=hue, detail="layer:N")
-    band = ribbon(base.transform_filter("datum.place != 'layers between'"), title, opacity=0.15)
-    line = base.mark_line().encode(y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)))
+    band = ribbon(
+        base.transform_filter("datum.place != 'layers between'"), title, opacity=0.15
+    )
+    line = base.mark_line().encode(
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
+    )
     return facet([band, line], data, None, (WIDTH, 280))
 
 
-def draw_parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False) -> ChartType:
+def draw_parts(
+    of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False
+) -> ChartType:
     """Draw one line per named part (a key of `of_parts`) against the training step, a panel per layer.
 
     The third line, which may coincide with the first, is dashed. `title`: of the vertical axis; `zero`: whether it
     includes 0.
     """
-    data = pd.concat([part.assign(part=name) for name, part in of_parts.items()], ignore_index=True)
-    data = data[data["layer"].isin(_choose_layers(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
+    data = pd.concat(
+        [part.assign(part=name) for name, part in of_parts.items()], ignore_index=True
+    )
+    data = data[
+        data["layer"].isin(_choose_layers(sorted(data["layer"].unique())))
+    ].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
     hue = _make_colours("part", dict(zip(of_parts, (*PALETTE[:2], INK), strict=False)))
-    dash = alt.Scale(domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)])
+    dash = alt.Scale(
+        domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)]
+    )
     base = alt.Chart().encode(x=_make_step_axis(data), color=hue)
     line = base.mark_line().encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)),
-        strokeDash=alt.StrokeDash("part:N", scale=dash, legend=alt.Legend(title=None, columns=0, symbolType="stroke")),
+        strokeDash=alt.StrokeDash(
+            "part:N",
+            scale=dash,
+            legend=alt.Legend(title=None, columns=0, symbolType="stroke"),
+        ),
     )
-    return facet([ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2)
+    return facet(
+        [ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2
+    )
 
 
 def draw_clouds(records: pd.DataFrame, basis: str, title: str) -> ChartType:
@@ -106,21 +172,48 @@ def draw_clouds(records: pd.DataFrame, basis: str, title: str) -> ChartType:
         points = select(records, metric=f"svd.{basis}.cloud.{side}")
         place = points["component"].str.split(" ", expand=True)
         points = points.assign(point=place[0], direction="d" + place[1])
-        wide = points.pivot_table(index=["step", "point"], columns="direction", values="value").reset_index()
-        means = select(_select_path(records, basis, side), step=wide["step"].unique().tolist())
-        parts += [wide.assign(side=word, mean=False), means.assign(side=word, mean=True)]
-    data = pd.concat(parts, ignore_index=True)[["step", "d1", "d2", "side", "mean"]].sort_values("step", kind="stable")
+        wide = points.pivot_table(
+            index=["step", "point"], columns="direction", values="value"
+        ).reset_index()
+        means = select(
+            _select_path(records, basis, side), step=wide["step"].unique().tolist()
+        )
+        parts += [
+            wide.assign(side=word, mean=False),
+            means.assign(side=word, mean=True),
+        ]
+    data = pd.concat(parts, ignore_index=True)[
+        ["step", "d1", "d2", "side", "mean"]
+    ].sort_values("step", kind="stable")
     data["panel"] = [f"step {step:,}" for step in data["step"]]
     base = alt.Chart().encode(
-        x=alt.X("d1:Q", title="first direction", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
-        y=alt.Y("d2:Q", title="second direction", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
+        x=alt.X(
+            "d1:Q",
+            title="first direction",
+            scale=alt.Scale(zero=True),
+            axis=alt.Axis(tickCount=6),
+        ),
+        y=alt.Y(
+            "d2:Q",
+            title="second direction",
+            scale=alt.Scale(zero=True),
+            axis=alt.Axis(tickCount=5),
+        ),
         color=_make_side_colours(title),
     )
     cloud = base.transform_filter("!datum.mean").mark_point(size=9, opacity=0.4)
     centres = base.transform_filter("datum.mean")
-    rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5).encode(color=alt.value("#ffffff"))
+    rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5).encode(
+        color=alt.value("#ffffff")
+    )
     ring = centres.mark_point(filled=False, size=130, strokeWidth=2.2)
-    return facet([_draw_origin("x"), _draw_origin("y"), cloud, rim, ring], data, "panel", (WIDTH, 210), 2)
+    return facet(
+        [_draw_origin("x"), _draw_origin("y"), cloud, rim, ring],
+        data,
+        "panel",
+        (WIDTH, 210),
+        2,
+    )
 
 
 def draw_paths(panels: Sequence[tuple[str, pd.DataFrame]], basis: str) -> ChartType:
@@ -130,11 +223,16 @@ def draw_paths(panels: Sequence[tuple[str, pd.DataFrame]], basis: str) -> ChartT
     basis    whose SVD spans the plane: `query`, `key`, `union` (both)
     """
     size = ((WIDTH - 70) // len(panels), 260)
-    drawn: ChartType = alt.hconcat(*(_draw_path(name, records, basis, size) for name, records in panels), spacing=34)
+    drawn: ChartType = alt.hconcat(
+        *(_draw_path(name, records, basis, size) for name, records in panels),
+        spacing=34,
+    )
     return drawn
 
 
-def _draw_path(name: str, records: pd.DataFrame, basis: str, size: tuple[int, int]) -> ChartType:
+def _draw_path(
+    name: str, records: pd.DataFrame, basis: str, size: tuple[int, int]
+) -> ChartType:
     """Draw how mean query and mean key of one head move in a plane from checkpoint to checkpoint, as arrows.
 
     Arrows are turned by their angle on the page, so the ranges of the axes are fixed here.
@@ -143,7 +241,12 @@ def _draw_path(name: str, records: pd.DataFrame, basis: str, size: tuple[int, in
     basis   whose SVD spans the plane: `query`, `key`, `union` (both)
     size    (width, height) in pixels
     """
-    data = pd.concat([_select_path(records, basis, side).assign(side=word) for side, word in SIDES.items()])
+    data = pd.concat(
+        [
+            _select_path(records, basis, side).assign(side=word)
+            for side, word in SIDES.items()
+        ]
+    )
     ranges = [_pad_range(data[column]) for column in ("d1", "d2")]
     data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
     across, up = (
@@ -153,32 +256,49 @@ def _draw_path(name: str, records: pd.DataFrame, basis: str, size: tuple[int, in
     data["angle"] = np.degrees(np.arctan2(across, up))
     ends = (data["step"].min(), data["step"].max())
     data["label"] = [f"{step:,}" if step in ends else "" for step in data["step"]]
-    x = alt.X("d1:Q", title="first direction", scale=alt.Scale(domain=ranges[0], nice=False))
-    y = alt.Y("d2:Q", title="second direction", scale=alt.Scale(domain=ranges[1], nice=False))
+    x = alt.X(
+        "d1:Q", title="first direction", scale=alt.Scale(domain=ranges[0], nice=False)
+    )
+    y = alt.Y(
+        "d2:Q", title="second direction", scale=alt.Scale(domain=ranges[1], nice=False)
+    )
     base = alt.Chart().encode(x=x.axis(tickCount=5), y=y, color=_make_side_colours())
     moving = base.transform_filter("isValid(datum.next1)")
     turned = alt.Angle("angle:Q", scale=alt.Scale(domain=[0, 360], range=[0, 360]))
-    ahead = {"x": alt.X("next1:Q", title="first direction"), "y": alt.Y("next2:Q", title="second direction")}
+    ahead = {
+        "x": alt.X("next1:Q", title="first direction"),
+        "y": alt.Y("next2:Q", title="second direction"),
+    }
     layers = [
         _draw_origin("x"),
         _draw_origin("y"),
-        moving.mark_rule(strokeWidth=1.3, opacity=0.75).encode(x2="next1:Q", y2="next2:Q"),
+        moving.mark_rule(strokeWidth=1.3, opacity=0.75).encode(
+            x2="next1:Q", y2="next2:Q"
+        ),
         moving.mark_point(shape="triangle", size=46).encode(**ahead, angle=turned),
         base.transform_filter("datum.step == 0").mark_point(size=40),
-        base.transform_filter("datum.label != ''").mark_text(dy=-11, fontSize=10).encode(text="label:N"),
+        base.transform_filter("datum.label != ''")
+        .mark_text(dy=-11, fontSize=10)
+        .encode(text="label:N"),
     ]
     title = alt.Title(name, anchor="start", fontSize=13, fontWeight="normal", color=INK)
     return facet(layers, data, None, size).properties(title=title)
 
 
-def _select_with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.DataFrame:
+def _select_with_endings(
+    records: pd.DataFrame, metric: str, endings: pd.Series
+) -> pd.DataFrame:
     """Return the rows of a metric with integer keys, and how each head's means end, in words (column `ending`).
 
     `endings`: 1, −1 or 0 by seed, layer and head.
     """
     rows = select(records, metric=metric)
     places = ["seed", "layer", "head"]
-    data = rows[["seed", "step", "layer", "head"]].astype(int).assign(value=rows["value"].astype(float))
+    data = (
+        rows[["seed", "step", "layer", "head"]]
+        .astype(int)
+        .assign(value=rows["value"].astype(float))
+    )
     ending = endings.map(ENDINGS).rename("ending")
     return data.sort_values([*places, "step"]).join(ending, on=places)
 
@@ -192,8 +312,15 @@ def _select_path(records: pd.DataFrame, basis: str, side: str) -> pd.DataFrame:
     """
     rows = select(records, metric=f"svd.{basis}.{side}")
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
-    directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
-    return pd.DataFrame({"d1": directions[0], "d2": directions[1]}).sort_index().reset_index()
+    directions = [
+        rows[rows["component"] == str(k)].set_index("step")["value"].astype(float)
+        for k in (1, 2)
+    ]
+    return (
+        pd.DataFrame({"d1": directions[0], "d2": directions[1]})
+        .sort_index()
+        .reset_index()
+    )
 
 
 def _make_step_axis(data: pd.DataFrame) -> alt.X:
@@ -205,11 +332,17 @@ def _choose_layers(layers: Sequence[int]) -> list[int]:
     """Return all layers of a shallow model; for a deep one, `MOST_LAYERS` of them, evenly spread."""
     if len(layers) <= MOST_LAYERS:
         return list(layers)
-    return [layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))] for i in range(MOST_LAYERS)]
+    return [
+        layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))]
+        for i in range(MOST_LAYERS)
+    ]
 
 
 def _make_colours(
-    column: str, colours: Mapping[str, str], symbol: str = "stroke", title: str | None = None
+    column: str,
+    colours: Mapping[str, str],
+    symbol: str = "stroke",
+    title: str | None = None,
 ) -> alt.Color:
     """Return the colours of marks by the names in `column`, with a legend; `symbol`: the shape in the legend."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
@@ -219,7 +352,9 @@ def _make_colours(
 
 def _make_side_colours(title: str | None = None) -> alt.Color:
     """Return the colours of marks by side (queries and keys), with a legend."""
-    return _make_colours("side", dict(zip(SIDES.values(), PALETTE, strict=False)), "circle", title)
+    return _make_colours(
+        "side", dict(zip(SIDES.values(), PALETTE, strict=False)), "circle", title
+    )
 
 
 def _draw_origin(axis: str) -> alt.Chart:

@@ -33,14 +33,23 @@ def build_studies(folder: Path) -> Path:
     """
     found = list_reproductions(folder)
     if not found:
-        raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
+        raise OutputError(
+            f"finished studies below {folder}", "none", "run anisoscope reproduce first"
+        )
     if found == [folder]:
         return _write_page(folder, found)[0]
-    pages = [_write_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
+    pages = [
+        _write_page(place, list(studies))
+        for place, studies in groupby(found, key=lambda path: path.parent)
+    ]
     if len(pages) == 1:
         return pages[0][0]
-    listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
-    return write_page(folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=WORDS)
+    listed = [
+        about | {"link": page.relative_to(folder).as_posix()} for page, about in pages
+    ]
+    return write_page(
+        folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=WORDS
+    )
 
 
 def _write_page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
@@ -67,7 +76,13 @@ def _write_page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, 
     }
     names = ",".join(one.study.name for one in done)
     command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
-    return write_page(folder, HERE.joinpath("studies.html.j2"), **about, command=command, studies=shown), about
+    return write_page(
+        folder,
+        HERE.joinpath("studies.html.j2"),
+        **about,
+        command=command,
+        studies=shown,
+    ), about
 
 
 def _describe_study(done: Finished) -> dict[str, Any]:
@@ -83,14 +98,23 @@ def _describe_study(done: Finished) -> dict[str, Any]:
         "title": study.title,
         "caption": study.build_caption(done.described["settings_name"]),
         "lacking": done.lacking,
-        "verdicts": [asdict(v) | {"of": claims[v.claim], "word": v.word} for v in done.verdicts],
+        "verdicts": [
+            asdict(v) | {"of": claims[v.claim], "word": v.word} for v in done.verdicts
+        ],
         "compared": done.compared,
         "counted": count_comparisons(done.compared),
-        "figures": [_render_figure(name, chart, study.name) for name, chart in done.charts.items()],
+        "figures": [
+            _render_figure(name, chart, study.name)
+            for name, chart in done.charts.items()
+        ],
     }
 
 
 def _render_figure(name: str, chart: Any, study: str) -> dict[str, str]:
     """Return a chart for the page as {"name", "label", "svg"}; the label differs within its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
-    return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}
+    return {
+        "name": name,
+        "label": label or study,
+        "svg": Markup(to_svg(chart, f"{study}-{name}")),
+    }

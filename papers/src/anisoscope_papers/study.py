@@ -167,7 +167,11 @@ class Compared:
         """
         if self.value is None or not self.spread or self.n < FEWEST:
             return None
-        half = float(stats.t.ppf(0.975, self.n - 1)) * self.spread * math.sqrt(1 + 1 / self.n)
+        half = (
+            float(stats.t.ppf(0.975, self.n - 1))
+            * self.spread
+            * math.sqrt(1 + 1 / self.n)
+        )
         return self.value - half, self.value + half
 
     @property
@@ -252,7 +256,14 @@ class Context:
 
     def note_stand_in(self, corpus: str, name: str, reason: object) -> None:
         """Note that `corpus` is read in place of another one (`name`), which is unavailable, and why (`reason`)."""
-        self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
+        self._note(
+            {
+                "model": name,
+                "corpus": corpus,
+                "metric": STANDS_IN,
+                "component": str(reason),
+            }
+        )
 
     def _note(self, row: dict[str, str]) -> None:
         """Add a row to `lacking`, what was unavailable, unless it is there already."""
@@ -306,7 +317,11 @@ def read_published(paper: str) -> dict[str, Any]:
 def _read_entry(paper: str, study: str) -> dict[str, Any]:
     """Return the part of a paper's published.toml for one study. MeasureError if there is none."""
     if study not in read_published(paper):
-        raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
+        raise MeasureError(
+            f"[{study}] in {paper}/published.toml",
+            "none",
+            "write it; see docs/adding.md",
+        )
     return dict(read_published(paper)[study])
 
 
@@ -318,9 +333,14 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
     entry = _read_entry(paper, study)
     several = read_published(paper).get("shared", {"claims": ()})
     found = {}
-    shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
+    shared = [
+        row for row in several["claims"] if row["name"] in entry.get("shared", ())
+    ]
     for row in [*entry.get("claims", ()), *shared]:
-        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in row.items()
+        }
         given["statement"] = row["statement"].format(**row)
         found[row["name"]] = Claim(**{"source": entry.get("source"), **given})
     return found
@@ -332,4 +352,6 @@ def declare(paper: str, name: str, **code: Any) -> Study:
     """
     entry = _read_entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
-    return Study(name, paper, claims=tuple(read_claims(paper, name).values()), **words, **code)
+    return Study(
+        name, paper, claims=tuple(read_claims(paper, name).values()), **words, **code
+    )

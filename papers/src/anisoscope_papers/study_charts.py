@@ -48,26 +48,43 @@ def draw_against_norm(
     """
     order = frame[series]
     numbers = [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
-    kept = dict.fromkeys(("reading", series, "N", *numbers, "at", "at_value", "at_text"))
-    data = frame[[name for name in kept if name in frame]].sort_values("N", kind="stable")
+    kept = dict.fromkeys(
+        ("reading", series, "N", *numbers, "at", "at_value", "at_text")
+    )
+    data = frame[[name for name in kept if name in frame]].sort_values(
+        "N", kind="stable"
+    )
     ticks = alt.Axis(tickCount=5)
     if scale == "log":
         data[numbers] = data[numbers].where(data[numbers] > 0)
         ticks = alt.Axis(values=_list_powers(data[numbers]), labelExpr=PLAIN)
-    height = alt.Y("value:Q", title=title, scale=alt.Scale(type=scale, zero=zero, nice=scale == "linear"), axis=ticks)
+    height = alt.Y(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(type=scale, zero=zero, nice=scale == "linear"),
+        axis=ticks,
+    )
     base = (
-        alt.Chart().transform_filter("isValid(datum.N)").encode(x=_make_norm_axis(), color=colour(order, series, WIDTH))
+        alt.Chart()
+        .transform_filter("isValid(datum.N)")
+        .encode(x=_make_norm_axis(), color=colour(order, series, WIDTH))
     )
     layers = [
         *below,
-        *([ribbon(base, title, "lowest", "highest", opacity=0.12)] if "lowest" in data else []),
+        *(
+            [ribbon(base, title, "lowest", "highest", opacity=0.12)]
+            if "lowest" in data
+            else []
+        ),
         ribbon(base, title, opacity=0.25),
         *(level(line[0], title, line[1]) if line else []),
         base.mark_line().encode(y=height),
         base.mark_point(size=30).encode(y=height, shape=shape(order, series, WIDTH)),
         *above,
     ]
-    return facet(layers, data, None if series == "reading" else "reading", (WIDTH, HEIGHT), 2)
+    return facet(
+        layers, data, None if series == "reading" else "reading", (WIDTH, HEIGHT), 2
+    )
 
 
 def _make_norm_axis(field: str = "N:Q") -> alt.X:
@@ -87,7 +104,11 @@ def _list_powers(values: pd.DataFrame) -> list[float]:
 
 
 def draw_norms(
-    frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
+    frame: pd.DataFrame,
+    found: pd.DataFrame,
+    *,
+    title: str,
+    trained: tuple[float, float] | None = None,
 ) -> ChartType:
     """Draw norms of input and output against N (norm of the bias) on a logarithmic axis, with rings at the fixed
     points.
@@ -96,12 +117,20 @@ def draw_norms(
     (N*), `at_value` (the norm there), `at_text`.
     """
     below = (between(*trained, title, opacity=0.16),) if trained else ()
-    rows = pd.concat([frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True)
+    rows = pd.concat(
+        [frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True
+    )
     base = alt.Chart().transform_filter("isValid(datum.at)")
     base = base.encode(x=_make_norm_axis("at:Q"), y=alt.Y("at_value:Q", title=title))
-    ring = base.mark_point(filled=False, size=110, strokeWidth=2, color=INK, shape="circle")
-    text = base.mark_text(align="right", dx=-9, dy=-12, color=INK, fontSize=11).encode(text="at_text:N")
-    return draw_against_norm(rows, series="place", title=title, scale="log", below=below, above=(ring, text))
+    ring = base.mark_point(
+        filled=False, size=110, strokeWidth=2, color=INK, shape="circle"
+    )
+    text = base.mark_text(align="right", dx=-9, dy=-12, color=INK, fontSize=11).encode(
+        text="at_text:N"
+    )
+    return draw_against_norm(
+        rows, series="place", title=title, scale="log", below=below, above=(ring, text)
+    )
 
 
 def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
@@ -111,17 +140,28 @@ def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
     data = data.assign(p_scipy=data["p_scipy"].clip(lower=SMALLEST_DRAWN))
     order = list(data["system"])
     across = alt.Scale(type="log", nice=False, domain=[SMALLEST_DRAWN / 2, 1.2])
-    names = alt.Y("system:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, ticks=False))
+    names = alt.Y(
+        "system:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, ticks=False)
+    )
     base = alt.Chart(data).encode(y=names)
 
     def at(field: str) -> alt.X:
         """Return the horizontal axis for a column of p (`field`)."""
-        return alt.X(f"{field}:Q", title="p (log scale)", scale=across, axis=alt.Axis(format=".1g", tickCount=6))
+        return alt.X(
+            f"{field}:Q",
+            title="p (log scale)",
+            scale=across,
+            axis=alt.Axis(format=".1g", tickCount=6),
+        )
 
     return alt.layer(
-        alt.Chart(pd.DataFrame({"p": [level]})).mark_rule(strokeDash=[4, 3], color=MUTED).encode(x=at("p")),
+        alt.Chart(pd.DataFrame({"p": [level]}))
+        .mark_rule(strokeDash=[4, 3], color=MUTED)
+        .encode(x=at("p")),
         base.mark_tick(color=MUTED, thickness=2).encode(x=at("p_smallest")),
-        base.mark_point(shape="cross", filled=False, color=INK, size=50).encode(x=at("p_scipy")),
+        base.mark_point(shape="cross", filled=False, color=INK, size=50).encode(
+            x=at("p_scipy")
+        ),
         base.mark_point(size=60).encode(x=at("p")),
     ).properties(width=420, height=22 * len(order))
 
@@ -131,19 +171,32 @@ def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
 
     `rows`: `d`, `value`, `low`, `high`, `model`; each model is named at its highest layer. `laws`: `d`, `value`, `law`.
     """
-    ticks = alt.Axis(values=[4**k for k in range(1, 8)], labelExpr="toString(datum.value)")
-    x = alt.X("d:Q", title="dimension d", scale=alt.Scale(type="log", domain=[4, 16384], nice=False), axis=ticks)
+    ticks = alt.Axis(
+        values=[4**k for k in range(1, 8)], labelExpr="toString(datum.value)"
+    )
+    x = alt.X(
+        "d:Q",
+        title="dimension d",
+        scale=alt.Scale(type="log", domain=[4, 16384], nice=False),
+        axis=ticks,
+    )
     scale = alt.Scale(type="log", domain=[1e-5, 1], nice=False, clamp=True)
     title = "cosine; A of layers"
     axis = alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=PLAIN)
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     names = alt.Scale(domain=list_distinct(laws["law"]), range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("law:N", scale=names, legend=alt.Legend(title=None))
-    line = alt.Chart(laws).mark_line(color=MUTED, strokeWidth=1.6).encode(x=x, y=y, strokeDash=dash)
+    line = (
+        alt.Chart(laws)
+        .mark_line(color=MUTED, strokeWidth=1.6)
+        .encode(x=x, y=y, strokeDash=dash)
+    )
     data = rows[["d", "value", "low", "high", "model", "layer"]].astype({"model": str})
     highest = data.groupby("model")["value"].transform("max")
     data["name"] = data["model"].where(data["value"] == highest, "")
-    hue = alt.Color("model:N", scale=alt.Scale(domain=list_distinct(data["model"])), legend=None)
+    hue = alt.Color(
+        "model:N", scale=alt.Scale(domain=list_distinct(data["model"])), legend=None
+    )
     known = alt.Chart(data).encode(x=x, color=hue)
     rule = whisker(known, title, opacity=0.5)
     point = known.mark_point(size=46).encode(y=y)
@@ -152,7 +205,14 @@ def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
 
 
 def draw_ranges(
-    frame: pd.DataFrame, *, category: str, series: str, panel: str, title: str, domain: tuple[float, float], width: int
+    frame: pd.DataFrame,
+    *,
+    category: str,
+    series: str,
+    panel: str,
+    title: str,
+    domain: tuple[float, float],
+    width: int,
 ) -> ChartType:
     """Draw five quantiles per row (`least`, `lower`, `middle`, `upper`, `most`), as a dot on a bar on a line.
 
@@ -167,7 +227,9 @@ def draw_ranges(
         yOffset=alt.YOffset(f"{series}:N", sort=list_distinct(frame[series])),
         color=colour(frame[series], series, width + 80),
     )
-    across = alt.X("least:Q", title=title, scale=alt.Scale(domain=list(domain), nice=False))
+    across = alt.X(
+        "least:Q", title=title, scale=alt.Scale(domain=list(domain), nice=False)
+    )
     layers = [
         alt.Chart().mark_rule(strokeDash=[3, 3], color=MUTED).encode(x=alt.datum(0)),
         base.mark_rule().encode(x=across, x2="most:Q"),
@@ -175,20 +237,37 @@ def draw_ranges(
         base.mark_point(filled=True, size=50).encode(x="middle:Q"),
     ]
     inner = alt.layer(*layers).properties(width=width, height=30 * len(order))
-    facet = alt.Facet(f"{panel}:N", sort=panels, title=None, header=alt.Header(labelColor=INK))
+    facet = alt.Facet(
+        f"{panel}:N", sort=panels, title=None, header=alt.Header(labelColor=INK)
+    )
     kept = frame[[category, series, panel, "least", "lower", "middle", "upper", "most"]]
     return inner.facet(facet, data=kept, columns=1).properties(spacing=14)
 
 
-def draw_texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
+def draw_texts(
+    frame: pd.DataFrame,
+    *,
+    category: str,
+    columns: dict[str, int],
+    muted: str,
+    width: int,
+) -> ChartType:
     """Draw a table: a row per `category`, with the text of each of `columns` at its distance from the left in pixels.
 
     `muted`: the column in pale ink; `width`: in pixels.
     """
     order = list_distinct(frame[category])
     axis = alt.Axis(ticks=False, labelLimit=220)
-    base = alt.Chart(frame).encode(y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis))
+    base = alt.Chart(frame).encode(
+        y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis)
+    )
     inks = {name: MUTED if name == muted else INK for name in columns}
-    text = {name: base.mark_text(align="left", fontSize=11, color=ink) for name, ink in inks.items()}
-    marks = [text[name].encode(text=f"{name}:N", x=alt.value(x)) for name, x in columns.items()]
+    text = {
+        name: base.mark_text(align="left", fontSize=11, color=ink)
+        for name, ink in inks.items()
+    }
+    marks = [
+        text[name].encode(text=f"{name}:N", x=alt.value(x))
+        for name, x in columns.items()
+    ]
     return alt.layer(*marks).properties(width=width, height=26 * len(order))

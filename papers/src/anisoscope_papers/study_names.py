@@ -19,8 +19,14 @@ PUBLISHED = "published.toml"
 def find_packages() -> dict[str, ModuleType]:
     """Return the packages of studies by paper: ours first, then plug-ins (entry point `anisoscope.studies`)."""
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
-    found = {name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)}
-    return found | {name: package for name, package in list_added("studies").items() if name not in found}
+    found = {
+        name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)
+    }
+    return found | {
+        name: package
+        for name, package in list_added("studies").items()
+        if name not in found
+    }
 
 
 def _rank(paper: str) -> tuple[int, str]:
@@ -65,12 +71,20 @@ def choose_names(paper: str, only: str = "") -> list[str]:
         return studies
     parts = [part.strip() for part in only.split(",") if part.strip()]
     if not parts:
-        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
+        raise UsageError(
+            f"figures or tables of {paper} for --only",
+            repr(only),
+            "leave it out for all",
+        )
     chosen: dict[str, None] = {}  # in order, each once
     for part in parts:
         named = _expand_name(part, studies)
         if not named:
-            raise UsageError(f"figures or tables of {paper}", repr(part), suggest_names(part, studies))
+            raise UsageError(
+                f"figures or tables of {paper}",
+                repr(part),
+                suggest_names(part, studies),
+            )
         chosen |= dict.fromkeys(named)
     return list(chosen)
 
@@ -100,7 +114,11 @@ def list_studies() -> list[tuple[str, str, str, list[str]]]:
         entries = tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
         usual = entries.get("settings", ["quick", "paper"])
         # Other tables of the file hold claims that several figures share.
-        studies = [(name, entry) for name, entry in entries.items() if isinstance(entry, dict) and "title" in entry]
+        studies = [
+            (name, entry)
+            for name, entry in entries.items()
+            if isinstance(entry, dict) and "title" in entry
+        ]
         for name, entry in sorted(studies, key=lambda study: number_of(study[0])):
             found.append((paper, name, entry["title"], entry.get("settings", usual)))
     return found

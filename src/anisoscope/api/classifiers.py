@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 def classes(
-    model: "Model" = "builtin:minilm", corpus: "Labelled" = "", *, processor: Any = None, **options: Any
+    model: "Model" = "builtin:minilm",
+    corpus: "Labelled" = "",
+    *,
+    processor: Any = None,
+    **options: Any,
 ) -> Run:
     """Measure how a classifier decides: do texts' vectors point in class directions, is attention used, which words
     matter?
@@ -67,7 +71,12 @@ def classes(
 
 @overload
 def explain(
-    model: "Model", text: str, *, corpus: "Labelled" = "", processor: Any = None, **options: Any
+    model: "Model",
+    text: str,
+    *,
+    corpus: "Labelled" = "",
+    processor: Any = None,
+    **options: Any,
 ) -> "Explanation": ...
 
 
@@ -106,7 +115,9 @@ def explain(
     given = options | {"model": name, "corpus": _name_corpus(corpus)}
     settings, output, _ = read_keywords(ClassesOptions, given)
     if output != OutputOptions():
-        raise UsageError("an explanation, which is returned", "a folder for output", "leave it out")
+        raise UsageError(
+            "an explanation, which is returned", "a folder for output", "leave it out"
+        )
     if subject is None:
         require_for_model(name)
     classifier, notes = _open(settings, corpus, subject)
@@ -115,7 +126,9 @@ def explain(
     return [_explain_one(classifier, one, notes) for one in list_texts(text)]
 
 
-def explain_text(settings: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
+def explain_text(
+    settings: ClassesOptions, text: str, quiet: bool
+) -> "tuple[Explanation, list[str]]":
     """Load a classifier and explain the class that it gives to a text. Returns (explanation, notes on the classifier).
 
     settings   the name of the classifier, and how it reads texts
@@ -146,10 +159,16 @@ def measure_classes(
     if subject is None:
         require_for_model(settings.model)
     require_extra("data", "to measure classes")
-    with show_progress(f"{settings.model} × {settings.corpus or 'what it was trained on'}", quiet=quiet) as progress:
+    with show_progress(
+        f"{settings.model} × {settings.corpus or 'what it was trained on'}", quiet=quiet
+    ) as progress:
         from anisoscope.runs.classes import run_classes
 
-        how: dict[str, Any] = {"subject": subject, "corpus_file": corpus_file, "progress": progress}
+        how: dict[str, Any] = {
+            "subject": subject,
+            "corpus_file": corpus_file,
+            "progress": progress,
+        }
         return run_classes(settings, **asdict(output), **how)
 
 
@@ -160,11 +179,17 @@ def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
     """
     if isinstance(model, str | Path):
         if processor is not None:
-            raise UsageError("processor with a torch.nn.Module", "a name", "leave processor out")
+            raise UsageError(
+                "processor with a torch.nn.Module", "a name", "leave processor out"
+            )
         return str(model), None
     subject = wrap_module(model, processor)
     if subject is not model and subject.processor is None:
-        raise UsageError("a tokenizer beside a model in memory", "none", "give processor=, the model's tokenizer")
+        raise UsageError(
+            "a tokenizer beside a model in memory",
+            "none",
+            "give processor=, the model's tokenizer",
+        )
     return subject.name, subject
 
 
@@ -193,7 +218,10 @@ def _write_temporary_file(corpus: "Labelled") -> Iterator[str | None]:
 
 def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
     """Return pairs of a text and its label as a table. UsageError for anything else."""
-    expected, cure = "a corpus: a name, a DataFrame, or a list of (text, label)", "see help(anisoscope.classes)"
+    expected, cure = (
+        "a corpus: a name, a DataFrame, or a list of (text, label)",
+        "see help(anisoscope.classes)",
+    )
     if not isinstance(corpus, Iterable):
         raise UsageError(expected, type(corpus).__name__, cure)
     pairs = list(corpus)
@@ -204,7 +232,9 @@ def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=["text", "label"])
 
 
-def _open(settings: ClassesOptions, corpus: "Labelled", subject: "Subject | None") -> "tuple[Classifier, list[str]]":
+def _open(
+    settings: ClassesOptions, corpus: "Labelled", subject: "Subject | None"
+) -> "tuple[Classifier, list[str]]":
     """Open a classifier to explain texts. Returns (the classifier, notes on it)."""
     from anisoscope.runs.explaining import open_classifier
 
@@ -212,7 +242,9 @@ def _open(settings: ClassesOptions, corpus: "Labelled", subject: "Subject | None
         return open_classifier(settings, subject, path)
 
 
-def _explain_one(classifier: "Classifier", text: str, notes: list[str]) -> "Explanation":
+def _explain_one(
+    classifier: "Classifier", text: str, notes: list[str]
+) -> "Explanation":
     """Explain one text, with the notes on the classifier before those on the text."""
     from anisoscope.classes.sentence import explain as explain_opened
 

@@ -57,11 +57,21 @@ class Comparison:
         interval.
         """
         shown = []
-        for name in ("run", "stack", "layer", "layer_other", "head", "site", "component"):
+        for name in (
+            "run",
+            "stack",
+            "layer",
+            "layer_other",
+            "head",
+            "site",
+            "component",
+        ):
             varies = self.differences[name].nunique(dropna=False) > 1
             if varies or name in ("run", "layer"):
                 shown.append(name)
-        return self.differences[[*shown, "first", "second", "difference", "low", "high"]]
+        return self.differences[
+            [*shown, "first", "second", "difference", "low", "high"]
+        ]
 
     def across(self, metric: str = "cka") -> pd.DataFrame:
         """Return how similar each layer of the first run is to each layer of the others: a row per pair, with its
@@ -85,7 +95,10 @@ class Comparison:
 
     def explain(self, condition: str) -> list[str]:
         """Return a sentence for each run that meets a condition, which is written as for `fails`."""
-        return [describe_met(condition, name, beyond) for name, beyond in self._found.judge(condition)]
+        return [
+            describe_met(condition, name, beyond)
+            for name, beyond in self._found.judge(condition)
+        ]
 
     @cached_property
     def _figures(self) -> "dict[str, Figure]":
@@ -109,7 +122,11 @@ class Comparison:
 
         name = name or next(iter(self._figures), "")
         if name not in self._figures:
-            raise UsageError("a figure of this comparison", repr(name), suggest_names(name, self._figures))
+            raise UsageError(
+                "a figure of this comparison",
+                repr(name),
+                suggest_names(name, self._figures),
+            )
         figure = self._figures[name]
         return show_alone(figure.draw(width), figure.title)
 
@@ -121,11 +138,15 @@ class Comparison:
         require_extra("report", "to draw a page")
         from anisoscope.report.comparison import write_comparison
 
-        return write_comparison(self._found, expand_home(folder), ("svg", "pdf") if pdf else ("svg",))
+        return write_comparison(
+            self._found, expand_home(folder), ("svg", "pdf") if pdf else ("svg",)
+        )
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: sentences, table, first figure."""
-        table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
+        table = self.table().to_html(
+            index=False, float_format="{:.3f}".format, na_rep="–", border=0
+        )
         sentences = [finding.text for finding in self.findings] + self.notes
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
         drawn = ""
@@ -135,5 +156,7 @@ class Comparison:
             first = next(iter(self._figures.values()))
             drawn = to_svg(first.draw(480), f"comparison-{id(self)}")
         # The ink of a chart is dark, and a notebook may be too.
-        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'
+        on_white = (
+            f'<div style="display: inline-block; background: white">{drawn}</div>'
+        )
         return f"<div><ul>{items}</ul>{table}{on_white}</div>"

@@ -15,7 +15,11 @@ from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.options import expand_home
 from anisoscope.reads.base import Array
-from anisoscope.runs.curing import is_run_folder, read_layer_of_run, read_layer_of_vectors
+from anisoscope.runs.curing import (
+    is_run_folder,
+    read_layer_of_run,
+    read_layer_of_vectors,
+)
 
 
 class Cures:
@@ -26,7 +30,13 @@ class Cures:
     fit      that cure, or the single one that was named, fitted on all vectors; None if neither exists
     """
 
-    def __init__(self, trials: Trials, named: Sequence[str], vectors: Array, partner: Array | None = None) -> None:
+    def __init__(
+        self,
+        trials: Trials,
+        named: Sequence[str],
+        vectors: Array,
+        partner: Array | None = None,
+    ) -> None:
         """Keep the trials of the cures that were named, and fit the one to use on all vectors and their partners."""
         self._trials = trials
         self.text: str = trials.text
@@ -55,7 +65,9 @@ class Cures:
     def _require_fit(self) -> Fit:
         """Return the fitted cure; UsageError if there is none."""
         if self.fit is None:
-            raise UsageError("a cure that fits", self.text, "name a single one: cures='centre'")
+            raise UsageError(
+                "a cure that fits", self.text, "name a single one: cures='centre'"
+            )
         return self.fit
 
     def __repr__(self) -> str:
@@ -64,10 +76,14 @@ class Cures:
     def _repr_html_(self) -> str:
         """Return a notebook's table: a row for each cure, with its scores on the half that was not fitted on."""
         table = self.table()
-        scores = table.pivot_table(index="cure", columns="score", values="after", sort=False)
+        scores = table.pivot_table(
+            index="cure", columns="score", values="after", sort=False
+        )
         before = table.drop_duplicates("score").set_index("score")["before"]
         shown = pd.concat([before.to_frame("as it is").T, scores])
-        return f"<p>{escape(self.text)}</p>" + shown.to_html(float_format="{:.3f}".format, na_rep="–", border=0)
+        return f"<p>{escape(self.text)}</p>" + shown.to_html(
+            float_format="{:.3f}".format, na_rep="–", border=0
+        )
 
 
 def cure(
@@ -98,18 +114,28 @@ def cure(
     names = expand_cures(cures)
     if isinstance(vectors, Run):
         if vectors.folder is None:
-            raise UsageError("a run in a folder", "one in memory", "give measure an output, or save the run")
+            raise UsageError(
+                "a run in a folder",
+                "one in memory",
+                "give measure an output, or save the run",
+            )
         vectors = vectors.folder
     if isinstance(vectors, str | Path):
         if units is not None or labels is not None:
-            raise UsageError("`units` and `labels` with an array", f"them with {vectors}", "leave them out")
+            raise UsageError(
+                "`units` and `labels` with an array",
+                f"them with {vectors}",
+                "leave them out",
+            )
         array, units, labels = _read_path(vectors, layer)
     else:
         array = _read_array(vectors)
     partner = None
     if pairs is not None:
         partner = _read_array(pairs, layer)
-    trials = try_cures(array, names, units=units, labels=labels, partner=partner, seed=seed)
+    trials = try_cures(
+        array, names, units=units, labels=labels, partner=partner, seed=seed
+    )
     return Cures(trials, names, array, partner)
 
 

@@ -11,13 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anisoscope.api.keywords import read_keywords
-from anisoscope.api.objects import is_table, read_texts_of_table, read_vectors_of_table, unwrap_model, wrap_module
+from anisoscope.api.objects import (
+    is_table,
+    read_texts_of_table,
+    read_vectors_of_table,
+    unwrap_model,
+    wrap_module,
+)
 from anisoscope.api.run import Run, run_to_folder_or_memory
 from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.options import list_field_names, select_fields
 from anisoscope.progress import interrupt_hint, show_progress
-from anisoscope.runs.job import Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
+from anisoscope.runs.job import (
+    Job,
+    LoadOptions,
+    OutputOptions,
+    ReadOptions,
+    VectorColumns,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,10 +81,17 @@ def measure(
     """
     job, output, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
-        refused = {"inputs": inputs, "corpus": corpus or None, "processor": processor, "forward": forward}
+        refused = {
+            "inputs": inputs,
+            "corpus": corpus or None,
+            "processor": processor,
+            "forward": forward,
+        }
         _refuse_argument("a model", "vectors alone", **refused)
         about = (units, labels, mask)
-        return run_to_folder_or_memory(lambda where: measure_vectors(job, model, where, quiet, *about), output)
+        return run_to_folder_or_memory(
+            lambda where: measure_vectors(job, model, where, quiet, *about), output
+        )
     _refuse_argument("vectors", "a model", labels=labels, mask=mask)
     texts = read_texts_of_table(inputs, job.column)
     if texts is not inputs:
@@ -87,8 +106,12 @@ def measure(
             job = _set_corpus(job, subject, str(inputs or corpus))
             reading = None
         else:
-            job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, output)
-        return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), output)
+            job, subject, reading = _open_inputs(
+                job, subject, inputs, units, forward, options, output
+            )
+        return run_to_folder_or_memory(
+            lambda where: measure_job(job, where, quiet, subject, reading), output
+        )
 
 
 def _set_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
@@ -98,7 +121,9 @@ def _set_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
     """
     if subject is not None and subject.processor is None and subject.modality == "text":
         cure = "give processor=, or inputs"
-        raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
+        raise UsageError(
+            "a tokenizer for a corpus", f"{subject.name} without one", cure
+        )
     check_corpus(corpus)
     return replace(job, corpus=corpus)
 
@@ -122,14 +147,20 @@ def measure_job(
 
     _refuse_columns_of_vectors(job)
     if subject is None and is_series(job.model):
-        raise UsageError("one model", f"the series {job.model}", "use anisoscope.series")
+        raise UsageError(
+            "one model", f"the series {job.model}", "use anisoscope.series"
+        )
     if subject is None:
         require_for_model(job.model)
-    with show_progress(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
+    with show_progress(
+        f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet
+    ) as progress:
         # Imported while the progress is shown: torch and transformers take seconds.
         from anisoscope.runs.run import run
 
-        return run(job, **asdict(output), progress=progress, subject=subject, reading=reading)
+        return run(
+            job, **asdict(output), progress=progress, subject=subject, reading=reading
+        )
 
 
 def are_vectors(model: Any) -> bool:
@@ -149,11 +180,21 @@ def _is_array_class(kind: type) -> bool:
 
     The class is examined, not an object of it: a nested tensor raises an error if its shape is asked for.
     """
-    return hasattr(kind, "shape") and hasattr(kind, "dtype") and not hasattr(kind, "parameters")
+    return (
+        hasattr(kind, "shape")
+        and hasattr(kind, "dtype")
+        and not hasattr(kind, "parameters")
+    )
 
 
 def measure_vectors(
-    job: Job, vectors: Any, output: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
+    job: Job,
+    vectors: Any,
+    output: OutputOptions,
+    quiet: bool,
+    units: Any = None,
+    labels: Any = None,
+    mask: Any = None,
 ) -> "RunFolder":
     """Measure vectors in memory or in a file and return the run folder, with progress shown unless `quiet`.
 
@@ -166,7 +207,11 @@ def measure_vectors(
     """
     is_path = isinstance(vectors, str | Path)
     if job.corpus:
-        raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
+        raise UsageError(
+            "vectors alone",
+            f"the corpus {job.corpus}",
+            "leave it out: the file is what will be measured",
+        )
     title = str(vectors) if is_path else "vectors"
     with show_progress(title, "vectors", quiet=quiet) as progress:
         # Imported while the progress is shown: torch takes seconds.
@@ -176,7 +221,9 @@ def measure_vectors(
         return run_vectors(arrays, job, **asdict(output), progress=progress)
 
 
-def _open_vectors(job: Job, vectors: Any, units: Any, labels: Any, mask: Any) -> "VectorArrays":
+def _open_vectors(
+    job: Job, vectors: Any, units: Any, labels: Any, mask: Any
+) -> "VectorArrays":
     """Read vectors from a table, a file or arrays in memory.
 
     UsageError for an argument that does not fit the source, such as a mask for a table.
@@ -186,11 +233,15 @@ def _open_vectors(job: Job, vectors: Any, units: Any, labels: Any, mask: Any) ->
 
     columns = select_fields(job, VectorColumns)
     if is_table(vectors):
-        _refuse_argument("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
+        _refuse_argument(
+            "a table, whose rows are vectors", type(vectors).__name__, mask=mask
+        )
         return read_vectors_of_table(vectors, units=units, labels=labels, **columns)
     if isinstance(vectors, str | Path):
         instead = "a file: name its columns with unit_column and label_column"
-        _refuse_argument("vectors in memory", instead, units=units, labels=labels, mask=mask)
+        _refuse_argument(
+            "vectors in memory", instead, units=units, labels=labels, mask=mask
+        )
         return open_vectors(vectors, **columns, split=job.split)
     _refuse_columns_of_vectors(job)
     return wrap_vectors(vectors, units=units, labels=labels, mask=mask)
@@ -206,7 +257,9 @@ def _refuse_columns_of_vectors(job: Job) -> None:
     _refuse_argument(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
 
 
-def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
+def _load_given_model(
+    job: Job, model: Any, processor: Any, options: Mapping[str, Any]
+) -> "tuple[Job, Subject | None]":
     """Return (the job completed by the model's name, dtype and device, the model).
 
     model     a name, a loaded `Subject`, or a torch module
@@ -220,8 +273,16 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
         _refuse_argument("a torch.nn.Module", "a name", processor=processor)
         check_model(str(model))
         return replace(job, model=str(model)), None
-    loading = {name: value for name, value in options.items() if name in list_field_names(LoadOptions)}
-    _refuse_argument("the name of a model", "a model that is loaded: change the model itself", **loading)
+    loading = {
+        name: value
+        for name, value in options.items()
+        if name in list_field_names(LoadOptions)
+    }
+    _refuse_argument(
+        "the name of a model",
+        "a model that is loaded: change the model itself",
+        **loading,
+    )
     subject = wrap_module(model, processor)
     job = replace(job, model=subject.name)
     # The settings of the run say where and how the model computes, which its first float weight shows.
@@ -257,22 +318,42 @@ def _open_inputs(
     from anisoscope.runs.run import OpenedCorpus, load_subject
 
     subject = loaded or load_subject(job)
-    if isinstance(inputs, list | tuple) and inputs and all(isinstance(text, str) for text in inputs):
-        return replace(job, corpus="texts"), subject, _open_texts(job, subject, inputs, units)
-    reading = {name: options[name] for name in list_field_names(ReadOptions) if name in options}
+    if (
+        isinstance(inputs, list | tuple)
+        and inputs
+        and all(isinstance(text, str) for text in inputs)
+    ):
+        return (
+            replace(job, corpus="texts"),
+            subject,
+            _open_texts(job, subject, inputs, units),
+        )
+    reading = {
+        name: options[name] for name in list_field_names(ReadOptions) if name in options
+    }
     _refuse_argument("a corpus or texts", "inputs that are batches", **reading)
     check_module(subject.model)
     plan = GivenInputs(inputs, subject.model, units=units, forward=forward)
     job = replace(job, corpus=job.corpus or "inputs")
-    described = {"name": job.corpus, "kind": type(inputs).__name__, "warnings": plan.warnings}
+    described = {
+        "name": job.corpus,
+        "kind": type(inputs).__name__,
+        "warnings": plan.warnings,
+    }
     # A loader or generator may give other batches the next time, so that two halves of a run would not fit.
     if output.resume and not isinstance(plan.batches, list):
         cure = "give a list of batches, or leave resume out"
-        raise UsageError("inputs that are the same the next time, where a run is resumed", type(inputs).__name__, cure)
+        raise UsageError(
+            "inputs that are the same the next time, where a run is resumed",
+            type(inputs).__name__,
+            cure,
+        )
     return job, subject, OpenedCorpus(cast("BatchPlan", plan), described)
 
 
-def _open_texts(job: Job, subject: "Subject", texts: Iterable[str], units: Any) -> "OpenedCorpus":
+def _open_texts(
+    job: Job, subject: "Subject", texts: Iterable[str], units: Any
+) -> "OpenedCorpus":
     """Open a list of strings as a corpus in which each string is a document and a unit.
 
     UsageError for a model without a tokenizer, and if `units` are given.
@@ -280,10 +361,20 @@ def _open_texts(job: Job, subject: "Subject", texts: Iterable[str], units: Any) 
     from anisoscope.runs.run import OpenedCorpus, open_plan_of
 
     if not hasattr(subject.processor, "tokenize"):
-        got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
-        raise UsageError("a tokenizer for a list of strings", got, "give processor=, the model's tokenizer")
+        got = (
+            f"{subject.name} without one"
+            if subject.processor is None
+            else type(subject.processor).__name__
+        )
+        raise UsageError(
+            "a tokenizer for a list of strings",
+            got,
+            "give processor=, the model's tokenizer",
+        )
     if units is not None:
-        raise UsageError("texts without units (each is one)", "units", "join the texts of a unit")
+        raise UsageError(
+            "texts without units (each is one)", "units", "join the texts of a unit"
+        )
     # Corpora are read from files; the texts are in memory once the plan is open.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
@@ -344,12 +435,22 @@ def measure_checkpoints(job: Job, output: OutputOptions, quiet: bool) -> "Series
         from anisoscope.runs.series import measure_series
 
         folder = output.output or Path("runs") / f"series-{make_slug(job.model)}"
-        how: dict[str, Any] = {"keep": job.keep, "overwrite": output.overwrite, "progress": progress}
+        how: dict[str, Any] = {
+            "keep": job.keep,
+            "overwrite": output.overwrite,
+            "progress": progress,
+        }
 
         def count_finished() -> str:
             """Say, after an interruption, how many checkpoints are finished."""
             finished = len(list(folder.glob("*/manifest.json")))
-            return f"{folder} holds {finished} of {len(checkpoints)} checkpoints" if folder.exists() else ""
+            return (
+                f"{folder} holds {finished} of {len(checkpoints)} checkpoints"
+                if folder.exists()
+                else ""
+            )
 
         with interrupt_hint(count_finished):
-            return measure_series(checkpoints, job, folder, skip_bad=job.skip_bad, **how)
+            return measure_series(
+                checkpoints, job, folder, skip_bad=job.skip_bad, **how
+            )

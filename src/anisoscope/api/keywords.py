@@ -25,7 +25,9 @@ CALLED_HERE = {
 """What other libraries call a keyword → what it is called here."""
 
 
-def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, OutputOptions, bool]:
+def read_keywords(
+    kind: type[Kind], options: Mapping[str, Any]
+) -> tuple[Kind, OutputOptions, bool]:
     """Split keyword arguments into settings of the class `kind`, output options, and whether progress is hidden.
 
     UsageError, with similar names, for an unknown keyword, and for a value that does not fit.
@@ -33,11 +35,15 @@ def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, O
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
     names_of_output = list_field_names(OutputOptions)
-    output = OutputOptions(**{name: given.pop(name) for name in names_of_output if name in given})
+    output = OutputOptions(
+        **{name: given.pop(name) for name in names_of_output if name in given}
+    )
     if output.output is not None:
         output = replace(output, output=expand_home(output.output))
     # A reader who comes from another library types its words.
     for name in given:
         if name in CALLED_HERE and name not in list_field_names(kind):
-            raise UsageError("a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here")
+            raise UsageError(
+                "a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here"
+            )
     return build_settings(kind, given, also=[*names_of_output, "quiet"]), output, quiet

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from anisoscope.data.vector_roles import Content
     from anisoscope.models.load import Subject
 
-TABLES = {"pandas": ("DataFrame",), "pyarrow": ("Table",), "datasets": ("Dataset",), "polars": ("DataFrame",)}
+TABLES = {
+    "pandas": ("DataFrame",),
+    "pyarrow": ("Table",),
+    "datasets": ("Dataset",),
+    "polars": ("DataFrame",),
+}
 """Libraries → their classes of tables. Their names are compared, so that none of them is imported."""
 COLUMNS = {"pandas": ("Series",), "polars": ("Series",)}
 
@@ -26,7 +31,11 @@ def library_of(thing: Any) -> str:
     """
     for kind in type(thing).__mro__:
         package = kind.__module__.partition(".")[0]
-        if package in TABLES or package in COLUMNS or package == "sentence_transformers":
+        if (
+            package in TABLES
+            or package in COLUMNS
+            or package == "sentence_transformers"
+        ):
             return package
     return ""
 
@@ -54,11 +63,20 @@ def read_vectors_of_table(
         if given is None:
             continue
         if isinstance(given, str):
-            raise UsageError(f"{role}s, one each a row", repr(given), f"name a column with {role}_column={given!r}")
+            raise UsageError(
+                f"{role}s, one each a row",
+                repr(given),
+                f"name a column with {role}_column={given!r}",
+            )
         name = f"{role}s that were given"
         content.columns[name] = np.asarray(given)
         columns[f"{role}_column"] = name
-    return read_vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **columns)
+    return read_vectors_of(
+        content,
+        f"the {type(table).__name__}",
+        {"class": type(table).__name__},
+        **columns,
+    )
 
 
 def read_columns_of_table(table: Any) -> "Content":
@@ -108,7 +126,9 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
         return [row.get(chosen) or "" for row in inputs]
     if not is_table(inputs):
         return inputs
-    chosen = choose_column(_read_first_row(inputs), column, f"the {type(inputs).__name__}")
+    chosen = choose_column(
+        _read_first_row(inputs), column, f"the {type(inputs).__name__}"
+    )
     values = inputs[chosen]
     return values.to_pylist() if library == "pyarrow" else list(values)
 
@@ -152,7 +172,11 @@ def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
     Any other model and its processor are yielded unchanged. What is added to a user's model is removed at the end.
     """
-    is_pipeline = hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer")
+    is_pipeline = (
+        hasattr(model, "model")
+        and hasattr(model, "preprocess")
+        and hasattr(model, "tokenizer")
+    )
     if library_of(model) == "sentence_transformers":
         with _unwrap_sentence_transformer(model) as subject:
             yield subject, processor
@@ -187,7 +211,11 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     base = getattr(first, "auto_model", None)
     if not isinstance(base, nn.Module):
         got = f"a {type(model).__name__} whose first module is {type(first).__name__}"
-        raise UsageError("a model of transformers", got, "measure its vectors: anisoscope.measure(model.encode(texts))")
+        raise UsageError(
+            "a model of transformers",
+            got,
+            "measure its vectors: anisoscope.measure(model.encode(texts))",
+        )
     notes: list[str] = []
     if behind:
         # Capture finds the modules behind the Transformer as its attribute `sentence`.
@@ -198,9 +226,13 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
         notes = try_text_pooling(base, model.tokenizer, chain)
     prompt = getattr(model, "default_prompt_name", None)
     if prompt:
-        notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
+        notes.append(
+            f"texts are measured without the prompt that encode() would put first, {prompt!r}"
+        )
     try:
-        yield Subject(base, model.tokenizer, type(model).__name__, None, hash_weights(base), notes)
+        yield Subject(
+            base, model.tokenizer, type(model).__name__, None, hash_weights(base), notes
+        )
     finally:
         if hasattr(base, "sentence"):
             del base.sentence
@@ -220,4 +252,6 @@ def wrap_module(model: Any, processor: Any) -> "Subject":
     if isinstance(model, Subject):
         return model if processor is None else replace(model, processor=processor)
     check_module(model)
-    return Subject(model, processor, class_of(model).__name__, None, hash_weights(model))
+    return Subject(
+        model, processor, class_of(model).__name__, None, hash_weights(model)
+    )

@@ -76,15 +76,23 @@ class Run:
         self.folder = None if folder is None else expand_home(folder)
         if records is None or manifest is None:
             if self.folder is None:
-                raise UsageError("a run folder", "none", "give its path, or measure something")
+                raise UsageError(
+                    "a run folder", "none", "give its path, or measure something"
+                )
             if not self.folder.exists():
-                raise OutputError("a run folder", f"{self.folder}, which is not there", "check the path")
+                raise OutputError(
+                    "a run folder",
+                    f"{self.folder}, which is not there",
+                    "check the path",
+                )
             records, manifest = read_run(self.folder)
             replicates = read_replicates(self.folder, len(records))
         self.replicates = replicates
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
-        self.open_classifier: Callable[[], tuple[Classifier, list[str]]] | None = None  # of a run of `classes`
+        self.open_classifier: Callable[[], tuple[Classifier, list[str]]] | None = (
+            None  # of a run of `classes`
+        )
         self.sample: Mapping[str, Any] | None = None  # of a run in memory
 
     @property
@@ -100,7 +108,9 @@ class Run:
         comparison reads them.
         """
         sample = self.sample if self.folder is None else find_sample(self.folder)
-        return KeptRun.of(self.name, self.records, self.manifest, self.replicates, sample)
+        return KeptRun.of(
+            self.name, self.records, self.manifest, self.replicates, sample
+        )
 
     def __repr__(self) -> str:
         where = "in memory" if self.folder is None else f"in {self.folder}"
@@ -162,7 +172,9 @@ class Run:
 
         name = FIGURES.get(name, name)
         if name not in self._figures:
-            raise UsageError("a figure of this run", repr(name), suggest_names(name, self._figures))
+            raise UsageError(
+                "a figure of this run", repr(name), suggest_names(name, self._figures)
+            )
         figure = self._figures[name]
         return show_alone(figure.draw(width), figure.title)
 
@@ -176,13 +188,22 @@ class Run:
 
         target = self.folder if folder is None else expand_home(folder)
         if target is None:
-            raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
+            raise UsageError(
+                "a folder for the report",
+                "a run in memory",
+                "give one: run.report('runs/mine')",
+            )
         # A page reads the records of its own folder: another folder gets a copy of the run.
         if target != self.folder:
             self.save(target)
         return build_page(target, ("svg", "pdf") if pdf else ("svg",))
 
-    def log(self, *trackers: str, name: str | None = None, folder: Path | str = "runs/tensorboard") -> list[str]:
+    def log(
+        self,
+        *trackers: str,
+        name: str | None = None,
+        folder: Path | str = "runs/tensorboard",
+    ) -> list[str]:
         """Log A (anisotropy), entropy and sinks of every layer to experiment trackers, and return where to look.
 
         trackers  `tensorboard`, `wandb`, `trackio`
@@ -193,7 +214,9 @@ class Run:
         """
         from anisoscope.monitor.trackers import log_run
 
-        return log_run(self.records, trackers, name=name or self.name, folder=expand_home(folder))
+        return log_run(
+            self.records, trackers, name=name or self.name, folder=expand_home(folder)
+        )
 
     def save(self, folder: Path | str) -> "Run":
         """Copy this run into a new folder: records, manifest, replicates (values with one group of units left out),
@@ -218,9 +241,13 @@ class Run:
     def explain(self, text: str) -> "Explanation": ...
 
     @overload
-    def explain(self, text: "list[str] | tuple[str, ...] | pd.Series[str]") -> "list[Explanation]": ...
+    def explain(
+        self, text: "list[str] | tuple[str, ...] | pd.Series[str]"
+    ) -> "list[Explanation]": ...
 
-    def explain(self, text: "str | list[str] | tuple[str, ...] | pd.Series[str]") -> "Explanation | list[Explanation]":
+    def explain(
+        self, text: "str | list[str] | tuple[str, ...] | pd.Series[str]"
+    ) -> "Explanation | list[Explanation]":
         """Explain, word by word, the class that the classifier of this run gives to a text, or to each of several.
 
         Several texts are a list or a column of a DataFrame; the result is then a list in the same order. An explanation
@@ -250,7 +277,11 @@ class Run:
             return self.open_classifier()
         identity = None if self.folder is None else RunFolder(self.folder).identity()
         if identity is None or "classes" not in identity:
-            raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
+            raise UsageError(
+                "a run of anisoscope.classes",
+                repr(self),
+                "measure the classes of a classifier",
+            )
         fields = {"model": self.manifest["model"]} | identity["classes"]
         columns = Columns.as_fields(fields.pop("columns", None))
         return open_classifier(ClassesOptions(**(fields | columns)))
@@ -269,13 +300,22 @@ class Run:
         # Without a short table of vectors, `table` is the one of attention already.
         if len(short_table(self.records)):
             tables.append(self.attention())
-        how: dict[str, Any] = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–", "border": 0}
+        how: dict[str, Any] = {
+            "index": False,
+            "float_format": "{:.3f}".format,
+            "na_rep": "–",
+            "border": 0,
+        }
         shown = "".join(table.to_html(**how) for table in tables if len(table))
         drawn = self._draw_first_figure() if has_extra("report") else ""
         name = escape(str(self.manifest.get("model", "")))
-        sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
+        sentences = "".join(
+            f"<li>{escape(finding.text)}</li>" for finding in self.findings
+        )
         # The ink of a chart is dark, and a notebook may be too.
-        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'
+        on_white = (
+            f'<div style="display: inline-block; background: white">{drawn}</div>'
+        )
         return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{shown}{on_white}</div>"
 
 
@@ -283,7 +323,9 @@ def list_texts(texts: Iterable[object]) -> list[str]:
     """Return texts as a list. UsageError for a table, and for anything among them that is no text."""
     if isinstance(texts, pd.DataFrame):
         columns = ", ".join(map(str, texts))
-        raise UsageError("texts", f"a table with the columns {columns}", "name a column: table[…]")
+        raise UsageError(
+            "texts", f"a table with the columns {columns}", "name a column: table[…]"
+        )
     listed = []
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -292,7 +334,9 @@ def list_texts(texts: Iterable[object]) -> list[str]:
     return listed
 
 
-def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
+def run_to_folder_or_memory(
+    measure: Callable[[OutputOptions], RunFolder], output: OutputOptions
+) -> Run:
     """Call `measure` with the output folder and return the run that it writes there.
 
     If `output` names no folder, a temporary one is used, and its content is kept in memory.

@@ -89,7 +89,9 @@ class State:
         """How many units (documents, clips …) were added."""
         return 0 if self._measurement is None else len(self._measurement.sums.units)
 
-    def add(self, vectors: Any, *, units: Iterable[Hashable] | None = None, mask: Any = None) -> "State":
+    def add(
+        self, vectors: Any, *, units: Iterable[Hashable] | None = None, mask: Any = None
+    ) -> "State":
         """Add vectors, and return the state.
 
         vectors  [vector, dim] or [sequence, token, dim], of numpy or torch; a list or dict of them, layer by layer
@@ -100,12 +102,17 @@ class State:
         UsageError for vectors that do not fit the state, or for a metric that needs more than vectors.
         """
         arrays = wrap_vectors(vectors, mask=mask)
-        measurement = self._open(self._describe_vectors(arrays), lambda: limit_settings(arrays, self.settings))
+        measurement = self._open(
+            self._describe_vectors(arrays),
+            lambda: limit_settings(arrays, self.settings),
+        )
         numbers = self._number_units(units, arrays.shape[0])
         starts = self._number_first_tokens(numbers)
         with self._count_seconds():
             for rows in batch_in_order(arrays.shape[0], ROWS):
-                batch = _make_batch_of_vectors(arrays, rows, numbers[rows], starts[rows])
+                batch = _make_batch_of_vectors(
+                    arrays, rows, numbers[rows], starts[rows]
+                )
                 measure_into(Arrays(), measurement, [batch])
                 self.tokens += batch.n_tokens
         return self
@@ -130,7 +137,9 @@ class State:
         measurement = self._open(self._describe_model(model), lambda: self.settings)
         if "centred" in self.settings.what:
             cure = "leave the panel alignment out, or use anisoscope.measure"
-            raise UsageError("panels that one pass gives", "alignment, which takes two", cure)
+            raise UsageError(
+                "panels that one pass gives", "alignment, which takes two", cure
+            )
         if self.settings.summaries and not measurement.weights:
             measurement.weights = summarise_embeddings(model, self.settings)
         with self._count_seconds():
@@ -154,7 +163,9 @@ class State:
         """Write the state to a file (safetensors) that `State.load` reads, and return its path."""
         target = expand_home(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._require_measurement().save(target, {"state": json.dumps(self._describe())})
+        self._require_measurement().save(
+            target, {"state": json.dumps(self._describe())}
+        )
         return target
 
     @classmethod
@@ -166,7 +177,9 @@ class State:
                 about = json.loads(file.metadata()["state"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             got = f"{source}, which is not one ({error})"
-            raise OutputError("a file that State.save wrote", got, "name another file") from error
+            raise OutputError(
+                "a file that State.save wrote", got, "name another file"
+            ) from error
         state = cls(about["name"])
         state.settings = Settings.read(about["settings"])
         state.of = about["of"]
@@ -174,20 +187,34 @@ class State:
         state.seconds = about["seconds"]
         state.tokens = about["tokens"]
         state._numbered = about["numbered"]
-        state._measurement = Measurement.restore(source, Settings.read(about["measured"]))
+        state._measurement = Measurement.restore(
+            source, Settings.read(about["measured"])
+        )
         # Positions of a unit that goes on after loading begin after those that it may have had.
-        state._seen = Counter(dict.fromkeys(state._measurement.sums.units, about["sequences"]))
+        state._seen = Counter(
+            dict.fromkeys(state._measurement.sums.units, about["sequences"])
+        )
         return state
 
-    def finish(self, output: Path | str | None = None, *, corpus: str = "state", overwrite: bool = False) -> Run:
+    def finish(
+        self,
+        output: Path | str | None = None,
+        *,
+        corpus: str = "state",
+        overwrite: bool = False,
+    ) -> Run:
         """Return the run of everything added so far. More can be added to the state afterwards.
 
         output   folder of the run; none: it is kept in memory
         corpus   name of the data in the run
         """
         measurement = self._require_measurement()
-        options = OutputOptions(output=None if output is None else expand_home(output), overwrite=overwrite)
-        return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), options)
+        options = OutputOptions(
+            output=None if output is None else expand_home(output), overwrite=overwrite
+        )
+        return run_to_folder_or_memory(
+            lambda where: self._write(measurement, where, corpus), options
+        )
 
     def __reduce__(self) -> Any:
         """Pickle the state as the content of its file, so that workers of other programs can send it."""
@@ -196,7 +223,9 @@ class State:
         with tempfile.TemporaryDirectory() as folder:
             return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
 
-    def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
+    def _open(
+        self, described: dict[str, Any], make_settings: Callable[[], Settings]
+    ) -> Measurement:
         """Return the measurement to add to; the first call creates it.
 
         described       what the data come from (the model, or the layers and widths of vectors): the same at all calls
@@ -209,7 +238,11 @@ class State:
             self.of = described
         elif described != self.of:
             cure = "make a state for each"
-            raise UsageError(f"a state of one model or one kind of vectors ({self.of})", str(described), cure)
+            raise UsageError(
+                f"a state of one model or one kind of vectors ({self.of})",
+                str(described),
+                cure,
+            )
         return self._measurement
 
     def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
@@ -226,13 +259,21 @@ class State:
         It is {`model`: class, `parameters`: their number, `weights`: a hash of some weights, which is quick}.
         """
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
+        return {
+            "model": class_of(model).__name__,
+            "parameters": parameters,
+            "weights": hash_some_weights(model),
+        }
 
-    def _read_batches(self, model: nn.Module, inputs: Any, units: Any, forward: Any) -> Iterator[Batch]:
+    def _read_batches(
+        self, model: nn.Module, inputs: Any, units: Any, forward: Any
+    ) -> Iterator[Batch]:
         """Yield the inputs as batches, with the numbers that this state gives to units (documents, clips, images)."""
         given = GivenInputs(inputs, model, forward=forward)
         batches = list(given)
-        batches_name_units = units is not None or any(_names_units(item) for item in given.batches)
+        batches_name_units = units is not None or any(
+            _names_units(item) for item in given.batches
+        )
         if units is None and batches_name_units:
             numbers = torch.cat([batch.unit for batch in batches]).numpy()
         else:
@@ -244,7 +285,11 @@ class State:
             rows = slice(first, first + len(batch.unit))
             first = rows.stop
             # A batch of the caller's own says itself where its tokens are.
-            yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], starts[rows])
+            yield (
+                batch
+                if isinstance(item, Batch)
+                else _renumber(batch, numbers[rows], starts[rows])
+            )
 
     def _number_units(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
         """Return the number of each sequence's unit (document, clip, image) as [sequence].
@@ -256,9 +301,15 @@ class State:
             first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
             self._numbered += count
             return first + np.arange(self._numbered - count, self._numbered)
-        names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
+        names = (
+            units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
+        )
         if len(names) != count:
-            raise UsageError(f"a unit for each of {count} vectors or sequences", str(len(names)), "one unit each")
+            raise UsageError(
+                f"a unit for each of {count} vectors or sequences",
+                str(len(names)),
+                "one unit each",
+            )
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
     def _number_first_tokens(self, numbers: np.ndarray) -> np.ndarray:
@@ -288,12 +339,18 @@ class State:
         if self._measurement is None:
             return other
         if self.of != other.of:
-            raise MeasureError(f"states of the same model or vectors ({self.of})", str(other.of), "merge those alone")
+            raise MeasureError(
+                f"states of the same model or vectors ({self.of})",
+                str(other.of),
+                "merge those alone",
+            )
         # Units without names are numbered from a start that depends on the state: two of one name would share numbers.
         shared_names = self.names & other.names
         if shared_names and self._numbered and other._numbered:
             got = f"two called {min(shared_names)!r} whose units have no names"
-            raise MeasureError("states of different data", got, "give State(name=…) or units=…")
+            raise MeasureError(
+                "states of different data", got, "give State(name=…) or units=…"
+            )
         merged = State(self.name)
         merged.settings = self.settings
         merged.of = self.of
@@ -308,7 +365,11 @@ class State:
     def _require_measurement(self) -> Measurement:
         """Return the measurement. UsageError if nothing was added yet."""
         if self._measurement is None:
-            raise UsageError("a state that something was added to", "an empty one", "add vectors or a batch first")
+            raise UsageError(
+                "a state that something was added to",
+                "an empty one",
+                "add vectors or a batch first",
+            )
         return self._measurement
 
     def _describe(self) -> dict[str, Any]:
@@ -328,15 +389,26 @@ class State:
             "sequences": max(self._seen.values(), default=0),
         }
 
-    def _write(self, measurement: Measurement, output: OutputOptions, corpus: str) -> RunFolder:
+    def _write(
+        self, measurement: Measurement, output: OutputOptions, corpus: str
+    ) -> RunFolder:
         """Write the run folder of everything measured so far.
 
         output   the folder to write, and what to do if it exists
         """
         assert output.output is not None
-        job = Job(model=self.of["model"], corpus=corpus, settings=measurement.settings, device="cpu")
-        identity = json_roundtrip({"state": self._describe() | {"seconds": None}, "job": asdict(job)})
-        target = RunFolder.start(output.output, identity, resume=False, overwrite=output.overwrite)
+        job = Job(
+            model=self.of["model"],
+            corpus=corpus,
+            settings=measurement.settings,
+            device="cpu",
+        )
+        identity = json_roundtrip(
+            {"state": self._describe() | {"seconds": None}, "job": asdict(job)}
+        )
+        target = RunFolder.start(
+            output.output, identity, resume=False, overwrite=output.overwrite
+        )
         facts = {
             "run": make_run_id(identity),
             "asked": None,
@@ -349,7 +421,12 @@ class State:
             "backend": None,
             "dtype": None,
             "device": "cpu",
-            "corpus": {"name": corpus, "n_tokens": self.tokens, "n_batches": len(measurement.batches), "warnings": []},
+            "corpus": {
+                "name": corpus,
+                "n_tokens": self.tokens,
+                "n_batches": len(measurement.batches),
+                "warnings": [],
+            },
             "notes": [],
             "processes": len(self.names),
             "plan": "",
@@ -376,7 +453,9 @@ class _Clock:
 
 def _hash_name(name: Any) -> int:
     """Return a number below 2⁶³ for a name, the same in every process."""
-    return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "big") >> 1
+    return (
+        int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "big") >> 1
+    )
 
 
 def _number_unit(name: Any) -> int:
@@ -409,7 +488,9 @@ def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
     return replace(batch, unit=torch.from_numpy(numbers), streams=streams)
 
 
-def _make_batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
+def _make_batch_of_vectors(
+    vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray
+) -> Batch:
     """Make a batch of some of the vectors or sequences.
 
     rows      their indices

@@ -18,7 +18,11 @@ from anisoscope.runs.models_as_runs import open_or_measure
 
 
 def compare(
-    *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False, **options: Any
+    *runs: Run | Path | str,
+    metric: str = "mean_cosine",
+    tokens: str = "all",
+    heads: bool = False,
+    **options: Any,
 ) -> Comparison:
     """Compare runs with the first one, with an interval of each difference; paired if they measured the same units.
 
@@ -43,7 +47,11 @@ def compare(
     measuring = build_settings(ModelsOptions, given, also=("quiet",))
     # Names are opened or measured in one go, which shows one progress; then every run takes its old place.
     names = [run for run in expanded if not isinstance(run, Run)]
-    opened = iter(open_or_measure(names, measuring, [metric], lambda title: show_progress(title, quiet=quiet)))
+    opened = iter(
+        open_or_measure(
+            names, measuring, [metric], lambda title: show_progress(title, quiet=quiet)
+        )
+    )
     kept = [run.kept if isinstance(run, Run) else next(opened) for run in expanded]
     return Comparison(compare_kept(kept, metric, tokens=tokens, heads=heads))
 
@@ -61,7 +69,9 @@ def _name_runs(runs: Iterable[Run | Path | str]) -> list[Run | str]:
     return named
 
 
-def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
+def report(
+    run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False
+) -> Path:
     """Rebuild the report's page of a run from its records, and return its path.
 
     run      a `Run`, a run folder, or a folder of reproductions, whose page another package writes

@@ -25,7 +25,9 @@ Attention = Callable[..., Any]
 EAGER = "eager_attention_forward"
 """How modelling files end the name of their own attention function, which runs for the implementation `eager`."""
 Within = Callable[[], AbstractContextManager[None]]
-_LOOKS: WeakKeyDictionary[nn.Module, tuple[tuple[Look, Within], ...]] = WeakKeyDictionary()
+_LOOKS: WeakKeyDictionary[nn.Module, tuple[tuple[Look, Within], ...]] = (
+    WeakKeyDictionary()
+)
 """Who looks at the calls of each module, and what its own function runs within; captures may be nested."""
 _WATCHED: dict[tuple[str, Attention], Attention] = {}
 """Watched forms by backend and function, so that the same function is always given out as the same."""
@@ -35,7 +37,9 @@ _LOCK = threading.RLock()
 
 
 @contextmanager
-def intercept_attention(model: nn.Module, look: Look, within: Within = nullcontext) -> Iterator[None]:
+def intercept_attention(
+    model: nn.Module, look: Look, within: Within = nullcontext
+) -> Iterator[None]:
     """Call `look(call)` for every attention call that `model` makes through transformers' attention interface.
 
     This lasts for a `with` block. If `look` returns a tensor [sequence, query, head, dim], it replaces the output of
@@ -53,7 +57,9 @@ def intercept_attention(model: nn.Module, look: Look, within: Within = nullconte
         yield
     finally:
         for module in modules:
-            _LOOKS[module] = tuple(other for other in _LOOKS.get(module, ()) if other is not entry)
+            _LOOKS[module] = tuple(
+                other for other in _LOOKS.get(module, ()) if other is not entry
+            )
         with _LOCK:
             restore()
             _Interface.close()
@@ -87,8 +93,10 @@ class _Interface:
             """Return the attention function with this name, wrapped so that captures see its calls."""
             return wrap_backend(name, get_item(self, name))
 
-        setattr(interface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
-        if get_interface is None:  # older releases: files take their own function for `eager`, watched below
+        setattr(interface, "__getitem__", watched_item)  # noqa: B010
+        if (
+            get_interface is None
+        ):  # older releases: files take their own function for `eager`, watched below
             return
 
         @wraps(get_interface)
@@ -177,7 +185,9 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
         looks = _LOOKS.get(module, ())
         # A call within a call that is captured already is part of it.
         if not looks or entry_points.is_suspended():
-            return function(module, query, key, value, attention_mask, *rest, **settings)
+            return function(
+                module, query, key, value, attention_mask, *rest, **settings
+            )
         made: list[Any] = []
 
         def result() -> Any:
@@ -186,10 +196,23 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
                 with ExitStack() as contexts:
                     for _, within in looks:
                         contexts.enter_context(within())
-                    made.append(function(module, query, key, value, attention_mask, *rest, **settings))
+                    made.append(
+                        function(
+                            module, query, key, value, attention_mask, *rest, **settings
+                        )
+                    )
             return made[0]
 
-        call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
+        call = Call(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            settings,
+            backend=backend,
+            result=result,
+        )
         with entry_points.suspend():
             changed = _show_call(call, looks)
             if changed is not None:

@@ -68,7 +68,9 @@ class Counting(TorchDispatchMode):
                 self.__enter__()  # type: ignore[no-untyped-call]
             self.quiet = before
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run a torch operation, and call `ran` if it is an attention kernel or the product that ends an attention."""
         output = func(*args, **(kwargs or {}))
         if not self.quiet:
@@ -106,7 +108,9 @@ class Counting(TorchDispatchMode):
         """Return whether a tensor shares memory with attention weights that a recent softmax gave."""
         for weights in self.weights:
             # Views of other shapes share the memory; a part of it has fewer numbers.
-            if x.numel() == weights.numel() and _get_address(x) == _get_address(weights):
+            if x.numel() == weights.numel() and _get_address(x) == _get_address(
+                weights
+            ):
                 return True
         return False
 

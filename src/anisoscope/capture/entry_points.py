@@ -26,7 +26,12 @@ Failed = Callable[[nn.Module, str, Exception], object]
 """A function that is called if a call cannot be read, with its module, its entry point, and the error."""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
-HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")  # how modules call their number of heads
+HEADS = (
+    "num_heads",
+    "num_attention_heads",
+    "n_head",
+    "heads",
+)  # how modules call their number of heads
 RECENT = 8  # products of a module that are remembered until its softmax
 PRODUCTS: tuple[tuple[Any, str], ...] = (
     *((torch, name) for name in ("matmul", "bmm", "baddbmm", "einsum", "softmax")),
@@ -59,14 +64,18 @@ def suspend() -> Iterator[None]:
 
 
 @contextmanager
-def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | None = None) -> Iterator[None]:
+def watch_entry_points(
+    modules: set[nn.Module], look: Look, failed: Failed | None = None
+) -> Iterator[None]:
     """Call `look(call)` whenever one of `modules` computes attention by calling torch's functions directly.
 
     This lasts for a `with` block. If a call cannot be read, `failed(module, name of the function, error)` is called,
     and the model runs on; without `failed`, the error is raised.
     """
     watch = _Watch(modules, look, failed or _raise, threading.get_ident())
-    originals = [(owner, name, owner.__dict__.get(name)) for owner, name in (*FUSED, *PRODUCTS)]
+    originals = [
+        (owner, name, owner.__dict__.get(name)) for owner, name in (*FUSED, *PRODUCTS)
+    ]
     for owner, name, _ in originals:
         is_product = (owner, name) in PRODUCTS
         setattr(owner, name, watch.wrap(name, getattr(owner, name), is_product))
@@ -111,12 +120,21 @@ class _Watch:
     Methods that are named after a torch function run after each call of that function.
     """
 
-    def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
+    def __init__(
+        self, modules: set[nn.Module], look: Look, failed: Failed, thread: int
+    ) -> None:
         """Watch `modules` in one thread: `look` gets their attention calls, `failed` the errors while one is read."""
-        self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
+        self.modules, self.look, self.failed, self.thread = (
+            modules,
+            look,
+            failed,
+            thread,
+        )
         self.pending = _Pending()
 
-    def wrap(self, name: str, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
+    def wrap(
+        self, name: str, function: Callable[..., Any], is_product: bool
+    ) -> Callable[..., Any]:
         """Wrap a torch function so that its calls are read after they return.
 
         name         the name of the method of this class that reads them
@@ -136,7 +154,9 @@ class _Watch:
                 if module is None:
                     return output
                 if is_product and self.pending.module is not module:
-                    self.pending = _Pending(module)  # products of another module are of no use any more
+                    self.pending = _Pending(
+                        module
+                    )  # products of another module are of no use any more
                 try:
                     read(module, output, *given, **named)
                 except Exception as error:
@@ -153,7 +173,10 @@ class _Watch:
             if frame.f_code.co_varnames[:1] == ("self",):
                 owner = frame.f_locals.get("self")
                 # A softmax may be a module: torch's, and I-BERT's own.
-                if isinstance(owner, nn.Module) and "Softmax" not in type(owner).__name__:
+                if (
+                    isinstance(owner, nn.Module)
+                    and "Softmax" not in type(owner).__name__
+                ):
                     return owner if owner in self.modules else None
             frame = frame.f_back  # type: ignore[assignment]
         return None
@@ -161,7 +184,14 @@ class _Watch:
     # ---- the fused product
 
     def scaled_dot_product_attention(
-        self, module: nn.Module, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
+        self,
+        module: nn.Module,
+        output: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *rest: Any,
+        **named: Any,
     ) -> None:
         """Pass a finished call of torch's fused product (SDPA) on to the capture."""
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -170,12 +200,19 @@ class _Watch:
         if query.is_nested:
             mask, (query, key, value) = _pad_hidden([query, key, value])
             output = torch.nested.to_padded_tensor(output, 0.0)
-        settings = {"scaling": given.get("scale"), "is_causal": bool(given.get("is_causal"))}
-        self._pass_on(module, (query, key, value), mask, settings, "fused product", output)
+        settings = {
+            "scaling": given.get("scale"),
+            "is_causal": bool(given.get("is_causal")),
+        }
+        self._pass_on(
+            module, (query, key, value), mask, settings, "fused product", output
+        )
 
     # ---- fast paths
 
-    def native_multi_head_attention(self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any) -> None:
+    def native_multi_head_attention(
+        self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any
+    ) -> None:
         """Pass a finished call of the fast path of `nn.MultiheadAttention` on to the capture."""
         heads, weight, bias, out_weight, out_bias, mask = given[3:9]
         mask_kind = given[11] if len(given) > 11 else None
@@ -186,11 +223,17 @@ class _Watch:
             """Compute the layer's output from the attention output of all heads, by the output projection."""
             return functional.linear(attended.flatten(2), out_weight, out_bias)
 
-        self._pass_on_fast_path(module, query, heads, (weight, bias), (mask, mask_kind), output, finish)
+        self._pass_on_fast_path(
+            module, query, heads, (weight, bias), (mask, mask_kind), output, finish
+        )
 
-    def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
+    def transformer_encoder_layer_fwd(
+        self, module: nn.Module, output: Tensor, x: Tensor, *given: Any
+    ) -> None:
         """Pass a finished call of the fast path of `nn.TransformerEncoderLayer` on to the capture."""
-        heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[1:9]
+        heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[
+            1:9
+        ]
         norm_1, norm_2 = given[9:11], given[11:13]
         linear_1, linear_2 = given[13:15], given[15:17]
         mask, mask_kind = given[17:19]
@@ -202,7 +245,9 @@ class _Watch:
         def feed_forward(y: Tensor) -> Tensor:
             """Apply the layer's feed-forward part."""
             activation = functional.gelu if uses_gelu else functional.relu
-            return functional.linear(activation(functional.linear(y, *linear_1)), *linear_2)
+            return functional.linear(
+                activation(functional.linear(y, *linear_1)), *linear_2
+            )
 
         def finish(attended: Tensor) -> Tensor:
             """Compute the layer's output from the attention output of all heads.
@@ -217,7 +262,15 @@ class _Watch:
             return norm(y + feed_forward(y), norm_2)
 
         attended_to = norm(x, norm_1) if norm_first else x
-        self._pass_on_fast_path(module, attended_to, heads, (weight, bias), (mask, mask_kind), output, finish)
+        self._pass_on_fast_path(
+            module,
+            attended_to,
+            heads,
+            (weight, bias),
+            (mask, mask_kind),
+            output,
+            finish,
+        )
 
     def _pass_on_fast_path(
         self,
@@ -244,28 +297,44 @@ class _Watch:
         if output.is_nested:
             output = torch.nested.to_padded_tensor(output, 0.0)
         projected = functional.linear(x, *projection).chunk(3, -1)
-        q, k, v = [part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in projected]
+        q, k, v = [
+            part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in projected
+        ]
         if mask is not None:
             if mask_kind == 1:
                 mask = mask[:, None, None, :]
             # A boolean mask of torch's layers says what is hidden.
             seen = ~mask if mask.dtype == torch.bool else mask
-        self._pass_on(module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish)
+        self._pass_on(
+            module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish
+        )
 
     # ---- products around a softmax
 
-    def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+    def matmul(
+        self, module: nn.Module, output: Tensor, *given: Any, **named: Any
+    ) -> None:
         """Take a matrix product for possible attention scores, or for attention weights times values."""
-        self._read_product(module, output, _list_operands(given, named, "input", "other", "mat2"))
+        self._read_product(
+            module, output, _list_operands(given, named, "input", "other", "mat2")
+        )
 
     bmm = matmul
 
-    def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+    def baddbmm(
+        self, module: nn.Module, output: Tensor, *given: Any, **named: Any
+    ) -> None:
         """Take a batched product with an added term for possible attention scores, or for weights times values."""
         _, *batches = _list_operands(given, named, "input", "batch1", "batch2")
         self._read_product(module, output, batches, float(named.get("alpha", 1)))
 
-    def _read_product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
+    def _read_product(
+        self,
+        module: nn.Module,
+        output: Tensor,
+        pair: list[Any],
+        scale: float | None = None,
+    ) -> None:
         """Decide what a product of two tensors is: weights times values, or possible attention scores.
 
         It is weights times values if the first factor has the shape of the softmax before: this ends an attention call.
@@ -281,9 +350,13 @@ class _Watch:
             self._complete(module, b, output)
         # Products of matrices with weights have two axes, or factors with unequal numbers of axes.
         elif output.dim() > 2 and a.dim() == b.dim():
-            self.pending.products.append(_Product(output, a, b.transpose(-1, -2), scale))
+            self.pending.products.append(
+                _Product(output, a, b.transpose(-1, -2), scale)
+            )
 
-    def einsum(self, module: nn.Module, output: Tensor, equation: Any, *operands: Any) -> None:
+    def einsum(
+        self, module: nn.Module, output: Tensor, equation: Any, *operands: Any
+    ) -> None:
         """Take an einsum of two tensors for attention scores or for weights times values, if its equation fits."""
         # It may also be given operands and lists of their axes.
         if not isinstance(equation, str):
@@ -312,7 +385,12 @@ class _Watch:
                 return
 
     def _read_weighted_values(
-        self, module: nn.Module, output: Tensor, operands: tuple[Any, ...], letters: tuple[str, str], result: str
+        self,
+        module: nn.Module,
+        output: Tensor,
+        operands: tuple[Any, ...],
+        letters: tuple[str, str],
+        result: str,
     ) -> bool:
         """Pass an attention call on if an einsum multiplies attention weights (first operand) with values.
 
@@ -328,10 +406,16 @@ class _Watch:
         if axes is None or scores is None or weights.shape != scores.shape:
             return False
         wanted = of_weights[:-1] + axes[-1]
-        self._complete(module, _permute_to(values, of_values, axes), _permute_to(output, result, wanted))
+        self._complete(
+            module,
+            _permute_to(values, of_values, axes),
+            _permute_to(output, result, wanted),
+        )
         return True
 
-    def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
+    def softmax(
+        self, _module: nn.Module, _output: Any, *given: Any, **named: Any
+    ) -> None:
         """Remember the scores that go into a softmax over the last axis, with the product that made them."""
         x, *rest = _list_operands(given, named, "input", "dim")
         if not rest or rest[0] not in (-1, x.dim() - 1):
@@ -371,7 +455,9 @@ class _Watch:
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
         if not scale:
             scale = _fit_scale(product, scores, hidden, dim)
-        added = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
+        added = (scores - scale * product).masked_fill(
+            hidden, torch.finfo(scores.dtype).min
+        )
         own_output = None
         if output.dim() in (3, 4):
             own_output = _to_four_axes(output, heads)
@@ -410,7 +496,19 @@ class _Watch:
         q, k, v = [_add_head_axis(x) for x in (q, k, v)]
         if output is not None and finish is None:
             output = _add_head_axis(output).transpose(1, 2)
-        self.look(Call(module, q, k, v, mask, settings, by=by, result=lambda: output, finish=finish))
+        self.look(
+            Call(
+                module,
+                q,
+                k,
+                v,
+                mask,
+                settings,
+                by=by,
+                result=lambda: output,
+                finish=finish,
+            )
+        )
 
 
 def _count_heads(module: nn.Module, scores: Tensor) -> int:
@@ -438,7 +536,9 @@ def _add_head_axis(x: Tensor) -> Tensor:
     return x.unsqueeze(1)
 
 
-def _list_operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
+def _list_operands(
+    given: tuple[Any, ...], named: dict[str, Any], *names: str
+) -> list[Any]:
     """Return the arguments of a call in order: those given by position, then those of `names` given by name."""
     return [*given, *(named[name] for name in names if name in named)]
 
@@ -497,7 +597,9 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
 
     x = centre(product)
     y = centre(scores)
-    fitted = float((x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny))
+    fitted = float(
+        (x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
+    )
     # The fit is off by rounding, and by what was added to the scores.
     for usual in (dim**-0.5, 1.0):
         if abs(fitted - usual) <= SAME_SCALE * usual:
@@ -505,7 +607,9 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
     return fitted
 
 
-def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
+def _parse_einsum(
+    equation: str, tensors: list[Any]
+) -> tuple[tuple[str, str], str] | None:
     """Return ((axes of the first operand, of the second), axes of the result) of an einsum, one letter per axis.
 
     None if it has another form.
@@ -522,7 +626,9 @@ def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], s
     return (letters[0], letters[1]), result
 
 
-def _name_ellipses(letters: list[str], result: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+def _name_ellipses(
+    letters: list[str], result: str, tensors: list[Tensor]
+) -> tuple[list[str], str]:
     """Return the axes of the operands, and of the result, with a letter for each axis that `...` stands for."""
     spare = "".join(x for x in ascii_uppercase if x not in "".join([*letters, result]))
     named: list[str] = []
@@ -530,7 +636,9 @@ def _name_ellipses(letters: list[str], result: str, tensors: list[Tensor]) -> tu
         width = tensor.dim() - len(axes.replace("...", ""))
         # Axes are matched from the right.
         named.append(spare[len(spare) - width :])
-    replaced = [axes.replace("...", names) for axes, names in zip(letters, named, strict=True)]
+    replaced = [
+        axes.replace("...", names) for axes, names in zip(letters, named, strict=True)
+    ]
     return replaced, result.replace("...", max(named, key=len))
 
 

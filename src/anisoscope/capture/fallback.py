@@ -17,11 +17,17 @@ def list_off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
 
     Each is mapped to (name of its attribute that holds the attention module, names of the three projections in that).
     """
-    rows = [family.off_interface for family in families().values() if family.off_interface is not None]
+    rows = [
+        family.off_interface
+        for family in families().values()
+        if family.off_interface is not None
+    ]
     return {caller: (name, projections) for caller, name, projections in rows}
 
 
-def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
+def find_off_interface(
+    model: nn.Module,
+) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
     """Find the attention modules of a model that are not called through transformers' attention interface.
 
     Each is mapped to (the module that calls it once per layer, names of its projections).
@@ -37,7 +43,9 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
 
 @contextmanager
-def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
+def watch_projections(
+    model: nn.Module, look: Callable[[Call], object]
+) -> Iterator[None]:
     """Call `look(call)` once per layer for each attention module that does not use transformers' attention interface.
 
     This lasts for a `with` block. Queries, keys and values are read from the outputs of the module's projections.
@@ -46,11 +54,17 @@ def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Itera
         for attention, (around, projections) in find_off_interface(model).items():
             layer = _Layer(attention, look)
             ends.callback(around.register_forward_pre_hook(layer.begin).remove)
-            ends.callback(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True).remove)
+            ends.callback(
+                attention.register_forward_pre_hook(
+                    layer.keep_mask, with_kwargs=True
+                ).remove
+            )
             ends.callback(attention.register_forward_hook(layer.keep_output).remove)
             for kept, name in zip(layer.projected, projections, strict=True):
                 hook = partial(layer.keep, kept)
-                ends.callback(attention.get_submodule(name).register_forward_hook(hook).remove)
+                ends.callback(
+                    attention.get_submodule(name).register_forward_hook(hook).remove
+                )
             ends.callback(around.register_forward_hook(layer.end).remove)
         yield
 
@@ -72,7 +86,9 @@ class _Layer:
         for kept in (*self.projected, self.masks, self.outputs):
             kept.clear()
 
-    def keep_mask(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep_mask(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Keep the attention mask of a call, in the form of transformers' attention interface; None if it has none."""
         mask = args[2] if len(args) > 2 else None
         mask = kwargs.get("attention_mask", mask)
@@ -87,12 +103,17 @@ class _Layer:
         """Keep the output of attention [sequence, token, head · dim], alone or first in a tuple."""
         self.outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    def keep(self, kept: list[Tensor], _module: nn.Module, _args: Any, output: Tensor) -> None:
+    def keep(
+        self, kept: list[Tensor], _module: nn.Module, _args: Any, output: Tensor
+    ) -> None:
         """Keep a projection's output [sequence, token, head · dim] as [sequence, head, token, dim].
 
         kept   the list to keep it in: of queries, keys or values
         """
-        heads = int(getattr(self.attention, "num_attention_heads", 0) or getattr(self.attention, "num_heads", 1))
+        heads = int(
+            getattr(self.attention, "num_attention_heads", 0)
+            or getattr(self.attention, "num_heads", 1)
+        )
         kept.append(output.view(*output.shape[:2], heads, -1).transpose(1, 2))
 
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
@@ -108,7 +129,18 @@ class _Layer:
             """Return the layer's attention output: the outputs of all its calls, joined."""
             return torch.cat(outputs, 1)
 
-        self.look(Call(self.attention, query, key, value, mask, settings, by="projections", result=result))
+        self.look(
+            Call(
+                self.attention,
+                query,
+                key,
+                value,
+                mask,
+                settings,
+                by="projections",
+                result=result,
+            )
+        )
         self.begin(module, args)
 
     def _mask_of_chunks(self, query: Tensor) -> Tensor:
@@ -116,7 +148,14 @@ class _Layer:
 
         query   the joined queries of all chunks [sequence, head, query, dim]
         """
-        whole = torch.zeros(len(query), 1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
+        whole = torch.zeros(
+            len(query),
+            1,
+            query.shape[2],
+            query.shape[2],
+            dtype=torch.bool,
+            device=query.device,
+        )
         start = 0
         for chunk, mask in zip(self.projected[0], self.masks, strict=True):
             end = start + chunk.shape[2]

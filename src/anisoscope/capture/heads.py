@@ -67,7 +67,11 @@ class Heads:
         self.off_interface: set[Site] = set()
         self.read: dict[Any, tuple[Any, Any, Masking]] = {}
         self.sources: dict[nn.Module, projections.Source] = {}
-        self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
+        self.crossing = {
+            m.multihead_attn
+            for m in tap.names
+            if isinstance(m, nn.TransformerDecoderLayer)
+        }
 
     def hook_projections(self) -> None:
         """Hook the projections of attention modules, to read queries and keys before the attention interface."""
@@ -104,7 +108,10 @@ class Heads:
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
-            self.tap.refuse(at("attention").place, f"in {type(call.module).__name__}: {explain(error)}")
+            self.tap.refuse(
+                at("attention").place,
+                f"in {type(call.module).__name__}: {explain(error)}",
+            )
             return None
 
     def note_trouble(self, module: nn.Module, where: str, error: Exception) -> None:
@@ -131,7 +138,9 @@ class Heads:
         kind: Kind = "cross" if crossing else "self"
         return partial(Site, stack, self.tap.running[stack].layer, kind=kind)
 
-    def _check_and_emit(self, call: Call, at: Callable[..., Site], off_interface: bool) -> Tensor | None:
+    def _check_and_emit(
+        self, call: Call, at: Callable[..., Site], off_interface: bool
+    ) -> Tensor | None:
         """Pass on what was asked for of an attention call, unless the call must be left out.
 
         at              returns the site of this call for a quantity
@@ -168,7 +177,9 @@ class Heads:
                 stages = source.stages(call)
             return self._emit_quantities(call, at, stages, real, windows)
 
-    def _must_leave_out(self, site: Site, call: Call, windows: int, off_interface: bool) -> bool:
+    def _must_leave_out(
+        self, site: Site, call: Call, windows: int, off_interface: bool
+    ) -> bool:
         """Return whether an attention call is left out: its layer was refused before or is now, or it was seen already.
 
         The arguments are those of `_is_refused`.
@@ -188,7 +199,9 @@ class Heads:
             return None
         return real
 
-    def _join_heads(self, parts: Parts, call: Call, source: projections.Source) -> tuple[Call, Stages]:
+    def _join_heads(
+        self, parts: Parts, call: Call, source: projections.Source
+    ) -> tuple[Call, Stages]:
         """Return a call with the heads of all processes of tensor parallelism, and its queries and keys by stage.
 
         source   the projected queries and keys of the heads that this process holds
@@ -211,7 +224,11 @@ class Heads:
         window = call.settings.get("sliding_window")
         sequences, _, queries, _ = call.query.shape
         shape = (sequences, queries, call.key.shape[2])
-        causality = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
+        causality = (
+            call.settings.get("is_causal"),
+            getattr(call.module, "is_causal", None),
+            call.backend,
+        )
         # Everything that `Masking.read` looks at. Masks are compared by identity: comparing numbers costs a pass.
         key = (id(call.mask), id(bias), shape, window, causality)
         if key not in self.read:
@@ -221,7 +238,12 @@ class Heads:
         return replace(call, known=masking)
 
     def _emit_quantities(
-        self, call: Call, at: Callable[..., Site], stages: Stages, real: Tensor | None, windows: int
+        self,
+        call: Call,
+        at: Callable[..., Site],
+        stages: Stages,
+        real: Tensor | None,
+        windows: int,
     ) -> Tensor | None:
         """Compute the requested quantities of one attention call (queries, keys, scores, …) and pass each to the tap.
 
@@ -265,7 +287,9 @@ class Heads:
     def _may_replace_output(self, call: Call) -> bool:
         """Return whether the output that follows from captured rows may be used instead of the model's own."""
         # The model's own output is of the heads of this process only.
-        return bool(self.tap.fused) and self.tap.split is None and is_plain_softmax(call)
+        return (
+            bool(self.tap.fused) and self.tap.split is None and is_plain_softmax(call)
+        )
 
     def _emit_rows(
         self,
@@ -288,11 +312,16 @@ class Heads:
             if name in rows:
                 by_key[name] = rows.pop(name)
         if "extremes" in wanted:
-            emit(at("extremes"), by_key | {"query": call.query, "key": call.key, "value": call.value})
+            emit(
+                at("extremes"),
+                by_key | {"query": call.query, "key": call.key, "value": call.value},
+            )
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
-            sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
+            sums = sum_scores(
+                call.query, call.key, call.masking, scale=call.scale, real=real
+            )
             emit(at("scores"), sums)
         if "centred" in wanted:
             centred = self._compute_centred_rows(call, at("centred"), real)
@@ -302,14 +331,26 @@ class Heads:
         """Raise MeasureError if keys or values were asked for, and there are more of them than positions."""
         positions, keys = call.query.shape[2], call.key.shape[2]
         quantities = {name.partition(".")[0] for name in self.tap.wanted}
-        if keys <= positions or at("key").kind != "self" or not quantities & {"key", "value"}:
+        if (
+            keys <= positions
+            or at("key").kind != "self"
+            or not quantities & {"key", "value"}
+        ):
             return
         expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
         cure = "measure what is per query: capture(model, ('query', 'attention'))"
-        raise MeasureError(expected, f"{keys} keys for {positions} positions: some represent several tokens", cure)
+        raise MeasureError(
+            expected,
+            f"{keys} keys for {positions} positions: some represent several tokens",
+            cure,
+        )
 
     def _emit_heads(
-        self, call: Call, at: Callable[..., Site], stages: Stages, emit: Callable[[Site, Any], None]
+        self,
+        call: Call,
+        at: Callable[..., Site],
+        stages: Stages,
+        emit: Callable[[Site, Any], None],
     ) -> None:
         """Pass on the queries and keys of a call at each stage that was asked for, and its values.
 
@@ -322,7 +363,9 @@ class Heads:
         if "value" in wanted:
             emit(at("value"), call.value)
 
-    def _compute_centred_rows(self, call: Call, site: Site, real: Tensor | None) -> dict[str, dict[str, Tensor]]:
+    def _compute_centred_rows(
+        self, call: Call, site: Site, real: Tensor | None
+    ) -> dict[str, dict[str, Tensor]]:
         """Compute the statistics of attention rows as they would be without the mean query, and without the mean key.
 
         real   which queries are real tokens [sequence, query]; None: all
@@ -337,7 +380,9 @@ class Heads:
             "key": self._compute_rows(without_key, real),
         }
 
-    def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
+    def _compute_rows_with_output(
+        self, call: Call, real: Tensor | None, columns: bool
+    ) -> dict[str, Tensor]:
         """Compute the statistics of attention rows and, if possible, the `output` of attention that follows from them.
 
         real      which queries are real tokens [sequence, query]; None: all
@@ -351,7 +396,14 @@ class Heads:
             # Values of an unknown layout do not fit the rows; the rows can be measured without them.
             return self._compute_rows(call, real, columns=columns)
 
-    def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
+    def _is_verified(
+        self,
+        proof: Proof,
+        call: Call,
+        site: Site,
+        rows: dict[str, Tensor],
+        real: Tensor | None,
+    ) -> bool:
         """Return whether captured attention rows times values give the model's own output, and belong to this layer.
 
         If not, the attention of this layer is refused.
@@ -363,7 +415,9 @@ class Heads:
         name = type(call.module).__name__
         place = site.place
         if self.tap.positions.contradict(call.module, site):
-            self.tap.refuse(place, f"{name}, which belongs to another block, was found there")
+            self.tap.refuse(
+                place, f"{name}, which belongs to another block, was found there"
+            )
             return False
         figures = None
         if "output" in rows:
@@ -376,7 +430,10 @@ class Heads:
         error, limit = figures
         if error <= limit:
             return True
-        self.tap.refuse(place, f"softmax(scores)·values is not the output of {name}, and by more than rounding")
+        self.tap.refuse(
+            place,
+            f"softmax(scores)·values is not the output of {name}, and by more than rounding",
+        )
         return False
 
     def _get_means(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
@@ -389,8 +446,14 @@ class Heads:
         """
         where = (site.stack, site.layer or 0, site.kind)
         if where not in self.tap.means:
-            expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
-            raise MeasureError(expected, "none", "take them from measure.loop.measure_head_means, as run_pass does")
+            expected = (
+                f"the mean query and key of {' '.join(map(str, where))} in tap.means"
+            )
+            raise MeasureError(
+                expected,
+                "none",
+                "take them from measure.loop.measure_head_means, as run_pass does",
+            )
         scaled_query, key = self.tap.means[where]
         # Means are repeated for the query heads that share a key head.
         shared = call.query.shape[1] // call.key.shape[1]
@@ -399,7 +462,12 @@ class Heads:
         return query.unsqueeze(1), key.to(call.key).unsqueeze(1)
 
     def _compute_rows(
-        self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
+        self,
+        call: Call,
+        real: Tensor | None,
+        *,
+        value: bool = False,
+        columns: bool = False,
     ) -> dict[str, Tensor]:
         """Compute the statistics of the attention rows (one per query) of a call, with its soft cap, sinks and scale.
 
@@ -407,12 +475,21 @@ class Heads:
         value     also compute the output of attention (rows times values), as `output`
         columns   also compute what each key receives, as `mass` and `seen`
         """
-        options: dict[str, Any] = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
+        options: dict[str, Any] = {
+            "softcap": call.settings.get("softcap"),
+            "sinks": call.settings.get("s_aux"),
+        }
         options |= self.of_rows
         if value:
             options["value"] = call.value
         return attention_rows(
-            call.query, call.key, call.masking, **options, scale=call.scale, real=real, columns=columns
+            call.query,
+            call.key,
+            call.masking,
+            **options,
+            scale=call.scale,
+            real=real,
+            columns=columns,
         )
 
     def _count_windows(self, call: Call) -> int:
@@ -433,7 +510,9 @@ class Heads:
             return 0
         return calls // here.sequences
 
-    def _is_refused(self, site: Site, call: Call, windows: int, off_interface: bool) -> bool:
+    def _is_refused(
+        self, site: Site, call: Call, windows: int, off_interface: bool
+    ) -> bool:
         """Return whether an attention call must be left out, and note the reason.
 
         It must if it sees parts of sequences that are no complete windows, or if it is the second call in its block.

@@ -47,11 +47,20 @@ class Masking:
     keys: Bool[Tensor, "..."] | None
     causal: bool
     bias: Float[Tensor, "..."] | None
-    known: dict[tuple[int, int, int], Span | None] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[tuple[int, int, int], Span | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def read(
-        cls, module: Any, query: Tensor, mask: Any, settings: dict[str, Any], *, keys: int = 0, backend: str = ""
+        cls,
+        module: Any,
+        query: Tensor,
+        mask: Any,
+        settings: dict[str, Any],
+        *,
+        keys: int = 0,
+        backend: str = "",
     ) -> "Masking":
         """Read which query sees which key from the arguments of an attention call, as its backend understands them.
 
@@ -69,7 +78,9 @@ class Masking:
             return cls(_expand_block_mask(mask, query.device), False, bias)
         is_padding = isinstance(mask, Tensor) and mask.dim() == 2
         if "flash" in backend or is_padding:
-            return cls._read_flash(module, query, mask, settings, keys or query.shape[2])
+            return cls._read_flash(
+                module, query, mask, settings, keys or query.shape[2]
+            )
         if mask is None:
             causal = _is_causal(module, query, settings, otherwise=backend == "sdpa")
             return cls(None, causal and backend not in BY_MASK_ALONE, bias)
@@ -94,7 +105,12 @@ class Masking:
 
     @classmethod
     def _read_flash(
-        cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any], keys: int
+        cls,
+        module: Any,
+        query: Tensor,
+        mask: Tensor | None,
+        settings: dict[str, Any],
+        keys: int,
     ) -> "Masking":
         """Read a FlashAttention call, where padding, packed sequences, window and causality are given separately.
 
@@ -111,7 +127,9 @@ class Masking:
         else:
             # Keys behind the mask are of a cache that is not full yet.
             behind = max(0, keys - mask.shape[1])
-            real = nn.functional.pad(mask[:, -keys:] != 0, (0, behind))  # [sequence, key]
+            real = nn.functional.pad(
+                mask[:, -keys:] != 0, (0, behind)
+            )  # [sequence, key]
         # Without a window, distances between tokens do not matter, unless a cache shifts queries against keys.
         if window is None and packed is None and (queries == keys or not causal):
             return cls._from_padding(real, causal, keys, bias)
@@ -128,7 +146,9 @@ class Masking:
         return cls(seen.unsqueeze(1), False, bias)
 
     @classmethod
-    def _from_padding(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
+    def _from_padding(
+        cls, real: Tensor | None, causal: bool, keys: int, bias: Any
+    ) -> "Masking":
         """Return a masking by padding, and by causality if `causal`.
 
         real   which keys are not padding [sequence, key]; None: all
@@ -137,7 +157,10 @@ class Masking:
             return cls(None, causal, bias)
         seen = real[:, None, None, :]
         if causal:
-            seen = seen & torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
+            seen = (
+                seen
+                & torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
+            )
         return cls(seen, False, bias)
 
     def without_flag(self, queries: int, keys: int) -> "Masking":
@@ -149,7 +172,9 @@ class Masking:
         """
         if self.keys is None or not self.causal:
             return self
-        earlier = torch.ones(queries, keys, dtype=torch.bool, device=self.keys.device).tril()
+        earlier = torch.ones(
+            queries, keys, dtype=torch.bool, device=self.keys.device
+        ).tril()
         return Masking(self.keys[..., :keys] & earlier, False, self.bias)
 
     @cached_property
@@ -193,7 +218,9 @@ class Masking:
         causal = bool((seen != in_range).any())
         if causal:
             # Not the whole range for every query: up to its own position, or it is no range.
-            not_later = position <= torch.arange(seen.shape[1], device=seen.device)[:, None]
+            not_later = (
+                position <= torch.arange(seen.shape[1], device=seen.device)[:, None]
+            )
             if seen.shape[1] != queries or bool((seen != (in_range & not_later)).any()):
                 return None
         # A mask may be shared by all sequences.
@@ -221,7 +248,9 @@ class Call:
     by: str = "interface"
     backend: str = ""
     result: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
-    finish: Callable[[Tensor], Tensor] | None = field(default=None, compare=False, repr=False)
+    finish: Callable[[Tensor], Tensor] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @cached_property
     def masking(self) -> Masking:
@@ -234,7 +263,14 @@ class Call:
     def read_masking(self) -> Masking:
         """Read which query sees which key from the mask alone; pairs whose weight is rounded to 0 count as visible."""
         keys = self.key.shape[2]
-        return Masking.read(self.module, self.query, self.mask, self.settings, keys=keys, backend=self.backend)
+        return Masking.read(
+            self.module,
+            self.query,
+            self.mask,
+            self.settings,
+            keys=keys,
+            backend=self.backend,
+        )
 
     def _may_vanish(self, masking: Masking) -> bool:
         """Return whether the bias may be so low that some weights become exactly 0 in the model's own arithmetic."""
@@ -271,7 +307,9 @@ class Call:
         if masking.keys is not None:
             seen &= masking.keys[..., :keys]
         if masking.causal:
-            seen &= torch.ones(seen.shape[2:], dtype=torch.bool, device=seen.device).tril()
+            seen &= torch.ones(
+                seen.shape[2:], dtype=torch.bool, device=seen.device
+            ).tril()
         hides_more = not bool((seen | ~_expand_pairs(masking, seen)).all())
         if hides_more:
             return Masking(seen, False, masking.bias)
@@ -283,7 +321,9 @@ class Call:
         scale = self.settings.get("scaling")
         return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
 
-    def weights(self, rows: int | None = None) -> Float[Tensor, "sequence head row key"]:
+    def weights(
+        self, rows: int | None = None
+    ) -> Float[Tensor, "sequence head row key"]:
         """Return the attention weights of the first `rows` queries (None: all) over the keys.
 
         If the head has a sink, they add up to less than 1.
@@ -315,7 +355,9 @@ class Call:
             hidden = ~_select_queries(masking.keys, rows)[..., : key.shape[2]]
             scores = scores.masked_fill(hidden, HIDDEN)
         if masking.causal:
-            later = torch.ones(self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(1)
+            later = torch.ones(
+                self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device
+            ).triu(1)
             scores = scores.masked_fill(later[rows], HIDDEN)
         sinks = self.settings.get("s_aux")
         if sinks is not None:
@@ -326,10 +368,14 @@ class Call:
 
 def is_block_mask(mask: Any) -> bool:
     """Return whether a mask is a block mask of flex attention, which is given by a function of query and key."""
-    return mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
+    return (
+        mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
+    )
 
 
-def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
+def _expand_block_mask(
+    mask: Any, device: torch.device
+) -> Bool[Tensor, "sequence head query key"]:
     """Turn a block mask of flex attention into a boolean mask: True if the query sees the key."""
     from torch.nn.attention.flex_attention import create_mask
 
@@ -337,7 +383,9 @@ def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequenc
     return create_mask(mask.mask_mod, sequences, heads, queries, keys, device=device)
 
 
-def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwise: bool = False) -> bool:
+def _is_causal(
+    module: Any, query: Tensor, settings: dict[str, Any], *, otherwise: bool = False
+) -> bool:
     """Return whether a call without a mask is causal: by its keyword `is_causal`, else by its module, else `otherwise`.
 
     A single query sees every key, so it is never causal.
@@ -364,7 +412,9 @@ def _find_packed(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor |
     if isinstance(ends, Tensor):
         index = torch.arange(len(query) * keys, device=query.device)
         sequence = torch.bucketize(index, ends[1:].to(index), right=True).view(-1, keys)
-    elif isinstance(position, Tensor) and len(query) == 1 and position.shape == (1, keys):
+    elif (
+        isinstance(position, Tensor) and len(query) == 1 and position.shape == (1, keys)
+    ):
         first = position.min()
         one_after_another = torch.arange(keys, device=position.device)
         if not bool((position - first != one_after_another).any()):
@@ -406,5 +456,8 @@ def _expand_pairs(masking: Masking, like: Tensor) -> Tensor:
     if masking.keys is not None:
         seen = masking.keys[..., : like.shape[3]].expand(like.shape)
     if masking.causal:
-        seen = seen & torch.ones(like.shape[2:], dtype=torch.bool, device=like.device).tril()
+        seen = (
+            seen
+            & torch.ones(like.shape[2:], dtype=torch.bool, device=like.device).tril()
+        )
     return seen

@@ -48,7 +48,10 @@ class Source:
         Stages are raw, normed and rotated. The kept outputs of projections are used up: call it once per attention
         call. If one projection gives query and gate (Qwen3-Next), the query is its first half.
         """
-        stages: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
+        stages: dict[tuple[Side, Stage], Tensor] = {
+            ("query", self.stage): call.query,
+            ("key", self.stage): call.key,
+        }
         raw = self._compute_raw(call)
         if raw is not None:
             stages["query", "raw"], stages["key", "raw"] = raw
@@ -85,7 +88,9 @@ class Source:
         """
         latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
         heads = call.key.shape[1]
-        expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(1, 2)  # [sequence, head, token, dim]
+        expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(
+            1, 2
+        )  # [sequence, head, token, dim]
         # The expanded vector ends with the value.
         width_of_own = expanded.shape[3] - call.value.shape[3]
         own = expanded[..., :width_of_own]
@@ -100,7 +105,9 @@ def _split_heads(x: Tensor, head_dim: int) -> Tensor:
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
+def _split_fused(
+    x: Float[Tensor, "sequence token all"], how: str, call: Call
+) -> tuple[Tensor, Tensor] | None:
     """Split the output of a fused projection into query and key [sequence, head, token, dim].
 
     how   the layout of the output: "grouped" (all queries, all keys, all values), "by head" (query, key and value of
@@ -115,7 +122,9 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
         return None
     # One key head for all queries leaves only one layout: key and value come last.
     if how == "grouped" or key_heads == 1 < heads:
-        query, key, _ = torch.split(x, [heads * dim, key_heads * dim, key_heads * dim], -1)
+        query, key, _ = torch.split(
+            x, [heads * dim, key_heads * dim, key_heads * dim], -1
+        )
         return _split_heads(query, dim), _split_heads(key, dim)
     if how == "by head":
         query, key, _ = x.view(*x.shape[:2], heads, 3, dim).unbind(3)
@@ -206,7 +215,9 @@ def _decide_stage(rotary: bool, norms: tuple[str, str] | None) -> Stage:
     return "raw"
 
 
-def _find_pair(children: dict[str, nn.Module], known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+def _find_pair(
+    children: dict[str, nn.Module], known: Iterable[tuple[str, str]]
+) -> tuple[str, str] | None:
     """Return the first of the known pairs of names for which a module has both children; None if there is none."""
     for pair in known:
         if children.keys() >= set(pair):
@@ -227,7 +238,9 @@ def _scales_queries(attention: nn.Module, pair: tuple[str, str] | None) -> bool:
     return isinstance(scaling, Tensor) or scaling not in (None, 1.0)
 
 
-def _choose_projections(children: dict[str, nn.Module], pair: tuple[str, str] | None) -> dict[str, str]:
+def _choose_projections(
+    children: dict[str, nn.Module], pair: tuple[str, str] | None
+) -> dict[str, str]:
     """Return {what is kept: name of the child that gives it}, for the projections of an attention module.
 
     pair   names of its projections of queries and keys

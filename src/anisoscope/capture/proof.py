@@ -18,15 +18,30 @@ from torch import Tensor, nn
 from anisoscope.axes import Place, Site
 from anisoscope.capture.masking import Call
 
-ROUNDING = {torch.float64: 1e-6, torch.float32: 5e-6, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
+ROUNDING = {
+    torch.float64: 1e-6,
+    torch.float32: 5e-6,
+    torch.bfloat16: 1e-2,
+    torch.float16: 1.5e-3,
+}
 """How far outputs of attention may differ by rounding, as a share of their size, by the type of their numbers: five to
 thirty times what was measured over 13 families. Many families compute the softmax in float32 even in a float64 model.
 """
-OF_SCORES = {torch.float64: 2e-7, torch.float32: 2e-7, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+OF_SCORES = {
+    torch.float64: 2e-7,
+    torch.float32: 2e-7,
+    torch.bfloat16: 8e-3,
+    torch.float16: 1e-3,
+}
 """How much more per unit of the largest score, which the model rounds before the softmax."""
 EXACT_SCORES = ("sdpa", "flash", "flex")
 """Backends that keep the scores of numbers of 16 bits in float32."""
-OUTPUTS = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+OUTPUTS = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-5,
+    torch.bfloat16: 4e-2,
+    torch.float16: 5e-3,
+}
 """How far outputs of the model may lie apart by rounding, as a share of the largest, by type: of models that are
 compiled without a capture, and of attention that is fused with it.
 """
@@ -57,7 +72,9 @@ class Proof:
     @property
     def moved(self) -> bool:
         """Return whether the capture changes the outputs of the model by more than rounding or noise."""
-        return self.outputs is not None and not self.outputs <= max(self.limit, 10 * self.noise)
+        return self.outputs is not None and not self.outputs <= max(
+            self.limit, 10 * self.noise
+        )
 
     def merge(self, other: "Proof") -> "Proof":
         """Combine two proofs: for each layer, the larger error counts."""
@@ -66,7 +83,9 @@ class Proof:
             if place in attention:
                 figures = max(attention[place], figures)
             attention[place] = figures
-        outputs = [proof.outputs for proof in (self, other) if proof.outputs is not None]
+        outputs = [
+            proof.outputs for proof in (self, other) if proof.outputs is not None
+        ]
         return Proof(
             outputs=max(outputs, default=None),
             noise=max(self.noise, other.noise),
@@ -79,15 +98,23 @@ class Proof:
     def to_json(self) -> str:
         """Return the proof as JSON text, for `from_json`."""
         attention = [[*place, *figures] for place, figures in self.attention.items()]
-        kept = {"attention": attention, "unheard": [list(place) for place in self.unheard]}
+        kept = {
+            "attention": attention,
+            "unheard": [list(place) for place in self.unheard],
+        }
         return json.dumps(vars(self) | kept)
 
     @classmethod
     def from_json(cls, text: str) -> "Proof":
         """Read a proof from the JSON text that `to_json` wrote."""
         kept = json.loads(text)
-        kept["attention"] = {(s, layer, kind): (error, limit) for s, layer, kind, error, limit in kept["attention"]}
-        kept["unheard"] = {(stack, layer, kind) for stack, layer, kind in kept["unheard"]}
+        kept["attention"] = {
+            (s, layer, kind): (error, limit)
+            for s, layer, kind, error, limit in kept["attention"]
+        }
+        kept["unheard"] = {
+            (stack, layer, kind) for stack, layer, kind in kept["unheard"]
+        }
         return cls(**kept)
 
     def describe(self) -> dict[str, Any]:
@@ -109,7 +136,9 @@ class Proof:
             refused[name] = error if math.isfinite(error) else "not finite"
         error_of_worst, limit_of_worst = max(accepted, default=(None, None))
         entries: dict[str, Any] = {
-            "outputs_moved": "other shapes" if self.outputs == math.inf else self.outputs,
+            "outputs_moved": "other shapes"
+            if self.outputs == math.inf
+            else self.outputs,
             "outputs_limit": self.limit,
         }
         if self.skipped:
@@ -123,7 +152,9 @@ class Proof:
         return entries
 
 
-def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
+def compare_attention(
+    call: Call, output: Tensor, keys: Tensor, real: Tensor | None
+) -> tuple[float, float] | None:
     """Compare attention output that was computed from captured rows with the model's own.
 
     output   computed from captured rows [sequence, query, head, dim]
@@ -212,7 +243,11 @@ def _get_own_output(call: Call) -> Tensor | None:
     output = call.result()
     if isinstance(output, list | tuple) and output:
         output = output[0]
-    if isinstance(output, Tensor) and output.is_floating_point() and not output.is_nested:
+    if (
+        isinstance(output, Tensor)
+        and output.is_floating_point()
+        and not output.is_nested
+    ):
         return output
     return None
 
@@ -237,7 +272,10 @@ class Outputs:
         """
         if [part.shape for part in self.parts] != [part.shape for part in other.parts]:
             return math.inf
-        differences = [part.measure_difference(theirs) for part, theirs in zip(self.parts, other.parts, strict=True)]
+        differences = [
+            part.measure_difference(theirs)
+            for part, theirs in zip(self.parts, other.parts, strict=True)
+        ]
         return max(differences, default=0.0)
 
 
@@ -248,7 +286,11 @@ class _Part:
         """Keep shape, type, checksum and a sample of a tensor's numbers."""
         x = x.detach()
         if x.is_nested:
-            x = x.values() if x.layout == torch.jagged else torch.cat([part.flatten() for part in x.unbind()])
+            x = (
+                x.values()
+                if x.layout == torch.jagged
+                else torch.cat([part.flatten() for part in x.unbind()])
+            )
         self.shape, self.dtype = tuple(x.shape), x.dtype
         flat = x.reshape(-1)
         self.sample = flat[:: max(1, flat.numel() // SAMPLED)].clone()
@@ -278,7 +320,9 @@ def _are_same(a: Tensor, b: Tensor) -> bool:
 
 def _sum_of_bits(flat: Tensor) -> int:
     """Return a checksum that changes if any bit of the tensor does."""
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(flat.itemsize)
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(
+        flat.itemsize
+    )
     if bits is None or flat.dtype.is_complex:
         return 0
     view, total = flat.view(bits), 0
@@ -325,7 +369,11 @@ class Positions:
            behind it, numbers with and without the lists before are accepted, since a list may not run in a call.
     """
 
-    def __init__(self, blocks: Mapping[str, list[nn.Module]], names: Mapping[nn.Module, str] | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Mapping[str, list[nn.Module]],
+        names: Mapping[nn.Module, str] | None = None,
+    ) -> None:
         """Number the blocks of each stack, and note which modules are in them."""
         self.numbers: dict[nn.Module, set[tuple[str, int]]] = {}
         self.depth = {stack: len(listed) for stack, listed in blocks.items()}
@@ -333,7 +381,9 @@ class Positions:
         for stack, listed in blocks.items():
             # Numbers of blocks that may have run before a list: each earlier list may have run or not.
             before = {0}
-            for _, own in groupby(listed, lambda block: _find_list_path(paths.get(block, ""))):
+            for _, own in groupby(
+                listed, lambda block: _find_list_path(paths.get(block, ""))
+            ):
                 of_list = list(own)
                 for number, block in enumerate(of_list, start=1):
                     for module in block.modules():

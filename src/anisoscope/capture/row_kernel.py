@@ -57,14 +57,20 @@ class ScoreKernels:
         0 if it sees no key.
         """
         sequences, heads, queries, _ = self.query.shape
-        sums = torch.empty(8, sequences, heads, queries, dtype=torch.float32, device=self.query.device)
+        sums = torch.empty(
+            8, sequences, heads, queries, dtype=torch.float32, device=self.query.device
+        )
         sizes = self._block_sizes()
         grid = (triton.cdiv(queries, sizes["QUERIES"]), heads, sequences)
-        _sum_rows[grid](sums, sums.stride(0), *self._arguments(), **self._options(), **sizes)
+        _sum_rows[grid](
+            sums, sums.stride(0), *self._arguments(), **self._options(), **sizes
+        )
         return sums
 
     def sum_columns(
-        self, shift: Float[Tensor, "sequence head query"], weights: Float[Tensor, "weight sequence head query"]
+        self,
+        shift: Float[Tensor, "sequence head query"],
+        weights: Float[Tensor, "weight sequence head query"],
     ) -> Float[Tensor, "weight sequence head key"]:
         """Sum weight · 2^(s − shift) over the queries that see each key; s is the score in bits.
 
@@ -75,12 +81,16 @@ class ScoreKernels:
         """
         count, sequences, heads, _ = weights.shape
         keys = self.key.shape[2]
-        sums = torch.empty(count, sequences, heads, keys, dtype=torch.float32, device=self.query.device)
+        sums = torch.empty(
+            count, sequences, heads, keys, dtype=torch.float32, device=self.query.device
+        )
         sizes = self._block_sizes()
         grid = (triton.cdiv(keys, sizes["KEYS"]), heads, sequences)
         of_rows = (shift.contiguous(), weights.contiguous(), weights[0].numel())
         two = {"TWO_WEIGHTS": count > 1}
-        _sum_columns[grid](sums, *of_rows, *self._arguments(), **self._options(), **two, **sizes)
+        _sum_columns[grid](
+            sums, *of_rows, *self._arguments(), **self._options(), **two, **sizes
+        )
         return sums
 
     def _block_sizes(self) -> dict[str, int]:
@@ -88,7 +98,10 @@ class ScoreKernels:
 
         Returns {QUERIES, KEYS: of a block of scores; DIM: width of a head, rounded up to a power of 2; num_warps}.
         """
-        width, of_pairs = self.query.shape[3], self.hidden is not None or self.bias is not None
+        width, of_pairs = (
+            self.query.shape[3],
+            self.hidden is not None or self.bias is not None,
+        )
         is_large = width > WIDE or self.query.dtype.itemsize >= 4 or of_pairs
         block = SMALL_BLOCK if is_large else BLOCK
         return {
@@ -107,7 +120,12 @@ class ScoreKernels:
         added = empty if bias is None else bias
         start, stop = (empty if x is None else x for x in (self.start, self.stop))
         tensors = [(x, *x.stride()) for x in (query, key, mask, added)]
-        sizes = (query.shape[2], key.shape[2], query.shape[3], query.shape[1] // key.shape[1])
+        sizes = (
+            query.shape[2],
+            key.shape[2],
+            query.shape[3],
+            query.shape[1] // key.shape[1],
+        )
         numbers = (self.scale, 1.0 if self.softcap is None else self.softcap)
         return [*tensors, (start, stop, self.first), sizes, numbers]
 
@@ -145,9 +163,13 @@ def _load_vectors(tensor, sequence, head, position, length, dim, DIM: tl.constex
     """Load vectors [position, DIM] of one head; what lies beyond the last position or dimension is 0."""
     column = tl.arange(0, DIM)
     places = (
-        _find_head(tensor, sequence, head) + position.to(tl.int64)[:, None] * tensor[3] + column[None, :] * tensor[4]
+        _find_head(tensor, sequence, head)
+        + position.to(tl.int64)[:, None] * tensor[3]
+        + column[None, :] * tensor[4]
     )
-    return tl.load(places, mask=(position < length)[:, None] & (column < dim)[None, :], other=0.0)
+    return tl.load(
+        places, mask=(position < length)[:, None] & (column < dim)[None, :], other=0.0
+    )
 
 
 @triton.jit
@@ -155,7 +177,10 @@ def _find_range(bounds, sequence, keys, HIDDEN: tl.constexpr):
     """Load the range of keys that a sequence sees; with a mask (`HIDDEN`), which says the rest, all keys."""
     start, stop = 0, keys
     if not HIDDEN:
-        start, stop = tl.load(bounds[0] + sequence).to(tl.int32), tl.load(bounds[1] + sequence).to(tl.int32)
+        start, stop = (
+            tl.load(bounds[0] + sequence).to(tl.int32),
+            tl.load(bounds[1] + sequence).to(tl.int32),
+        )
     return start, stop
 
 
@@ -163,7 +188,9 @@ def _find_range(bounds, sequence, keys, HIDDEN: tl.constexpr):
 def _find_pairs(tensor, sequence, head, at_query, at_key):
     """Compute the addresses of a block of pairs [query, key] in a tensor [sequence, head, query, key]."""
     first = _find_head(tensor, sequence, head)
-    return first + at_query.to(tl.int64)[:, None] * tensor[3] + at_key[None, :] * tensor[4]
+    return (
+        first + at_query.to(tl.int64)[:, None] * tensor[3] + at_key[None, :] * tensor[4]
+    )
 
 
 @triton.jit
@@ -199,7 +226,14 @@ def _score(
     raw = tl.where(tl.abs(raw) < float("inf"), raw, float("nan"))
     inside = (at_query < sizes[0])[:, None] & (at_key < sizes[1])[None, :]
     if HIDDEN:
-        seen = inside & (tl.load(_find_pairs(hidden, place[0], place[1], at_query, at_key), mask=inside, other=1) == 0)
+        seen = inside & (
+            tl.load(
+                _find_pairs(hidden, place[0], place[1], at_query, at_key),
+                mask=inside,
+                other=1,
+            )
+            == 0
+        )
     else:
         seen = inside & (at_key >= sight[0])[None, :] & (at_key < sight[1])[None, :]
     if CAUSAL:
@@ -212,7 +246,11 @@ def _score(
         score = tl.where(raw < 0, -size, size) * (numbers[1] * 1.4426950408889634)
         score = tl.where(raw == raw, score, raw)
     if BIAS:
-        added = tl.load(_find_pairs(bias, place[0], place[1], at_query, at_key), mask=seen, other=0.0)
+        added = tl.load(
+            _find_pairs(bias, place[0], place[1], at_query, at_key),
+            mask=seen,
+            other=0.0,
+        )
         score += added.to(tl.float32) * 1.4426950408889634
     return raw, score, seen
 
@@ -254,7 +292,16 @@ def _store_rows(row, stride, inside, sums):
     largest = tl.where(undefined, total, largest)
     smallest = tl.where(undefined, total, smallest)
     first = tl.where(sees_first > 0, tl.exp2(of_first - shift), 0.0)
-    found = (total, weighted, tl.sqrt(squares), shift, largest, smallest, first, score_sum)
+    found = (
+        total,
+        weighted,
+        tl.sqrt(squares),
+        shift,
+        largest,
+        smallest,
+        first,
+        score_sum,
+    )
     for i in tl.static_range(8):
         tl.store(row + i * stride, found[i], mask=inside)
 
@@ -294,8 +341,21 @@ def _sum_rows(
     sums_of_row = (zero - 1e30, zero + 1e30, zero, zero, zero, zero, zero, zero)
     for begin in range(start // KEYS * KEYS, last, KEYS):
         at_key = begin + tl.arange(0, KEYS)
-        k = _load_vectors(key, sequence, head // sizes[3], at_key, sizes[1], sizes[2], DIM)
-        pairs = (q, k, at_query, at_key, place, hidden, bias, (start, stop), sizes, numbers)
+        k = _load_vectors(
+            key, sequence, head // sizes[3], at_key, sizes[1], sizes[2], DIM
+        )
+        pairs = (
+            q,
+            k,
+            at_query,
+            at_key,
+            place,
+            hidden,
+            bias,
+            (start, stop),
+            sizes,
+            numbers,
+        )
         raw, score, seen = _score(*pairs, SOFTCAP, BIAS, HIDDEN, CAUSAL, EXACT)
         first_one = (at_key == first_key)[None, :]
         sums_of_row = _add_block(sums_of_row, raw, score, seen, first_one)
@@ -344,14 +404,27 @@ def _sum_columns(
         at_query = begin + tl.arange(0, QUERIES)
         inside = at_query < sizes[0]
         q = _load_vectors(query, sequence, head, at_query, sizes[0], sizes[2], DIM)
-        pairs = (q, k, at_query, at_key, place, hidden, bias, (start, stop), sizes, numbers)
+        pairs = (
+            q,
+            k,
+            at_query,
+            at_key,
+            place,
+            hidden,
+            bias,
+            (start, stop),
+            sizes,
+            numbers,
+        )
         _, score, seen = _score(*pairs, SOFTCAP, BIAS, HIDDEN, CAUSAL, EXACT)
         below = score - tl.load(shift + row + at_query, mask=inside, other=0.0)[:, None]
         e = tl.where(seen & (below == below), tl.exp2(below), 0.0)
         weight = tl.load(weights + row + at_query, mask=inside, other=0.0)
         received += tl.sum(e * weight[:, None], 0)
         if TWO_WEIGHTS:
-            weight = tl.load(weights + weight_stride + row + at_query, mask=inside, other=0.0)
+            weight = tl.load(
+                weights + weight_stride + row + at_query, mask=inside, other=0.0
+            )
             other += tl.sum(e * weight[:, None], 0)
 
     column = sums + (sequence * tl.num_programs(1) + head) * sizes[1] + at_key

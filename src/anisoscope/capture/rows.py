@@ -27,11 +27,25 @@ so that little is computed above the diagonal in vain.
 """
 DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
 """The same on an accelerator: 512 MiB, and few launches."""
-LOG2E, LN2 = math.log2(math.e), math.log(2)  # scores are in bits: a power of 2 costs a quarter of an exponential
+LOG2E, LN2 = (
+    math.log2(math.e),
+    math.log(2),
+)  # scores are in bits: a power of 2 costs a quarter of an exponential
 SHIFT_ABOVE = 46.0  # largest |score| in bits whose power is taken as it is: float32 overflows at 128
 TINY = 1e-30  # length of a row that sees nothing
-SCRATCH = threading.local()  # buffers of the last call, by type and device: pages that are mapped already
-SUMMED = ("total", "weighted", "length", "shift", "largest", "smallest", "first", "score")
+SCRATCH = (
+    threading.local()
+)  # buffers of the last call, by type and device: pages that are mapped already
+SUMMED = (
+    "total",
+    "weighted",
+    "length",
+    "shift",
+    "largest",
+    "smallest",
+    "first",
+    "score",
+)
 
 
 @torch.no_grad()
@@ -78,12 +92,26 @@ def attention_rows(
     per key [sequence, head, key]: the `mass` that real queries give it, and by how many of them it is `seen`.
     """
     call = _Call(query, key, masking, scale, softcap, sinks, real)
-    by_blocks = partial(_sum_blocks, call, median=median, histogram=histogram, value=value, columns=columns)
-    if median or histogram is not None or value is not None or not has_kernels(query, KERNELS):
+    by_blocks = partial(
+        _sum_blocks,
+        call,
+        median=median,
+        histogram=histogram,
+        value=value,
+        columns=columns,
+    )
+    if (
+        median
+        or histogram is not None
+        or value is not None
+        or not has_kernels(query, KERNELS)
+    ):
         return by_blocks()
     by_kernel = partial(_sum_on_chip, call, columns=columns)
     form = _name_form(call, columns)
-    return compute_checked(form, by_kernel, by_blocks, what="attention rows", counts="keys")
+    return compute_checked(
+        form, by_kernel, by_blocks, what="attention rows", counts="keys"
+    )
 
 
 class _Call(NamedTuple):
@@ -107,11 +135,25 @@ def _name_form(call: _Call, columns: bool) -> tuple[object, ...]:
     of_masking = (masking.keys is None, masking.causal, masking.bias is None)
     strides = (query.stride(-1) == 1, key.stride(-1) == 1)
     grouped = query.shape[1] != key.shape[1]
-    return (query.device, query.dtype, query.shape[-1], grouped, *strides, *of_masking, call.softcap is None, columns)
+    return (
+        query.device,
+        query.dtype,
+        query.shape[-1],
+        grouped,
+        *strides,
+        *of_masking,
+        call.softcap is None,
+        columns,
+    )
 
 
 def _sum_blocks(
-    call: _Call, *, median: bool, histogram: Tensor | None, value: Tensor | None, columns: bool
+    call: _Call,
+    *,
+    median: bool,
+    histogram: Tensor | None,
+    value: Tensor | None,
+    columns: bool,
 ) -> dict[str, Tensor]:
     """Compute the statistics of attention rows block by block; the arguments are those of `attention_rows`."""
     query, key = call.query, call.key
@@ -125,7 +167,9 @@ def _sum_blocks(
         if shared > 1:
             walk.value = walk.value.repeat_interleave(shared, 1)
         # As models give it: tokens before heads.
-        walk.output = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3])
+        walk.output = query.new_empty(
+            len(query), query.shape[2], query.shape[1], value.shape[3]
+        )
     if columns:
         walk.mass = torch.zeros_like(walk.unit_rows)
         if walk.spoiled is not None:
@@ -198,12 +242,18 @@ class _Walk:
         else:
             self.real = real.to(**of_sums)
         if not on_chip:
-            self.sums = torch.zeros(len(SUMMED), sequences, self.heads, self.queries, **of_sums)
+            self.sums = torch.zeros(
+                len(SUMMED), sequences, self.heads, self.queries, **of_sums
+            )
             self.unit_rows = torch.zeros(sequences, self.heads, 1, self.keys, **of_sums)
         self.views: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
         # Empty: was not asked for.
-        self.counts = self.edges = self.median = self.value = self.output = self.mass = torch.empty(0)
-        self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
+        self.counts = self.edges = self.median = self.value = self.output = (
+            self.mass
+        ) = torch.empty(0)
+        self.giving = self.real.unsqueeze(
+            1
+        )  # [sequence, head, query]: whose weights are added up by key
 
     def _prepare_for_size_of_scores(self) -> None:
         """Decide from a bound of the scores whether they may overflow, and set numbers that are not finite to zero.
@@ -216,7 +266,11 @@ class _Walk:
         if not self.away and not self.on_chip:
             longest = self._bound_scores()
         # The bound is of q·k alone. "not <=" holds for NaN too.
-        self.large = self.softcap is not None or self.masking.bias is not None or not longest <= SHIFT_ABOVE
+        self.large = (
+            self.softcap is not None
+            or self.masking.bias is not None
+            or not longest <= SHIFT_ABOVE
+        )
         self.spoiled: Tensor | None = None
         if not self.on_chip and not math.isfinite(longest):
             self.spoiled = self._zero_undefined(self.masking)
@@ -231,7 +285,9 @@ class _Walk:
         self.hidden: Tensor | None = None
         if self.span is None and self.masking.keys is not None:
             # A mask may be longer than the keys.
-            self.hidden = ~self.masking.keys[..., : self.keys]  # [sequence, 1 or head, query or 1, key]
+            self.hidden = ~self.masking.keys[
+                ..., : self.keys
+            ]  # [sequence, 1 or head, query or 1, key]
         self.first = self._find_first_key()
 
     def sum_on_chip(self, columns: bool) -> None:
@@ -247,7 +303,16 @@ class _Walk:
             first = torch.zeros(len(self.q), dtype=torch.int64, device=self.q.device)
         bias, causal = self.masking.bias, bool(self.causal)
         scores = kernels.ScoreKernels(
-            self.q, self.k, self.scale, self.softcap, bias, self.hidden, start, stop, causal, first.flatten()
+            self.q,
+            self.k,
+            self.scale,
+            self.softcap,
+            bias,
+            self.hidden,
+            start,
+            stop,
+            causal,
+            first.flatten(),
         )
         self.sums = scores.sum_rows()
         total, _, length, shift = self.sums[:4]
@@ -258,7 +323,10 @@ class _Walk:
             whole = self._compute_denominators(total, shift, slice(None))
             weights.append(torch.where(self.spoiled, 0.0, self.giving / whole))
         received = scores.sum_columns(shift, torch.stack(weights))
-        self.unit_rows, self.mass = received[0].unsqueeze(2), received[1:].flatten(0, 1).unsqueeze(2)
+        self.unit_rows, self.mass = (
+            received[0].unsqueeze(2),
+            received[1:].flatten(0, 1).unsqueeze(2),
+        )
 
     def _zero_undefined(self, masking: Masking) -> Tensor:
         """Set queries and keys with NaN or Inf to zero, and return which rows they make undefined.
@@ -289,8 +357,12 @@ class _Walk:
         if not self.q.numel() or not self.k.numel():
             return 0.0
         # Transposed: most models keep heads next to dimensions, so that the numbers are read in order.
-        longest_query = float(torch.linalg.vector_norm(self.q.transpose(1, 2), dim=-1).max())
-        longest_key = float(torch.linalg.vector_norm(self.k.transpose(1, 2), dim=-1).max())
+        longest_query = float(
+            torch.linalg.vector_norm(self.q.transpose(1, 2), dim=-1).max()
+        )
+        longest_key = float(
+            torch.linalg.vector_norm(self.k.transpose(1, 2), dim=-1).max()
+        )
         return longest_query * longest_key * abs(self.scale)
 
     def _find_first_key(self) -> Tensor | None:
@@ -336,7 +408,9 @@ class _Walk:
 
         Queries come first, then heads, then sequences: a block has several sequences only if it has all their heads.
         """
-        size, most_rows = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
+        size, most_rows = (
+            (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
+        )
         queries = min(self.queries, max(1, size // width))
         if self.causal:
             queries = min(queries, most_rows)
@@ -346,13 +420,22 @@ class _Walk:
             sequences = max(1, size // (heads * queries * width))
         return sequences, heads, queries
 
-    def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
+    def block(
+        self, sequences: slice, heads: slice, queries: slice, keys: slice
+    ) -> None:
         """Compute one block of scores (sequences x heads x queries x keys) and add it to the running sums."""
         q = self.q[sequences, heads, queries]
         k = self.k[sequences, heads, keys]
         # Scores and their exponentials [sequence, head, query, key], and both as [sequence · head, query, key].
         s, e, flat, weights = self._get_buffers((*q.shape[:3], k.shape[2]))
-        torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
+        torch.baddbmm(
+            flat,
+            q.flatten(0, 1),
+            k.flatten(0, 1).transpose(1, 2),
+            beta=0,
+            alpha=self.scale,
+            out=flat,
+        )
         # Views [sequence, head, query]: what follows fills them.
         sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
@@ -372,7 +455,10 @@ class _Walk:
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap * LOG2E)
         if self.masking.bias is not None:
-            s.add_(_slice_block(self.masking.bias, sequences, heads, queries)[..., keys], alpha=LOG2E)
+            s.add_(
+                _slice_block(self.masking.bias, sequences, heads, queries)[..., keys],
+                alpha=LOG2E,
+            )
         # Hidden pairs must be neither the smallest nor the largest: the wall is first above all scores, then below.
         if wall is not None:
             corner.add_(wall)
@@ -398,15 +484,23 @@ class _Walk:
             given = _slice_block(self.giving, sequences, heads, queries) / denominators
             _add_weighted_rows(self.mass[sequences, heads, :, keys], given, weights)
         if self.output.numel():
-            mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
-            torch.div(mixed, total.unsqueeze(-1), out=self.output[sequences, queries, heads].transpose(1, 2))
+            mixed = torch.bmm(
+                weights, self.value[sequences, heads, keys].flatten(0, 1)
+            ).view(*e.shape[:3], -1)
+            torch.div(
+                mixed,
+                total.unsqueeze(-1),
+                out=self.output[sequences, queries, heads].transpose(1, 2),
+            )
         # Last, since hidden pairs become NaN in the exponentials.
         if self.median.numel():
             if wall is not None:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
-    def _compute_denominators(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
+    def _compute_denominators(
+        self, total: Tensor, shift: Tensor, heads: slice
+    ) -> Tensor:
         """Compute the softmax denominators of rows: sums of exponentials, with that of the head's sink if it has one.
 
         total   sum of 2^(score − shift) over the keys [sequence, head, query]; scores are in bits
@@ -415,7 +509,9 @@ class _Walk:
         """
         if self.sinks is not None:
             sink = self.sinks.to(self.real).view(1, -1, 1)[:, heads] * LOG2E
-            total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
+            total = (
+                total + (sink - shift).exp2()
+            )  # a sink far above the scores leaves them nothing
         return total.clamp(min=TINY)
 
     def _get_buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -436,7 +532,9 @@ class _Walk:
             self.views[place] = s, e, s.flatten(0, 1), e.flatten(0, 1)
         return self.views[place]
 
-    def _causal_penalty(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
+    def _causal_penalty(
+        self, sequences: slice, heads: slice, queries: slice, keys: slice
+    ) -> tuple[Tensor | None, int]:
         """Return what to subtract from the scores of a block, so that hidden pairs get no weight.
 
         The slices say which part of [sequence, head, query, key] the block is. Returns (penalty: `WALL` for hidden
@@ -448,13 +546,22 @@ class _Walk:
             later = torch.arange(corner, keys.stop, device=self.q.device)
             if not len(later):
                 return None, 0
-            hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
+            hidden = (
+                later
+                > torch.arange(queries.start, queries.stop, device=self.q.device)[
+                    :, None
+                ]
+            )
             return hidden.to(self.q.dtype) * WALL, corner - keys.start
         if self.hidden is None:
             return None, 0
-        return _slice_block(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
+        return _slice_block(self.hidden, sequences, heads, queries).to(
+            self.q.dtype
+        ) * WALL, 0
 
-    def _add_to_histogram(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
+    def _add_to_histogram(
+        self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor
+    ) -> None:
         """Count the scores of visible pairs of real queries in the bins of the histogram `counts`.
 
         s        scores of a block [sequence, head, query, key]
@@ -465,7 +572,9 @@ class _Walk:
         weight = real.unsqueeze(-1).expand_as(s).clone()
         if wall is not None:
             weight[..., offset:].masked_fill_(wall > 0, 0.0)
-        counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
+        counts.scatter_add_(
+            2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2)
+        )
 
     def _sum_scores(self) -> Tensor:
         """Return Σ q·k·scale over the visible keys of each row [sequence, head, query].
@@ -501,19 +610,29 @@ class _Walk:
         """Return how many queries see each key [sequence, head, key]; only real queries with defined rows count."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
-            pairs = (~self.hidden).to(self.number)  # [sequence, 1 or head, query or 1, key]
+            pairs = (~self.hidden).to(
+                self.number
+            )  # [sequence, 1 or head, query or 1, key]
             # All queries see the same keys.
             if pairs.shape[2] == 1:
-                return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(shape)
-            return torch.matmul(self.giving.unsqueeze(2), pairs).squeeze(2).expand(shape)
+                return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(
+                    shape
+                )
+            return (
+                torch.matmul(self.giving.unsqueeze(2), pairs).squeeze(2).expand(shape)
+            )
         assert self.span is not None
         position = torch.arange(self.keys, device=self.q.device)
         start = torch.tensor(self.span.start, device=self.q.device).view(-1, 1)
         stop = torch.tensor(self.span.stop, device=self.q.device).view(-1, 1)
         inside = ((position >= start) & (position < stop)).to(self.number).unsqueeze(1)
-        seen = self.giving.sum(-1, keepdim=True).expand(*self.giving.shape[:2], self.keys)
+        seen = self.giving.sum(-1, keepdim=True).expand(
+            *self.giving.shape[:2], self.keys
+        )
         if self.causal:
-            later = self.giving.flip(-1).cumsum(-1).flip(-1)  # queries from the key's own position on
+            later = (
+                self.giving.flip(-1).cumsum(-1).flip(-1)
+            )  # queries from the key's own position on
             # No query sees keys after the last one.
             missing = self.keys - later.shape[-1]
             seen = later[..., : self.keys]
@@ -523,7 +642,9 @@ class _Walk:
 
     def result(self) -> dict[str, Tensor]:
         """Return the statistics that `attention_rows` documents, from the running sums."""
-        total_of_keys, weighted, _, shift, _, _, first, _ = self.sums.unbind(0)  # each [sequence, head, query]
+        total_of_keys, weighted, _, shift, _, _, first, _ = self.sums.unbind(
+            0
+        )  # each [sequence, head, query]
         total, weighted, shift, shrink = self._add_sinks(total_of_keys, weighted, shift)
         # both in one operation: on an accelerator a launch costs more than the numbers
         ends = self.sums[SUMMED.index("largest") : SUMMED.index("smallest") + 1]
@@ -544,7 +665,10 @@ class _Walk:
             rows["row_median"] = shrink * self.median / total
         # On a chip, sums of undefined rows are NaN already.
         if self.spoiled is not None and not self.on_chip:
-            rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
+            rows = {
+                name: value.masked_fill(self.spoiled, torch.nan)
+                for name, value in rows.items()
+            }
         keys = self._count_keys()
         if self.output.numel():
             share_of_keys = shrink * total_of_keys / total
@@ -590,7 +714,9 @@ class _Walk:
             return self.output
         return self.output * share_of_keys.transpose(1, 2).unsqueeze(-1)
 
-    def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _add_sinks(
+        self, total: Tensor, weighted: Tensor, shift: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Add each head's sink to the sums of rows as one more outcome of the softmax.
 
         Returns new (total, weighted, shift), and the factor by which exponentials relative to the old shift are to be
@@ -617,7 +743,9 @@ def _move_edges(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
 
     They are kept, since all layers of a batch use the same.
     """
-    return torch.tensor(span.start, device=device), torch.tensor(span.stop, device=device)
+    return torch.tensor(span.start, device=device), torch.tensor(
+        span.stop, device=device
+    )
 
 
 def _cut_range(start: int, stop: int, step: int) -> list[slice]:

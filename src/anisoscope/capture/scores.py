@@ -37,7 +37,9 @@ def sum_scores(
     q = query.to(exact).double() * scale
     k = key.to(exact).double().repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _expand_seen(q, k, masking)
-    span = masking.span(len(q), q.shape[2], k.shape[2])  # read once for all layers of a mask
+    span = masking.span(
+        len(q), q.shape[2], k.shape[2]
+    )  # read once for all layers of a mask
     if span is not None and not span.causal:
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
@@ -74,11 +76,15 @@ def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
     else:
         seen = masking.keys[..., :keys].to(q.device).expand(sequences, -1, -1, -1)
     if masking.causal:
-        seen = seen & torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
+        seen = (
+            seen & torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
+        )
     return seen
 
 
-def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
+def _sum_equal_rows(
+    sums: dict[str, Tensor], moment: Tensor, k: Tensor
+) -> dict[str, Tensor]:
     """Return sums over queries that need the covariance C of the keys, if all queries of a sequence see the same keys.
 
     C is then one matrix for each sequence and head. For the queries q (scaled) of a sequence:
@@ -99,7 +105,9 @@ def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[
     }
 
 
-def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
+def _sum_separate_rows(
+    q: Tensor, k: Tensor, seen: Tensor, rows: Tensor
+) -> dict[str, Tensor]:
     """Return `row_variance`, `row_lean` and `row_spread` (see `sum_scores`) if each query sees other keys (causal,
     windowed).
 
@@ -113,14 +121,18 @@ def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict
     leans: list[Tensor] = []
     spreads: list[Tensor] = []
     for query, keys, seen_keys, counted in zip(q, k, seen, rows, strict=True):
-        share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
+        share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(
+            min=1
+        )  # [1 or head, query, key]
         share = share * counted.unsqueeze(-1)
         scores = query @ keys.transpose(1, 2)
         mean_key = share @ keys  # [head, query, dim]
         mean_score = (query * mean_key).sum(-1, keepdim=True)
         weighted = share * scores
         # A covariance is the mean of products less the product of means.
-        variances.append((weighted * scores).sum((1, 2)) - mean_score.square().sum((1, 2)))
+        variances.append(
+            (weighted * scores).sum((1, 2)) - mean_score.square().sum((1, 2))
+        )
         lean = (weighted.sum(1).unsqueeze(1) @ keys).squeeze(1)
         leans.append(lean - (mean_score * mean_key).sum(1))
         spread = (keys * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ keys

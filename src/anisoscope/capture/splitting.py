@@ -67,10 +67,15 @@ class Parts:
             shape_of_padding = [*x.shape[:axis], padding, *x.shape[axis + 1 :]]
             x = torch.cat([x, x.new_zeros(shape_of_padding)], axis)
         padded = self._gather(x)
-        parts = [part.narrow(axis, 0, length) for part, length in zip(padded, lengths, strict=True)]
+        parts = [
+            part.narrow(axis, 0, length)
+            for part, length in zip(padded, lengths, strict=True)
+        ]
         return torch.cat(parts, axis)
 
-    def require_same_inputs(self, pause: Pause, model: nn.Module, args: Any, kwargs: Any) -> None:
+    def require_same_inputs(
+        self, pause: Pause, model: nn.Module, args: Any, kwargs: Any
+    ) -> None:
         """Raise MeasureError if processes call the model with different inputs; a forward pre-hook of the model.
 
         pause   returns a context manager that stops the detection of attention while the processes communicate
@@ -85,10 +90,16 @@ class Parts:
         # Seven bytes of a digest fit a 64-bit integer, which every backend of `torch.distributed` can send.
         device = next(iter(model.parameters())).device
         with pause():
-            every = self._gather(torch.tensor([int.from_bytes(digest.digest())], device=device))
+            every = self._gather(
+                torch.tensor([int.from_bytes(digest.digest())], device=device)
+            )
         if len({int(each) for each in every}) > 1:
             expected = "the same inputs in every process of tensor parallelism, since each holds a part of every layer"
-            raise MeasureError(expected, "different ones", "give each process the whole data, not a share of it")
+            raise MeasureError(
+                expected,
+                "different ones",
+                "give each process the whole data, not a share of it",
+            )
 
     def join_call(self, call: Call, *, with_output: bool) -> Call:
         """Return an attention call with the heads of all processes; this process computes only some of them.
@@ -105,7 +116,9 @@ class Parts:
         for name, axis in (("position_bias", 1), ("s_aux", 0)):
             if settings.get(name) is not None:
                 settings[name] = self._join_by_head(settings[name], own_heads, axis)
-        whole = replace(call, query=query, key=key, value=value, mask=mask, settings=settings)
+        whole = replace(
+            call, query=query, key=key, value=value, mask=mask, settings=settings
+        )
         # Queries that are not split leave the output whole too.
         if not with_output or query is call.query:
             return whole
@@ -148,7 +161,11 @@ def _require_equal_but_for(axis: int, shapes: list[list[int]]) -> None:
         other_lengths.add((*shape[:axis], *shape[axis + 1 :]))
     if len(other_lengths) > 1:
         expected = f"parts of a tensor that differ in size along axis {axis} alone"
-        raise MeasureError(expected, f"parts of {shapes}", "measure the model with FSDP2, or in one process")
+        raise MeasureError(
+            expected,
+            f"parts of {shapes}",
+            "measure the model with FSDP2, or in one process",
+        )
 
 
 def _read_output(call: Call) -> Tensor | None:

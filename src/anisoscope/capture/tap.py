@@ -20,7 +20,13 @@ from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
 from anisoscope.capture.splitting import Parts
-from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
+from anisoscope.errors import (
+    AnisoscopeError,
+    MeasureError,
+    UnseenError,
+    UsageError,
+    suggest_names,
+)
 from anisoscope.models.blocks import (
     find_blocks,
     find_stacks,
@@ -35,8 +41,22 @@ from anisoscope.models.other_libraries import pool_texts
 from anisoscope.models.parts import find_parts
 from anisoscope.renamed import rename_site
 
-STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
-WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred", "extremes")
+STAGES = tuple(
+    f"{name}.{stage}"
+    for name in ("query", "key")
+    for stage in ("raw", "normed", "rotated")
+)
+WHAT = (
+    *LAYER_QUANTITIES,
+    "query",
+    "key",
+    *STAGES,
+    "value",
+    "attention",
+    "scores",
+    "centred",
+    "extremes",
+)
 """Quantities that can be captured. `query` and `key` mean those of every stage that the model has (raw, normed, …)."""
 OPTIONAL = {"final", "stage", "pre_relu"}
 """Quantities that many models do not have: it is no error if none is ever captured."""
@@ -99,7 +119,15 @@ def capture(
         vectors.check_values(model)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), suggest_names(name, WHAT))
-    tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
+    tap = Tap(
+        model,
+        wanted,
+        receive,
+        flatten,
+        tokens_first,
+        median=median,
+        histogram=histogram,
+    )
     tap.optional |= {*optional}
     tap.fused = fused
     tap.layers = tuple(layers)
@@ -172,7 +200,9 @@ class Tap:
         self.positions = Positions({})
         # State of the running forward call.
         self.inside = False
-        self.running: defaultdict[str, vectors.RunningStack] = defaultdict(vectors.RunningStack)
+        self.running: defaultdict[str, vectors.RunningStack] = defaultdict(
+            vectors.RunningStack
+        )
         self._now: set[str] = set()
         # The model: stacks that pass on [token, sequence, dim], numbers of blocks, names and stacks of modules.
         self.turned: set[str] = set()
@@ -197,8 +227,16 @@ class Tap:
 
         Attention counts only in layers in which it was not left out later.
         """
-        sites = [site for site in self._fired if site.quantity not in HEADS or site.place not in self.refused]
-        return {site.quantity for site in sites} | {site.label for site in sites} | self._looked_at
+        sites = [
+            site
+            for site in self._fired
+            if site.quantity not in HEADS or site.place not in self.refused
+        ]
+        return (
+            {site.quantity for site in sites}
+            | {site.label for site in sites}
+            | self._looked_at
+        )
 
     @property
     def sites(self) -> list[str]:
@@ -213,7 +251,9 @@ class Tap:
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
-            raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
+            raise MeasureError(
+                expected, "a second one, whose vectors would count as new ones", cure
+            )
         if site.place in self.refused and site.quantity in HEADS:
             return
         self._now.add(site.name)
@@ -271,7 +311,9 @@ class Tap:
         from_end = layer - depth - 1
         return layer in self.layers or from_end in self.layers
 
-    def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
+    def emit_vectors(
+        self, site: Site, x: Tensor, block: nn.Module | None = None
+    ) -> None:
         """Reshape the vectors of a layer to [sequence, token, dim] and pass them on, if their quantity was asked for.
 
         MeasureError if there are several residual streams per token.
@@ -338,7 +380,9 @@ class Tap:
         self._block_classes = block_classes
         if self.split is not None:
             check = partial(self.split.require_same_inputs, self.counting.pause)
-            self.ends.callback(self.model.register_forward_pre_hook(check, with_kwargs=True).remove)
+            self.ends.callback(
+                self.model.register_forward_pre_hook(check, with_kwargs=True).remove
+            )
         self.ends.enter_context(run_eagerly(self.model))
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         blocks_of = find_blocks(self.model, block_classes)
@@ -356,7 +400,9 @@ class Tap:
         # Last, so that it runs after every other hook of the model.
         self.hook(self.model, self._finish)
 
-    def _hook_blocks(self, blocks_of: Mapping[str, Iterable[nn.Module]]) -> set[nn.Module]:
+    def _hook_blocks(
+        self, blocks_of: Mapping[str, Iterable[nn.Module]]
+    ) -> set[nn.Module]:
         """Hook the blocks of each stack; return all modules inside of them."""
         inside: set[nn.Module] = set()
         parts_of_last = {parts[-1]: parts for parts in find_parts(self.model)}
@@ -387,7 +433,9 @@ class Tap:
         if isinstance(block, nn.TransformerEncoderLayer):
             self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
             return
-        self.ends.callback(first.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        self.ends.callback(
+            first.register_forward_pre_hook(enter, with_kwargs=True).remove
+        )
         if "pre_relu" in self.wanted:
             self._hook_relus(stack, block)
         self.hook(block, leave)
@@ -396,7 +444,9 @@ class Tap:
         """Hook the ReLUs among the children of a block, one of which may be its last operation."""
         for child in block.children():
             if isinstance(child, nn.ReLU):
-                before = child.register_forward_pre_hook(partial(self._keep_relu_input, stack))
+                before = child.register_forward_pre_hook(
+                    partial(self._keep_relu_input, stack)
+                )
                 self.ends.callback(before.remove)
                 self.hook(child, partial(self._keep_relu_output, stack))
 
@@ -408,7 +458,9 @@ class Tap:
         sentence = getattr(self.model, "sentence", None)
         if sentence is not None:
             inside.update(sentence.modules())
-            hook = self.model.register_forward_hook(self._emit_sentences, with_kwargs=True)
+            hook = self.model.register_forward_hook(
+                self._emit_sentences, with_kwargs=True
+            )
             self.ends.callback(hook.remove)
         if has_two_towers(self.model):
             self.hook(self.model, self._emit_pairs)
@@ -419,13 +471,25 @@ class Tap:
     def _hook_attention(self, inside: set[nn.Module]) -> None:
         """Watch every way in which modules inside of blocks may compute attention."""
         self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
-        self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.pause))
+        self.ends.enter_context(
+            intercept_attention(self.model, self.heads.look, self.counting.pause)
+        )
         self.ends.callback(self.counting.stop)
-        self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
-        self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
+        self.ends.callback(
+            self.model.register_forward_pre_hook(self.counting.start).remove
+        )
+        self.ends.callback(
+            self.model.register_forward_hook(
+                self.counting.stop, always_call=True
+            ).remove
+        )
         off_interface = inside - fallback.find_off_interface(self.model).keys()
         look = partial(self.heads.look, off_interface=True)
-        self.ends.enter_context(entry_points.watch_entry_points(off_interface, look, self.heads.note_trouble))
+        self.ends.enter_context(
+            entry_points.watch_entry_points(
+                off_interface, look, self.heads.note_trouble
+            )
+        )
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
         """Forget the state of the previous forward call; a forward pre-hook of the model."""
@@ -445,7 +509,12 @@ class Tap:
                 here.loose |= not entry_points.is_suspended()
 
     def _enter(
-        self, stack: str, block: nn.Module, _first: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        stack: str,
+        block: nn.Module,
+        _first: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         """Note that a block begins; pass its input on as layer 0 if it is the first block of its stack.
 
@@ -459,7 +528,9 @@ class Tap:
             if self.inside:
                 expected = f"{type(self.model).__name__} to run each block once in a forward call"
                 came = f"{self.names[block]} run again on other input: every vector would count twice"
-                raise MeasureError(expected, came, f"measure the {stack} itself, one input a call")
+                raise MeasureError(
+                    expected, came, f"measure the {stack} itself, one input a call"
+                )
             here = self.running[stack] = vectors.RunningStack()
             self._now.clear()
         here.ran.add(block)
@@ -469,7 +540,9 @@ class Tap:
         here.loose = False
         here.trouble = ""
         here.kernels.clear()
-        here.sequences, here.positions = vectors.count_positions(block, x, tokens_first=stack in self.turned)
+        here.sequences, here.positions = vectors.count_positions(
+            block, x, tokens_first=stack in self.turned
+        )
         # Images of one sequence may come in several parts.
         if self.sequences == 1:
             here.positions *= here.sequences
@@ -478,7 +551,9 @@ class Tap:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
             self._emit_text(block, 0, vectors.find_text(kwargs))
 
-    def _keep_relu_input(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def _keep_relu_input(
+        self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]
+    ) -> None:
         """Keep the input of a ReLU, in case it is the last operation of its block: a forward pre-hook of the ReLU."""
         x = args[0]
         # One that works in place overwrites its input.
@@ -486,7 +561,9 @@ class Tap:
             x = x.clone()
         self.running[stack].rectified = (x, None)
 
-    def _keep_relu_output(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
+    def _keep_relu_output(
+        self, stack: str, _relu: nn.Module, _args: Any, output: Tensor
+    ) -> None:
         """Keep the output of a ReLU together with its input: a forward hook of the ReLU.
 
         stack   the ReLU's stack (encoder or decoder)
@@ -520,7 +597,9 @@ class Tap:
             self.running[vectors.TEXT].layer = layer
             self.emit_vectors(Site(vectors.TEXT, layer, "hidden"), x)
 
-    def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
+    def _note_unseen_attention(
+        self, stack: str, block: nn.Module, here: vectors.RunningStack
+    ) -> None:
         """Note if a block computed attention that was not captured, when the block has ended.
 
         This is known from the attention kernels that ran, or because earlier calls of the block were captured.
@@ -537,7 +616,9 @@ class Tap:
         if here.looks:
             self._seen_places.add(place)
 
-    def _emit_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
+    def _emit_stage(
+        self, number: int, stage: nn.Module, _args: Any, output: Any
+    ) -> None:
         """Pass the output of a stage (blocks of one resolution) of a convolutional network on to the receiver."""
         x = vectors.find_output(stage, output)
         # A stage that ends with positions in a row [sequence, position, channel] is a map all the same.
@@ -545,7 +626,9 @@ class Tap:
             x = x.transpose(1, 2).unsqueeze(-1)
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
-    def _emit_final(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _emit_final(
+        self, _module: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> None:
         """Pass on the output of a norm as `final`, if its input is the output of the last block: a forward hook."""
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
@@ -555,7 +638,9 @@ class Tap:
             if is_after_all and is_first and vectors.is_same_memory(here.last, args[0]):
                 self.emit_vectors(final, output)
 
-    def _emit_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
+    def _emit_sentences(
+        self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any
+    ) -> None:
         """Pass on one vector per text, computed by the modules behind a sentence model's Transformer (pooling …)."""
         # These modules may call a model of their own.
         with entry_points.suspend(), self.counting.pause():
@@ -593,9 +678,14 @@ class Tap:
             self.unseen.add(f"attention of layers {list_ranges(numbers)} of {where}")
         if missing:
             cure = (
-                "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
+                "measure hidden states only (--panel hidden,spectrum), or a model on "
+                "transformers' attention interface"
             )
-            raise UnseenError(f"the model to pass through {', '.join(missing)}", self._explain_missing(), cure)
+            raise UnseenError(
+                f"the model to pass through {', '.join(missing)}",
+                self._explain_missing(),
+                cure,
+            )
 
     def _explain_missing(self) -> str:
         """Return in words why something that was asked for was not captured."""
@@ -614,8 +704,13 @@ class Tap:
         name = type(self.model).__name__
         for layer in self.layers:
             if not any(-end - 1 <= layer <= end for end in ends.values()):
-                raise UsageError(f"--layers of {name}: 0 to {longest}, or −1 and less from the end", str(layer))
+                raise UsageError(
+                    f"--layers of {name}: 0 to {longest}, or −1 and less from the end",
+                    str(layer),
+                )
         is_looped = any(end != self._depth[stack] for stack, end in ends.items())
         if is_looped and min(self.layers, default=0) < 0:
             expected = f"layers from the end (−1) of a model that runs each block once, not of {name}"
-            raise UsageError(expected, str(min(self.layers)), f"number them from 0 to {longest}")
+            raise UsageError(
+                expected, str(min(self.layers)), f"number them from 0 to {longest}"
+            )

@@ -41,7 +41,9 @@ class RunningStack:
 
 
 @contextmanager
-def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+def wrap_forward(
+    block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]
+) -> Iterator[None]:
     """Call `enter` before and `leave` after each call of a block, for a `with` block.
 
     They are called like hooks, but the block's `forward` is replaced instead: hooks would turn off torch's fast path.
@@ -63,7 +65,9 @@ def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[.
         block.__dict__ |= {} if own is None else {"forward": own}
 
 
-def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def find_input(
+    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     """Return the first float tensor among a block's arguments: by position, as `hidden_states`, or by any name.
 
     MeasureError if there is none.
@@ -74,7 +78,11 @@ def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if isinstance(x, Tensor) and x.is_floating_point():
             return x
     expected = f"{type(block).__name__} to be called with a tensor of vectors"
-    raise MeasureError(expected, _describe_type((*args, *kwargs.values())), "name other blocks (--blocks)")
+    raise MeasureError(
+        expected,
+        _describe_type((*args, *kwargs.values())),
+        "name other blocks (--blocks)",
+    )
 
 
 def find_output(block: nn.Module, output: Any) -> Tensor:
@@ -166,7 +174,9 @@ def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
     return reads_ids and not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
-def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
+def count_positions(
+    block: nn.Module, x: Tensor, *, tokens_first: bool
+) -> tuple[int, int]:
     """Return (number of sequences, number of positions) of a block's input.
 
     tokens_first   the axes are [token, sequence, dim]
@@ -195,7 +205,11 @@ def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
         return x.unsqueeze(1)
     if x.dim() != 3:
         expected = "vectors [sequence, token, dim], [sequence, dim] or maps [sequence, channel, height, width]"
-        raise MeasureError(expected, f"shape {tuple(x.shape)}", "name blocks that pass on such (--blocks)")
+        raise MeasureError(
+            expected,
+            f"shape {tuple(x.shape)}",
+            "name blocks that pass on such (--blocks)",
+        )
     if tokens_first:
         return x.transpose(0, 1)
     return x
@@ -217,7 +231,11 @@ def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
     if y.is_nested and not x.is_nested:
         return False
     if x.is_nested:
-        return not y.is_nested and y.dim() == 3 and torch.equal(pad_nested(x, tuple(y.shape)), y)
+        return (
+            not y.is_nested
+            and y.dim() == 3
+            and torch.equal(pad_nested(x, tuple(y.shape)), y)
+        )
     return (x.shape, x.stride(), x.data_ptr()) == (y.shape, y.stride(), y.data_ptr())
 
 
@@ -229,8 +247,12 @@ def check_values(model: nn.Module) -> None:
     check_kind(model)
     name = find_without_values(model)
     if name is not None:
-        got = f"{name or type(model).__name__} on the meta device, which has shapes only"
-        raise ModelError("a model whose weights have values", got, "load it on cpu, cuda or mps")
+        got = (
+            f"{name or type(model).__name__} on the meta device, which has shapes only"
+        )
+        raise ModelError(
+            "a model whose weights have values", got, "load it on cpu, cuda or mps"
+        )
 
 
 def _describe_type(x: Any) -> str:

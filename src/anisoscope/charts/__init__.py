@@ -5,4 +5,6 @@ May import: `sums`, `axes`, `errors`, `extras`, `store`.
 
 from anisoscope.extras import require_extra
 
-require_extra("report", "to draw charts")  # before a module here imports what draws them
+require_extra(
+    "report", "to draw charts"
+)  # before a module here imports what draws them

@@ -82,7 +82,11 @@ def trajectory(
 
 
 def _mark_isotropic(
-    isotropic: float | Mapping[str, float] | None, data: pd.DataFrame, series: str, title: str, hue: alt.Color
+    isotropic: float | Mapping[str, float] | None,
+    data: pd.DataFrame,
+    series: str,
+    title: str,
+    hue: alt.Color,
 ) -> list[alt.Chart]:
     """Return layers that mark the cosine below which 95 % of isotropic pairs stay; none if it is None.
 
@@ -95,9 +99,14 @@ def _mark_isotropic(
     if isotropic is None:
         return []
     if not isinstance(isotropic, Mapping):
-        return [style.between(0, isotropic, title, opacity=0.1), *style.level(isotropic, title)]
+        return [
+            style.between(0, isotropic, title, opacity=0.1),
+            *style.level(isotropic, title),
+        ]
     data["isotropic"] = data[series].map(isotropic)
-    bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
+    bound = alt.Chart().transform_aggregate(
+        isotropic="max(isotropic)", groupby=[series]
+    )
     rule = bound.mark_rule(strokeDash=style.DASHED)
     return [rule.encode(y=alt.Y("isotropic:Q", title=title), color=hue)]
 
@@ -111,10 +120,19 @@ def _draw_single_points(base: alt.Chart, height: alt.Y, title: str) -> list[alt.
     """
     alone = base.transform_filter("!datum.joined")
     diamond = alone.mark_point(filled=False, shape="diamond", size=64)
-    return [style.whisker(alone, title), diamond.encode(y=height, description=alt.Description("tooltip:N"))]
+    return [
+        style.whisker(alone, title),
+        diamond.encode(y=height, description=alt.Description("tooltip:N")),
+    ]
 
 
-def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
+def layer_curve(
+    frame: pd.DataFrame,
+    *,
+    title: str = "anisotropy A",
+    zero: bool = True,
+    **options: Any,
+) -> ChartType:
     """Draw the column `value` against the layer, with a line for each series.
 
     The output after the final norm (`site` is `final`) is a diamond after the last layer.
@@ -125,7 +143,9 @@ def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool 
     is_final = pd.Series(False, index=frame.index)
     if "site" in frame:
         is_final = frame["site"].eq("final").fillna(False).astype(bool)
-    data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * is_final, joined=~is_final)
+    data = frame.assign(
+        layer=frame["layer"].astype(float) + 0.5 * is_final, joined=~is_final
+    )
     return trajectory(data, x="layer", titles=("layer", title), zero=zero, **options)
 
 
@@ -160,9 +180,13 @@ def heatmap(
     shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
     data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
     data["tooltip"] = style.make_tooltips(frame, panel, y, x)
-    data["label"] = _label_cells(frame, diverging, numbers=cell_width >= 30 and row_height >= 16)
+    data["label"] = _label_cells(
+        frame, diverging, numbers=cell_width >= 30 and row_height >= 16
+    )
     # All values may be equal.
-    data["dark"] = style.needs_white_ink((data["value"] - low) / (high - low or 1), shades)
+    data["dark"] = style.needs_white_ink(
+        (data["value"] - low) / (high - low or 1), shades
+    )
     axis = alt.Axis(domain=False, ticks=False, labelOverlap=True, labelAngle=0)
     across_title, down_title = names or (x, y)
     base = alt.Chart().encode(
@@ -172,19 +196,33 @@ def heatmap(
     tiles = base.mark_rect(stroke="#ffffff", strokeWidth=0.6)
     colour = _make_cell_colour(title, (low, high), shades)
     tiles = tiles.encode(color=colour, description=alt.Description("tooltip:N"))
-    ink = alt.ColorValue("#000000", condition={"test": "datum.dark", "value": "#ffffff"})
+    ink = alt.ColorValue(
+        "#000000", condition={"test": "datum.dark", "value": "#ffffff"}
+    )
     text = base.mark_text(fontSize=10).encode(text=alt.Text("label:N"), color=ink)
-    return style.facet([tiles, text], data, panel, (width, row_height * len(down)), columns)
+    return style.facet(
+        [tiles, text], data, panel, (width, row_height * len(down)), columns
+    )
 
 
-def _make_cell_colour(title: str, bounds: tuple[float, float], shades: list[str]) -> alt.Color:
+def _make_cell_colour(
+    title: str, bounds: tuple[float, float], shades: list[str]
+) -> alt.Color:
     """Return the colour encoding of the cells of a heat map, with a legend from the lowest to the highest value."""
     low, high = bounds
     largest = max(abs(low), abs(high))
     digits = ".2~f" if largest < 100 else ".3~s"
     ticks = [low, (low + high) / 2, high]
-    legend = alt.Legend(title=title, gradientLength=200, gradientThickness=9, values=ticks, format=digits)
-    scale = alt.Scale(domain=[low, high], range=shades, interpolate="lab", zero=False, nice=False)
+    legend = alt.Legend(
+        title=title,
+        gradientLength=200,
+        gradientThickness=9,
+        values=ticks,
+        format=digits,
+    )
+    scale = alt.Scale(
+        domain=[low, high], range=shades, interpolate="lab", zero=False, nice=False
+    )
     return alt.Color("value:Q", scale=scale, legend=legend)
 
 
@@ -210,25 +248,56 @@ def scatter(
     columns   number of panels in a row
     """
     tips = style.make_tooltips(frame, series, label)
-    data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
-    place = alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
+    data = frame.assign(
+        row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips
+    )
+    place = alt.X(
+        f"{x}:Q",
+        title=titles[0],
+        scale=alt.Scale(zero=False, nice=True),
+        axis=alt.Axis(tickCount=6),
+    )
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=False, nice=True))
-    base = alt.Chart().encode(x=place, y=height, color=style.colour(frame[series], series, size[0]))
+    base = alt.Chart().encode(
+        x=place, y=height, color=style.colour(frame[series], series, size[0])
+    )
     shape = style.shape(frame[series], series, size[0])
-    points = base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))
+    points = base.mark_point(size=60).encode(
+        shape=shape, description=alt.Description("tooltip:N")
+    )
     layers: list[alt.Chart] = []
     if {"low", "high"} <= set(frame):
         layers.append(style.whisker(base, titles[1], opacity=0.6))
     if label is None:
         layers.append(points)
     else:
-        path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
+        path = base.transform_filter("datum.joined").mark_line(
+            strokeWidth=1, opacity=0.45
+        )
         # To the upper left: of a rising curve the next point lies to the upper right.
-        named = base.encode(text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK))
-        text = named.transform_filter("datum.joined").mark_text(align="right", dx=-5, dy=-8, fontSize=11)
-        apart = named.transform_filter("!datum.joined").mark_text(align="left", dx=6, dy=10, fontSize=11)
+        named = base.encode(
+            text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK)
+        )
+        text = named.transform_filter("datum.joined").mark_text(
+            align="right", dx=-5, dy=-8, fontSize=11
+        )
+        apart = named.transform_filter("!datum.joined").mark_text(
+            align="left", dx=6, dy=10, fontSize=11
+        )
         layers += [path.encode(order=alt.Order("row:Q")), points, text, apart]
-    data = _keep_columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
+    data = _keep_columns(
+        data,
+        x,
+        "value",
+        series,
+        panel,
+        label,
+        "low",
+        "high",
+        "row",
+        "joined",
+        "tooltip",
+    )
     return style.facet(layers, data, panel, size, columns)
 
 
@@ -251,10 +320,19 @@ def bars(
     """
     data = frame.astype({category: str})
     order = style.list_distinct(data[category])
-    base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
+    base = alt.Chart().encode(
+        y=alt.Y(
+            f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)
+        )
+    )
     data["tooltip"] = style.make_tooltips(data, panel, category)
     lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
-    layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description=alt.Description("tooltip:N"))]
+    layers = [
+        lengths.encode(
+            x=alt.X("value:Q", title=titles[0]),
+            description=alt.Description("tooltip:N"),
+        )
+    ]
     if {"low", "high"} <= set(frame):
         layers.append(style.whisker(base, titles[0], flat=True, color=style.INK))
     data = _keep_columns(data, category, panel, "value", "low", "high", "tooltip")
@@ -266,7 +344,9 @@ def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
     return frame[[name for name in dict.fromkeys(names) if name in frame]]
 
 
-def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
+def _prepare_lines(
+    frame: pd.DataFrame, x: str, series: str, panel: str | None
+) -> pd.DataFrame:
     """Return the table that a line chart is drawn from, sorted along `x`.
 
     `low` and `high` become NaN, and `joined` true, if the table has no such column; ranks and tooltips are added.

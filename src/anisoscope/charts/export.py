@@ -83,8 +83,13 @@ def _join_dots(labels: str) -> str:
     for x, y, colour, dot in _LABEL.findall(labels):
         if dot:
             by_colour.setdefault(colour, []).append(f"M{x},{float(y) - _RISE:g}h0")
-    marks = (f'<path d="{"".join(dots)}" stroke="{colour}"/>' for colour, dots in by_colour.items())
-    return f'<g fill="none" stroke-width="2" stroke-linecap="round">{"".join(marks)}</g>'
+    marks = (
+        f'<path d="{"".join(dots)}" stroke="{colour}"/>'
+        for colour, dots in by_colour.items()
+    )
+    return (
+        f'<g fill="none" stroke-width="2" stroke-linecap="round">{"".join(marks)}</g>'
+    )
 
 
 def _write_tiles(tiles: str, merge: bool) -> str:
@@ -107,7 +112,10 @@ def _write_tiles(tiles: str, merge: bool) -> str:
         by_colour.setdefault(colour, []).append(line)
         marks.append(f'<path d="{line}" stroke="{colour}">{title}</path>')
     if merge:
-        marks = [f'<path d="{"".join(lines)}" stroke="{colour}"/>' for colour, lines in by_colour.items()]
+        marks = [
+            f'<path d="{"".join(lines)}" stroke="{colour}"/>'
+            for colour, lines in by_colour.items()
+        ]
     return f'<g fill="none" stroke-width="{tall - gap:g}">{"".join(marks)}</g>'
 
 
@@ -173,7 +181,9 @@ def show_offline(chart: ChartType) -> ChartType:
     return chart
 
 
-def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
+def save(
+    chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")
+) -> list[Path]:
     """Write the chart as files `stem`.svg, .pdf, .png and return their paths; a redraw gives the same bytes."""
     return write(to_svg(chart, stem.name), stem, formats)
 
@@ -188,7 +198,9 @@ def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
         elif suffix == "pdf":
             content = sort_pdf(vl_convert.svg_to_pdf(svg))
         elif suffix == "png":
-            on_white = svg.replace(">", '><rect width="100%" height="100%" fill="white"/>', 1)
+            on_white = svg.replace(
+                ">", '><rect width="100%" height="100%" fill="white"/>', 1
+            )
             content = vl_convert.svg_to_png(on_white, scale=2)
         else:
             raise UsageError("a figure format among svg, pdf, png", repr(suffix))
@@ -207,7 +219,9 @@ def sort_pdf(content: bytes) -> bytes:
     reproducible.
     """
     objects, trailer = _parse_objects(content)
-    numbers = {old: new for new, old in enumerate(_order_objects(objects, trailer), start=1)}
+    numbers = {
+        old: new for new, old in enumerate(_order_objects(objects, trailer), start=1)
+    }
     header = content[: content.index(b"\n\n") + 2]
     written = header
     offsets = []
@@ -223,7 +237,9 @@ def sort_pdf(content: bytes) -> bytes:
     return b"%s%s%sstartxref\n%d\n%%%%EOF" % (written, table, trailer, len(written))
 
 
-def _order_objects(objects: dict[int, tuple[bytes, bytes]], trailer: bytes) -> list[int]:
+def _order_objects(
+    objects: dict[int, tuple[bytes, bytes]], trailer: bytes
+) -> list[int]:
     """Return the numbers of a PDF's objects in the order in which they are first referred to, from the trailer on."""
     order = [int(number) for number in _REFERENCE.findall(trailer)]
     # The list grows while it is walked.

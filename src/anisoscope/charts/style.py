@@ -17,7 +17,16 @@ from altair.typing import ChartType
 Scale = Literal["linear", "log", "symlog"]
 
 INK, MUTED, GRID = "#1f2933", "#52606d", "#e4e7eb"
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d5358")
+PALETTE = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#7a5195",
+    "#4d5358",
+)
 """Okabe and Ito's colours (distinct in every common form of colour blindness), then a violet and a grey."""
 SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
@@ -41,12 +50,18 @@ TOOLTIP = "\N{INVISIBLE SEPARATOR}"
 THEME: dict[str, Any] = {
     **json.loads(files("anisoscope.charts").joinpath("theme.json").read_text("utf-8")),
     "font": FONT,
-    "range": {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)},
+    "range": {
+        "category": list(PALETTE),
+        "heatmap": list(SEQUENTIAL),
+        "diverging": list(DIVERGING),
+    },
 }
 """What Vega calls a config: theme.json, in the ink and the colours of this module."""
 
 
-_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
+_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {
+    0x7F: 0x2421
+}
 _SIGNS |= dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), 0xFFFD)
 """Characters that no drawing and no page may hold, as the chart library ends the process at them, and Unicode's picture
 of each, so that names that differ in them still differ; one sign for all halves of characters.
@@ -63,7 +78,10 @@ def escape_control_in(value: Any) -> Any:
     if isinstance(value, str):
         return escape_control(value)
     if isinstance(value, dict):
-        return {escape_control_in(key): escape_control_in(inner) for key, inner in value.items()}
+        return {
+            escape_control_in(key): escape_control_in(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
         return [escape_control_in(inner) for inner in value]
     return value
@@ -75,7 +93,12 @@ def list_distinct(values: pd.Series) -> list[Any]:
 
 
 def colour(
-    values: pd.Series, name: str, width: int, *, gradient: bool = False, pale: Mapping[str, str] | None = None
+    values: pd.Series,
+    name: str,
+    width: int,
+    *,
+    gradient: bool = False,
+    pale: Mapping[str, str] | None = None,
 ) -> alt.Color:
     """Return the colour encoding of series: palette colours in order of appearance, or with `gradient` orange to
     violet.
@@ -86,8 +109,18 @@ def colour(
     pale     {series: another series, of whose colour it gets a pale shade}
     """
     if gradient:
-        legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
-        return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
+        legend = alt.Legend(
+            title=name,
+            type="gradient",
+            gradientLength=160,
+            gradientThickness=9,
+            tickMinStep=1,
+        )
+        return alt.Color(
+            f"{name}:Q",
+            scale=alt.Scale(range=list(GRADIENT), interpolate="lab"),
+            legend=legend,
+        )
     order = list_distinct(values)
     scale = alt.Scale(domain=order)
     if pale:
@@ -119,7 +152,9 @@ def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
     width    of the chart in pixels, for the legend
     """
     order = list_distinct(values)
-    scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
+    scale = alt.Scale(
+        domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))]
+    )
     return alt.Shape(f"{name}:N", scale=scale, legend=_make_legend(order, width))
 
 
@@ -163,14 +198,18 @@ def facet(
     # An axis of its own takes room between panels.
     gap = 64 if independent else 24
     inner = _stack_layers(layers, (width - (columns - 1) * gap) // columns, height)
-    chart: alt.FacetChart = inner.facet(alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns)
+    chart: alt.FacetChart = inner.facet(
+        alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns
+    )
     chart = chart.properties(spacing=28)
     if independent:
         chart = chart.resolve_scale(y="independent")
     return chart
 
 
-def _stack_layers(layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined) -> alt.LayerChart:
+def _stack_layers(
+    layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined
+) -> alt.LayerChart:
     """Return a layered chart like `alt.layer`, without its slow copies; the layers must have no data of their own."""
     chart = alt.LayerChart(data=data, width=width, height=height)
     chart.layer = list(layers)
@@ -182,14 +221,18 @@ def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
 
     names   columns that say what the mark is; None is skipped
     """
-    columns = [_word_entries(frame[name], name) for name in dict.fromkeys(names) if name]
+    columns = [
+        _word_entries(frame[name], name) for name in dict.fromkeys(names) if name
+    ]
     labels = [" · ".join(row) for row in zip(*columns, strict=True)]
     intervals = [""] * len(frame)
     if {"low", "high"} <= set(frame):
         ends = zip(frame["low"].astype(float), frame["high"].astype(float), strict=True)
         intervals = [_format_interval(low, high) for low, high in ends]
     numbers = zip(labels, frame["value"].astype(float), intervals, strict=True)
-    return [f"{TOOLTIP}{label}: {value:.4g}{interval}" for label, value, interval in numbers]
+    return [
+        f"{TOOLTIP}{label}: {value:.4g}{interval}" for label, value, interval in numbers
+    ]
 
 
 def _word_entries(values: pd.Series, name: str) -> list[str]:
@@ -227,17 +270,28 @@ def format_compact(value: float) -> str:
     return text
 
 
-def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
+def ribbon(
+    base: alt.Chart,
+    title: str,
+    low: str = "low",
+    high: str = "high",
+    *,
+    opacity: float = 0.2,
+) -> alt.Chart:
     """Return a band between the columns `low` and `high` under a line, for rows that have an interval.
 
     base    the chart with the horizontal axis
     title   of the vertical axis
     """
-    area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
+    area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(
+        opacity=opacity
+    )
     return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=alt.Y2(f"{high}:Q"))
 
 
-def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
+def whisker(
+    base: alt.Chart, title: str, *, flat: bool = False, **look: Any
+) -> alt.Chart:
     """Return a line between the columns `low` and `high` through a point, for rows that have an interval.
 
     base    the chart with one axis and the colours
@@ -256,12 +310,18 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
     title   of the vertical axis
     name    text at the right end of the line; empty: none
     """
-    at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
+    at = (
+        alt.Chart()
+        .transform_aggregate(rows="count()")
+        .transform_calculate(at=str(value), name=f"'{name}'")
+    )
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
     if not name:
         return [line]
-    text = at.mark_text(align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10)
+    text = at.mark_text(
+        align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10
+    )
     return [line, text.encode(x=alt.value("width"), text=alt.Text("name:N"))]
 
 
@@ -294,7 +354,9 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
         title=title,
         scale=alt.Scale(type=scale, nice=False, zero=False, constant=constant),
         axis=alt.Axis(
-            values=_choose_ticks(values, first, scale), labelExpr="format(datum.value, '~s')", labelOverlap=True
+            values=_choose_ticks(values, first, scale),
+            labelExpr="format(datum.value, '~s')",
+            labelOverlap=True,
         ),
     )
 
@@ -335,7 +397,9 @@ def _make_linear_axis(field: str, title: str, values: pd.Series) -> alt.X:
 def compute_luminance(colour: str) -> float:
     """Return the relative luminance [0, 1] of a colour written as #rrggbb (WCAG 2.2)."""
     total = 0.0
-    for byte, weight in zip(bytes.fromhex(colour[1:]), (0.2126, 0.7152, 0.0722), strict=True):
+    for byte, weight in zip(
+        bytes.fromhex(colour[1:]), (0.2126, 0.7152, 0.0722), strict=True
+    ):
         channel = byte / 255
         total += weight * _to_linear(channel)
     return total
@@ -361,11 +425,15 @@ def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
 
 def mix_evenly(colours: Sequence[str], count: int) -> list[str]:
     """Return `count` colours between the given ones (`#0072b2`), evenly spaced, as a gradient of CSS mixes them."""
-    given = np.array([list(bytes.fromhex(colour[1:])) for colour in colours])  # [colour, channel]
+    given = np.array(
+        [list(bytes.fromhex(colour[1:])) for colour in colours]
+    )  # [colour, channel]
     places = np.linspace(0, len(colours) - 1, count)
     mixed = np.empty((count, 3), np.uint8)
     for channel in range(3):
-        mixed[:, channel] = np.rint(np.interp(places, range(len(colours)), given[:, channel]))
+        mixed[:, channel] = np.rint(
+            np.interp(places, range(len(colours)), given[:, channel])
+        )
     return [f"#{bytes(row.tolist()).hex()}" for row in mixed]
 
 
@@ -377,5 +445,7 @@ def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:
     """
     # Lab's lightness is linear in the cube root of the luminance.
     roots = np.cbrt([compute_luminance(shade) for shade in shades])
-    found = np.interp(share.astype("float64"), np.linspace(0, 1, len(shades)), roots) ** 3
+    found = (
+        np.interp(share.astype("float64"), np.linspace(0, 1, len(shades)), roots) ** 3
+    )
     return pd.Series(found < WHITE_BELOW, index=share.index)

@@ -22,7 +22,12 @@ from torch import Tensor, nn
 
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call, Masking
-from anisoscope.classes.readout import HeadReading, find_real_tokens, get_logits, read_tokens
+from anisoscope.classes.readout import (
+    HeadReading,
+    find_real_tokens,
+    get_logits,
+    read_tokens,
+)
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
@@ -99,7 +104,9 @@ class Ablation:
         if len(weights) == 1:
             other = self.others.get(self.layer)
         allowed = find_seen_pairs(call.masking, self.mask)
-        replaced = replace_weights(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
+        replaced = replace_weights(
+            weights, self.mask, self.kind, self.seed + self.layer, other, allowed
+        )
         has_sinks = call.settings.get("s_aux") is not None
         # What goes to a sink stays with it; permuted weights have the sum of the model's own already.
         if has_sinks and self.kind != "permuted":
@@ -111,7 +118,9 @@ class Ablation:
 
         before, after   the output without and with replaced weights [sequence, head, token, dim]
         """
-        cosine = nn.functional.cosine_similarity(before.double(), after.double(), dim=-1).mean(1)
+        cosine = nn.functional.cosine_similarity(
+            before.double(), after.double(), dim=-1
+        ).mean(1)
         of_read = (cosine * self.read).sum(1)
         of_all = (cosine * self.mask).sum(1) / self.mask.sum(1)
         both = torch.stack((of_read, of_all), 1).cpu().numpy()
@@ -123,7 +132,11 @@ class Ablation:
         tokens = self.mask.shape[1]
         if (queries, keys) != (tokens, tokens):
             got = f"{queries} queries and {keys} keys of {tokens} tokens"
-            raise MeasureError("self-attention of every token", got, "replace the attention of one stack of tokens")
+            raise MeasureError(
+                "self-attention of every token",
+                got,
+                "replace the attention of one stack of tokens",
+            )
 
 
 def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
@@ -137,7 +150,10 @@ def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
     if masking.keys is not None:
         allowed = allowed & masking.keys[..., :tokens]
     if masking.causal:
-        allowed = allowed & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
+        allowed = (
+            allowed
+            & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
+        )
     # Rows of padding may see nothing: they get all tokens, so that no row divides by 0. They are not looked at.
     return torch.where(allowed.any(-1, keepdim=True), allowed, mask[:, None, None, :])
 
@@ -177,10 +193,15 @@ def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
     # The keys that are seen come first in both orders: in the one at random, in the other as they stand.
     shuffled = noise.masked_fill(~seen, 2.0).argsort(-1)
     in_order = (~seen).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)
-    return torch.zeros_like(weights).scatter(-1, in_order, weights.gather(-1, shuffled)) * seen
+    return (
+        torch.zeros_like(weights).scatter(-1, in_order, weights.gather(-1, shuffled))
+        * seen
+    )
 
 
-def _take_from_another(weights: Tensor, mask: Tensor, other: WeightsOfSentence, allowed: Tensor | None) -> Tensor:
+def _take_from_another(
+    weights: Tensor, mask: Tensor, other: WeightsOfSentence, allowed: Tensor | None
+) -> Tensor:
     """Give each sentence the attention weights of the next one, stretched to its own length; the last gets the first's.
 
     weights   the model's own [sequence, head, query, key]; the result has the same shape
@@ -222,7 +243,9 @@ def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
     allowed   what each query may see [1 or head, query, key]
     """
     kept = taken * allowed
-    return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))
+    return torch.where(
+        kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken)
+    )
 
 
 @dataclass(frozen=True)
@@ -244,13 +267,21 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
     """Find which tokens the classifier's head reads in each batch; MeasureError if the model is an encoder–decoder."""
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
-        raise MeasureError("a model of one stack", got, "replace the attention of an encoder or a decoder alone")
+        raise MeasureError(
+            "a model of one stack",
+            got,
+            "replace the attention of an encoder or a decoder alone",
+        )
     return [read_tokens(model, batch) for batch in batches]
 
 
 @torch.no_grad()
 def measure_outcomes(
-    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
+    model: Any,
+    batches: LabelledPlan,
+    kind: str,
+    layers: Sequence[int],
+    readings: Sequence[HeadReading] | None = None,
 ) -> Outcome:
     """Run a classifier with the attention weights of `layers` replaced, and return what it decides.
 
@@ -276,7 +307,9 @@ def measure_outcomes(
     handle = _get_base(model).register_forward_hook(keep_last_states)
     try:
         with evaluation_mode(model), intercept_attention(model, ablation.attend):
-            for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
+            for number, (batch, reading) in enumerate(
+                zip(batches, readings, strict=True)
+            ):
                 mask = find_real_tokens(positions.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)
                 logits = get_logits(model(**batch.inputs))
@@ -288,12 +321,20 @@ def measure_outcomes(
     missing = [layer for layer in layers if layer not in ablation.cosine]
     if missing:
         expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
-        cure = "look at directions and explanations alone: --parts directions,attribution"
-        raise MeasureError(expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure)
+        cure = (
+            "look at directions and explanations alone: --parts directions,attribution"
+        )
+        raise MeasureError(
+            expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure
+        )
     # Batches hold texts of equal length: back to the order of the corpus.
     order = torch.cat(units).argsort().numpy()
-    turned = {layer: np.concatenate(parts)[order] for layer, parts in ablation.cosine.items()}
-    return Outcome(torch.cat(found).numpy()[order], np.concatenate(final)[order], turned)
+    turned = {
+        layer: np.concatenate(parts)[order] for layer, parts in ablation.cosine.items()
+    }
+    return Outcome(
+        torch.cat(found).numpy()[order], np.concatenate(final)[order], turned
+    )
 
 
 def _get_base(model: Any) -> nn.Module:
@@ -303,7 +344,9 @@ def _get_base(model: Any) -> nn.Module:
     if isinstance(base, nn.Module):
         return base
     expected = "a classifier of transformers, with a base model under its head"
-    raise MeasureError(expected, type(model).__name__, "look at directions and explanations alone")
+    raise MeasureError(
+        expected, type(model).__name__, "look at directions and explanations alone"
+    )
 
 
 def average_outcome(
@@ -369,7 +412,9 @@ def measure_ablations(
     return as_records(pd.DataFrame(rows), n_units=len(labels))
 
 
-def _compare_outcomes(before: Outcome, after: Outcome, labels: NDArray[np.int64]) -> dict[str, tuple[Array, Bounds]]:
+def _compare_outcomes(
+    before: Outcome, after: Outcome, labels: NDArray[np.int64]
+) -> dict[str, tuple[Array, Bounds]]:
     """Return {measure: (its value for each text, its bounds)} of what replaced attention changes.
 
     The measures are `accuracy`, `agreement` of the predictions, and `cls`, the cosine between the final states.
@@ -386,7 +431,9 @@ def _compare_outcomes(before: Outcome, after: Outcome, labels: NDArray[np.int64]
     }
 
 
-def _make_records(kind: str, layer: int | None, changes: dict[str, tuple[Array, Bounds]]) -> list[dict[str, Any]]:
+def _make_records(
+    kind: str, layer: int | None, changes: dict[str, tuple[Array, Bounds]]
+) -> list[dict[str, Any]]:
     """Return a record for each measure of `changes`: its mean over texts, with a 95 % interval.
 
     kind    the weights that replaced the model's own

@@ -39,7 +39,13 @@ Array = NDArray[np.float64]
 SITES = {"hidden": "hidden", "key": "key.raw", "value": "value"}
 SPACES = tuple(SITES)
 BASELINES = ("random", "rare")
-OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contrast" for space in SPACES))
+OF_LAYERS = (
+    "attention",
+    "rollout",
+    "value norm",
+    *SPACES,
+    *(f"{space}, contrast" for space in SPACES),
+)
 
 
 @dataclass
@@ -116,14 +122,23 @@ def iter_captured(
         _check_tokens(reading, words, crossed=crossed)
         watched = _Capture(reading.stack, "cross" if crossed else "self")
         # Only the hidden states must be there: keys and values of some models cannot be captured.
-        with capture(model, sites, receive=watched.receive, optional=sites[1:]) as tap, evaluation_mode(model):
+        with (
+            capture(model, sites, receive=watched.receive, optional=sites[1:]) as tap,
+            evaluation_mode(model),
+        ):
             tap.on_call = watched.look
-            tap.real = {stack: stream.mask for stack, stream in positions.streams(batch).items()}
+            tap.real = {
+                stack: stream.mask for stack, stream in positions.streams(batch).items()
+            }
             logits = get_logits(model(**batch.inputs))
         if is_first and notes is not None:
-            notes += _explain_left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
+            notes += _explain_left_out(
+                watched, reading, describe_refused(tap.refused), crossed=crossed
+            )
         is_first = False
-        yield from _iter_captured_of_batch(batch, watched, reading, words, logits, crossed=crossed)
+        yield from _iter_captured_of_batch(
+            batch, watched, reading, words, logits, crossed=crossed
+        )
 
 
 def _check_tokens(reading: HeadReading, words: Tensor, *, crossed: bool) -> None:
@@ -136,10 +151,14 @@ def _check_tokens(reading: HeadReading, words: Tensor, *, crossed: bool) -> None
     if has_shape and (crossed or torch.equal(reading.mask, words)):
         return
     got = f"{reading.stack}, whose positions are not those of the words"
-    raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
+    raise MeasureError(
+        "a head that reads the tokens of words", got, "look at its directions alone"
+    )
 
 
-def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
+def _explain_left_out(
+    watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool
+) -> list[str]:
     """Return sentences that say which attributions are left out, because the model does not show what they need.
 
     watched   what was captured
@@ -152,13 +171,19 @@ def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *
     missing = [layer for layer in layers if layer not in watched.attention]
     reason = f" ({'; '.join(why)})" if why else ""
     if len(missing) == len(layers):
-        notes.append(f"maps of attention left out: none is seen in {reading.stack}{reason}")
+        notes.append(
+            f"maps of attention left out: none is seen in {reading.stack}{reason}"
+        )
     elif missing:
         numbers = ", ".join(map(str, missing))
-        notes.append(f"maps of attention left out in layers {numbers}, and rollout in all{reason}")
+        notes.append(
+            f"maps of attention left out in layers {numbers}, and rollout in all{reason}"
+        )
     for space, found in watched.of_heads.items():
         if len(found) < len(layers):
-            notes.append(f"maps of {space}s left out: they are not seen in every layer of {reading.stack}{reason}")
+            notes.append(
+                f"maps of {space}s left out: they are not seen in every layer of {reading.stack}{reason}"
+            )
     if crossed:
         notes.append(
             "attention, keys and values are those of the decoder's cross-attention to the words; hidden and rollout "
@@ -168,7 +193,13 @@ def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *
 
 
 def _iter_captured_of_batch(
-    batch: Batch, watched: _Capture, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
+    batch: Batch,
+    watched: _Capture,
+    reading: HeadReading,
+    words: Tensor,
+    logits: Tensor,
+    *,
+    crossed: bool,
 ) -> Iterator[tuple[int, CapturedText]]:
     """Yield (number of the text, what is captured of it) for every text of a batch.
 
@@ -191,7 +222,10 @@ def _iter_captured_of_batch(
             directions[space] = [normalise(x) for x in vectors[space]]
         read = reading.weights[row, queries]
         seen = CapturedText(
-            attention=[_cut_attention(watched.attention.get(layer), row, queries, keys) for layer in layers],
+            attention=[
+                _cut_attention(watched.attention.get(layer), row, queries, keys)
+                for layer in layers
+            ],
             vectors=directions,
             norms=[np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
             found=int(logits[row].argmax()),
@@ -203,7 +237,9 @@ def _iter_captured_of_batch(
         yield unit, seen
 
 
-def _cut_attention(weights: Tensor | None, row: int, queries: Tensor, keys: Tensor) -> Array | None:
+def _cut_attention(
+    weights: Tensor | None, row: int, queries: Tensor, keys: Tensor
+) -> Array | None:
     """Return the attention [query, key] of one text, without padding; None if it was not captured.
 
     weights         [sequence, query, key], mean over heads
@@ -215,7 +251,9 @@ def _cut_attention(weights: Tensor | None, row: int, queries: Tensor, keys: Tens
     return np.asarray(weights[row][queries][:, keys].double().cpu().numpy())
 
 
-def _list_spaces(watched: _Capture, layers: list[int], *, crossed: bool) -> dict[str, list[Tensor]]:
+def _list_spaces(
+    watched: _Capture, layers: list[int], *, crossed: bool
+) -> dict[str, list[Tensor]]:
     """Return the vectors [sequence, token, dim] of each space (hidden, key, value) by layer, heads joined.
 
     Keys and values are there only if they were captured in all layers; hidden states are not if they are those of a
@@ -226,11 +264,15 @@ def _list_spaces(watched: _Capture, layers: list[int], *, crossed: bool) -> dict
         spaces["hidden"] = [watched.states[layer] for layer in layers]
     for space, captured in watched.of_heads.items():
         if len(captured) == len(layers):
-            spaces[space] = [captured[layer].transpose(1, 2).flatten(2) for layer in layers]
+            spaces[space] = [
+                captured[layer].transpose(1, 2).flatten(2) for layer in layers
+            ]
     return spaces
 
 
-def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
+def measure_class_directions(
+    model: Any, batches: LabelledPlan, classes: int
+) -> dict[str, list[Array]]:
     """Return the direction of each class: {space (hidden, key, value): [unit vectors [class, dim] of layer 1, 2, …]}.
 
     It is the mean of the texts that the model predicts to be of the class. A class that is never predicted gets zeros.
@@ -240,7 +282,9 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
     total: dict[str, list[Array]] = {}
     for _, one in iter_captured(model, batches):
         for space, layers in one.vectors.items():
-            sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
+            sums = total.setdefault(
+                space, [np.zeros((classes, x.shape[1])) for x in layers]
+            )
             for i, x in enumerate(layers):
                 # A text is represented by what the head reads of it, or by the mean of its keys or values.
                 of_text = one.pooled[i] if space == "hidden" else normalise(x.mean(0))
@@ -248,7 +292,9 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
     return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
-def compute_attributions(one: CapturedText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
+def compute_attributions(
+    one: CapturedText, directions: dict[str, list[Array]]
+) -> dict[tuple[str, int], Array]:
     """Compute attributions of a text: {(name of attribution, layer): a number for every token, special ones included}.
 
     one          what was captured for the text
@@ -257,7 +303,9 @@ def compute_attributions(one: CapturedText, directions: dict[str, list[Array]]) 
     attributions: dict[tuple[str, int], Array] = {}
     rollout = np.eye(len(one.read))
     # A product over layers needs the attention of all of them, and of tokens to the same tokens.
-    has_rollout = not one.crossed and all(weights is not None for weights in one.attention)
+    has_rollout = not one.crossed and all(
+        weights is not None for weights in one.attention
+    )
     for i, weights in enumerate(one.attention):
         layer = i + 1
         if weights is not None:
@@ -266,17 +314,23 @@ def compute_attributions(one: CapturedText, directions: dict[str, list[Array]]) 
                 rollout = (weights + np.eye(len(weights))) / 2 @ rollout
                 attributions["rollout", layer] = one.read @ rollout
             if one.norms:
-                attributions["value norm", layer] = attributions["attention", layer] * one.norms[i]
+                attributions["value norm", layer] = (
+                    attributions["attention", layer] * one.norms[i]
+                )
         for space, layers in one.vectors.items():
             cosine = layers[i] @ directions[space][i].T
             others = [c for c in range(cosine.shape[1]) if c != one.found]
             to_found = cosine[:, one.found]
             attributions[space, layer] = to_found
-            attributions[f"{space}, contrast", layer] = to_found - cosine[:, others].mean(1)
+            attributions[f"{space}, contrast", layer] = to_found - cosine[
+                :, others
+            ].mean(1)
     return attributions
 
 
-def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
+def compute_baselines(
+    example: Example, frequency: Counter[str], draw: np.random.Generator
+) -> dict[str, Array]:
     """Return attributions [word] that ignore the model: `random` numbers, and how `rare` each word is.
 
     example     the text, or pair of texts, with its words

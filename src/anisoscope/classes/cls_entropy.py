@@ -31,7 +31,9 @@ class Watch:
     call.
     """
 
-    def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
+    def __init__(
+        self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool
+    ) -> None:
         """Prepare for a forward call.
 
         mask      which tokens are real
@@ -41,7 +43,11 @@ class Watch:
         MeasureError if padding is on the left: then the first row is not that of the first token.
         """
         if bool((mask[:, 1:].bool() & ~mask[:, :1].bool()).any()):
-            raise MeasureError("padding behind the tokens", "padding before them", "set the tokenizer's padding side")
+            raise MeasureError(
+                "padding behind the tokens",
+                "padding before them",
+                "set the tokenizer's padding side",
+            )
         self.mask = mask.bool()
         self.layers = layers
         self.columns = columns
@@ -70,7 +76,11 @@ class Watch:
         queries, tokens = call.query.shape[2], self.mask.shape[1]
         if queries != tokens:
             got = f"{queries} of {tokens}"
-            raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
+            raise MeasureError(
+                "every row of attention",
+                got,
+                "set row_only to 'never' for this penalty",
+            )
         weights = call.weights()
         self.firsts[self._called] = weights[:, :, 0]
         self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
@@ -115,7 +125,9 @@ class Watch:
         firsts = self._require_layers(self.firsts)
         return {layer: self._compute_second_entropy(x) for layer, x in firsts.items()}
 
-    def _compute_second_entropy(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
+    def _compute_second_entropy(
+        self, weights: Float[Tensor, "sequence head key"]
+    ) -> Float[Tensor, " sequence"]:
         """Return the entropy of a softmax over attention weights, without [CLS] and padding.
 
         It is divided by ln(n − 1), for n real tokens, and averaged over heads.
@@ -131,7 +143,9 @@ class Watch:
         if missing or not captured:
             got = f"{self._called} calls of the attention interface"
             cure = "name layers the model has, or a model on transformers' attention interface"
-            raise MeasureError(f"attention in layers {missing or 'of the model'}", got, cure)
+            raise MeasureError(
+                f"attention in layers {missing or 'of the model'}", got, cure
+            )
         return captured
 
 
@@ -147,7 +161,9 @@ def _compute_entropy(scores: Tensor) -> Tensor:
 def _divide_by_largest(nats: Tensor, count: Tensor) -> Tensor:
     """Divide an entropy in nats by the largest one that `count` outcomes can have, ln(count); 0 if count is below 2."""
     usable = count > 1
-    return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
+    return torch.where(
+        usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats)
+    )
 
 
 @torch.no_grad()

@@ -85,7 +85,9 @@ def measure_explanations(
     notes       receives sentences on what is left out
     progress    called with the number of attributions done, and of all
     """
-    has_rationales = any(example.rationale is not None for example in corpus.splits[split])
+    has_rationales = any(
+        example.rationale is not None for example in corpus.splits[split]
+    )
     classes = len(corpus.labels)
     choose = choose_marked if has_rationales else take_balanced
     examples = choose(corpus.splits[split], limit, classes)
@@ -101,7 +103,9 @@ def measure_explanations(
     plan_of_others = LabelledPlan(encoded_others, pad, device=device, stack=stack)
     directions = measure_class_directions(model, plan_of_others, classes)
     scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in iter_captured(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
+    for number, one in iter_captured(
+        model, LabelledPlan(encoded, pad, device=device, stack=stack), notes
+    ):
         words = encoded.words[number]
         count = len(examples[number].all_words)
         for key, of_tokens in compute_attributions(one, directions).items():
@@ -117,7 +121,9 @@ def measure_explanations(
     return _average_over_texts(results, len(examples))
 
 
-def _choose_for_directions(corpus: LabelledCorpus, split: str, examples: Examples) -> Examples:
+def _choose_for_directions(
+    corpus: LabelledCorpus, split: str, examples: Examples
+) -> Examples:
     """Choose the examples that class directions are computed from: none of those that are explained.
 
     split      the split that is explained
@@ -128,14 +134,22 @@ def _choose_for_directions(corpus: LabelledCorpus, split: str, examples: Example
     # Directions are made of another split, if there is one, so that no text is explained by itself.
     other_split = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
     explained = set(map(id, examples))
-    others = [example for example in corpus.splits[other_split] if id(example) not in explained]
+    others = [
+        example
+        for example in corpus.splits[other_split]
+        if id(example) not in explained
+    ]
     if not others:
-        expected = "more examples than those that are explained, for the directions of classes"
+        expected = (
+            "more examples than those that are explained, for the directions of classes"
+        )
         raise MeasureError(expected, "none", "lower --few, or give more examples")
     return take_balanced(others, DIRECTED, len(corpus.labels))
 
 
-def _add_baselines(scores: list[dict[Key, Array]], examples: Examples, corpus: LabelledCorpus) -> None:
+def _add_baselines(
+    scores: list[dict[Key, Array]], examples: Examples, corpus: LabelledCorpus
+) -> None:
     """Add to each example's attributions two that ignore the model: random numbers, and how rare each word is.
 
     scores   for each example, a number for every word by (attribution, layer); `layer` is None for those added here
@@ -169,7 +183,9 @@ def _compute_first_row_alone(model: Any) -> Iterator[None]:
         base.row_only = before
 
 
-def _average_over_texts(results: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
+def _average_over_texts(
+    results: dict[tuple[Key, str], Any], count: int
+) -> pd.DataFrame:
     """Return records of the mean over texts of each result, with 95 % intervals.
 
     results   {((attribution, layer), measure): values [text] or [share of words, text]}
@@ -183,7 +199,11 @@ def _average_over_texts(results: dict[tuple[Key, str], Any], count: int) -> pd.D
             of_utterance = of_utterance.mean(0)
         bounds = (-1.0, 1.0) if measure in FALLS else (0.0, 1.0)
         value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
-        place = {"metric": f"attribution.{measure}", "component": key[0], "layer": key[1]}
+        place = {
+            "metric": f"attribution.{measure}",
+            "component": key[0],
+            "layer": key[1],
+        }
         rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=count)
 
@@ -207,7 +227,9 @@ def _find_marked(example: Example) -> Marks:
     return np.array(example.rationale or (), float) >= MARKED
 
 
-def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
+def _compute_plausibility(
+    examples: Examples, scores: list[dict[Key, Array]]
+) -> dict[tuple[Key, str], Any]:
     """Return {((attribution, layer), measure): agreement of the attribution with the human rationale, for every text}.
 
     The measures are `auprc` (area under the precision–recall curve), `auroc` and `iou` (intersection over union).
@@ -227,7 +249,9 @@ def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) ->
     for key in scores[0]:
         for name, measure in measures.items():
             pairs = zip(rationales, scores, strict=True)
-            results[key, name] = [measure(marks, of_text[key]) for marks, of_text in pairs]
+            results[key, name] = [
+                measure(marks, of_text[key]) for marks, of_text in pairs
+            ]
     return results
 
 
@@ -253,7 +277,12 @@ def select_highest(values: Array, share: float) -> Marks:
 
 
 def _compute_faithfulness(
-    model: Any, pad: Padding, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
+    model: Any,
+    pad: Padding,
+    encoded: Encoded,
+    scores: list[dict[Key, Array]],
+    keys: list[Key],
+    progress: Progress,
 ) -> dict[tuple[Key, str], Any]:
     """Return {((attribution, layer), measure): fall of the predicted class's probability [share of words, text]}.
 
@@ -272,9 +301,14 @@ def _compute_faithfulness(
     for done, key in enumerate(keys, start=1):
         for share in SHARES:
             highest = [select_highest(of_text[key], share) for of_text in scores]
-            for measure, keeps_highest in (("comprehensiveness", False), ("sufficiency", True)):
+            for measure, keeps_highest in (
+                ("comprehensiveness", False),
+                ("sufficiency", True),
+            ):
                 rows = []
-                for row, words, is_high in zip(encoded.rows, encoded.words, highest, strict=True):
+                for row, words, is_high in zip(
+                    encoded.rows, encoded.words, highest, strict=True
+                ):
                     kept = is_high if keeps_highest else ~is_high
                     rows.append(fill_if_empty(erase_words(row, words, kept), pad))
                 after = predict_probabilities(model, rows, pad)[every, predicted]
@@ -317,7 +351,9 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
     return filled
 
 
-def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
+def predict_probabilities(
+    model: Any, rows: list[dict[str, Any]], pad: int | Padding
+) -> Array:
     """Return the probability of every class [text, class]; for a multi-label classifier, of each label on its own.
 
     rows   what the model reads of each text (`input_ids`, …)
@@ -327,6 +363,8 @@ def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Pad
     # A CPU gains nothing by large batches, and texts of a small one have nearly the same length: less padding.
     logits = predict_logits(model, rows, pad, batch=16 if on_cpu else 128).double()
     config = getattr(model, "config", None)
-    is_multi_label = getattr(config, "problem_type", None) == "multi_label_classification"
+    is_multi_label = (
+        getattr(config, "problem_type", None) == "multi_label_classification"
+    )
     probabilities = logits.sigmoid() if is_multi_label else logits.softmax(-1)
     return np.asarray(probabilities.numpy())

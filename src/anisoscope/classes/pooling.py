@@ -31,7 +31,9 @@ TRIED = 4
 
 
 @torch.no_grad()
-def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = "") -> NDArray[np.float64]:
+def pool_vectors(
+    model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = ""
+) -> NDArray[np.float64]:
     """Run a model and return one vector per text and layer [unit, layer, dim].
 
     Layer 0 is the input of the first block, layer i the output of block i. The model runs in evaluation mode.
@@ -47,7 +49,11 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
 
     def receive(site: Site, x: Tensor) -> None:
         """Pool the captured hidden states of a layer to one vector per sequence, and keep them."""
-        if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
+        if (
+            site.quantity == "hidden"
+            and site.layer is not None
+            and stack in ("", site.stack)
+        ):
             states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 
     with evaluation_mode(model), capture(model, ("hidden",), receive=receive):
@@ -87,12 +93,16 @@ def predict_logits(
             except ValueError as error:
                 expected = f"texts that {type(model).__name__} can read"
                 cure = "give it the tokenizer that it was trained with"
-                raise MeasureError(expected, " ".join(str(error).split())[:120], cure) from error
+                raise MeasureError(
+                    expected, " ".join(str(error).split())[:120], cure
+                ) from error
             logits.append(get_logits(output).cpu())
     return torch.cat(logits)[torch.tensor(order).argsort()]
 
 
-def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
+def _iter_batches(
+    rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding
+) -> Iterator[list[int]]:
     """Yield batches of texts, as lists of their numbers; if padding is not allowed, texts of a batch are equally long.
 
     rows    what the model reads of each text
@@ -101,7 +111,10 @@ def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padd
     """
     parts = [order]
     if padding.side == "none":
-        parts = [list(part) for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"]))]
+        parts = [
+            list(part)
+            for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"]))
+        ]
     for part in parts:
         for first in range(0, len(part), batch):
             yield part[first : first + batch]
@@ -169,13 +182,25 @@ def make_separability_records(
             # Names end with the number of a class, unless they are of all classes.
             measure, _, number = name.partition(".")
             component = names[int(number)] if number else None
-            row = {"metric": f"class_direction.{measure}", "component": component, "layer": layer}
+            row = {
+                "metric": f"class_direction.{measure}",
+                "component": component,
+                "layer": layer,
+            }
             rows.append(row | dict(zip(ESTIMATE, map(float, estimate), strict=True)))
     n_units = len(labels) if units is None else len(np.unique(units))
-    return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=n_units, n_vectors=len(labels))
+    return as_records(
+        pd.DataFrame(rows),
+        stack=stack,
+        site="hidden",
+        n_units=n_units,
+        n_vectors=len(labels),
+    )
 
 
-def make_accuracy_records(predicted: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
+def make_accuracy_records(
+    predicted: Labels, labels: Labels, names: tuple[str, ...]
+) -> pd.DataFrame:
     """Return records of the accuracy over all texts and over those of each class, with 95 % Wilson intervals.
 
     The record `majority` is the accuracy of always naming the commonest class.
@@ -194,6 +219,16 @@ def make_accuracy_records(predicted: Labels, labels: Labels, names: tuple[str, .
         right = (predicted == labels)[subset]
         accuracy = float(right.mean())
         low, high = map(float, wilson_interval(accuracy, len(right)))
-        rows.append({"metric": "accuracy", "component": component, "value": accuracy, "low": low, "high": high})
-    rows.append({"metric": "majority", "value": np.bincount(labels).max() / len(labels)})
+        rows.append(
+            {
+                "metric": "accuracy",
+                "component": component,
+                "value": accuracy,
+                "low": low,
+                "high": high,
+            }
+        )
+    rows.append(
+        {"metric": "majority", "value": np.bincount(labels).max() / len(labels)}
+    )
     return as_records(pd.DataFrame(rows), n_units=len(labels))

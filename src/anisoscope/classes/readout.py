@@ -47,7 +47,9 @@ class HeadReading:
     mask: Bool[Tensor, "sequence token"]
     logits: Float[Tensor, "sequence class"]
 
-    def pool(self, x: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence dim"]:
+    def pool(
+        self, x: Float[Tensor, "sequence token dim"]
+    ) -> Float[Tensor, "sequence dim"]:
         """Reduce each sequence to one vector in float64, as the head does."""
         x = x[:, : self.mask.shape[1]]
         if self.at is not None:
@@ -76,10 +78,14 @@ class _LastStates:
                 if has_tokens_first(model, block):
                     self.turned.add(stack)
                 hooks.callback(block.register_forward_pre_hook(self._enter).remove)
-                hooks.callback(block.register_forward_hook(self._make_leave_hook(stack)).remove)
+                hooks.callback(
+                    block.register_forward_hook(self._make_leave_hook(stack)).remove
+                )
         for module in model.modules():
             if module not in inside and "Norm" in type(module).__name__:
-                hooks.callback(module.register_forward_hook(self._replace_norm_output).remove)
+                hooks.callback(
+                    module.register_forward_hook(self._replace_norm_output).remove
+                )
 
     def _enter(self, _block: nn.Module, _args: Any) -> None:
         """Turn gradients off before a block runs; only the classifier's head is differentiated."""
@@ -101,12 +107,18 @@ class _LastStates:
 
         return leave
 
-    def _replace_norm_output(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def _replace_norm_output(
+        self, _norm: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> Any:
         """Replace the output of a norm after the last block by a variable too.
 
         The norm scales every token on its own, so a token's weight in a mean is its weight after the norm.
         """
-        if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+        if (
+            not args
+            or not isinstance(args[0], Tensor)
+            or not isinstance(output, Tensor)
+        ):
             return None
         for stack, last in self.handed_on.items():
             if is_same_memory(last, args[0]):
@@ -153,7 +165,11 @@ def get_logits(output: Any) -> Tensor:
         logits = output
     if isinstance(logits, Tensor) and logits.is_floating_point():
         return logits
-    raise MeasureError("a classifier that puts out logits", type(output).__name__, "name a model with a head")
+    raise MeasureError(
+        "a classifier that puts out logits",
+        type(output).__name__,
+        "name a model with a head",
+    )
 
 
 @contextmanager
@@ -174,11 +190,19 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
     """
     name = type(model).__name__
     try:
-        with evaluation_mode(model), torch.enable_grad(), _watch_last_states(model) as states:
+        with (
+            evaluation_mode(model),
+            torch.enable_grad(),
+            _watch_last_states(model) as states,
+        ):
             logits = get_logits(model(**batch.inputs))
             if logits.dim() != 2:
                 expected = f"a head of {name} that names a class for each sequence"
-                raise MeasureError(expected, f"logits of shape {tuple(logits.shape)}", "name a classifier of sequences")
+                raise MeasureError(
+                    expected,
+                    f"logits of shape {tuple(logits.shape)}",
+                    "name a classifier of sequences",
+                )
             gradients = _differentiate(logits, states)
     except AnisoscopeError:
         raise
@@ -186,7 +210,9 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
         if is_out_of_memory(error):
             raise
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        raise MeasureError(f"a head of {name} that can be differentiated", got, "load it in float32") from error
+        raise MeasureError(
+            f"a head of {name} that can be differentiated", got, "load it in float32"
+        ) from error
     masks = TokenPositions(model).streams(batch)
     # The stack that ran last comes first: of an encoder–decoder the decoder.
     for stack, of_stack in reversed(gradients.items()):
@@ -195,7 +221,11 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
             mask = find_real_tokens(masks, stack).to(total.device)
             return _decide_reading(stack, total, mask, logits.detach(), name)
     expected = f"logits of {name} that depend on the last hidden states"
-    raise MeasureError(expected, "no gradient there", "name a classifier whose head reads its last block")
+    raise MeasureError(
+        expected,
+        "no gradient there",
+        "name a classifier whose head reads its last block",
+    )
 
 
 def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor]]:
@@ -215,7 +245,9 @@ def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor
         stacks += [stack] * len(of_stack)
         variables += of_stack
     # One call for all: a second one would need the graph that the first has freed.
-    found = torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True)
+    found = torch.autograd.grad(
+        (logits.float() * mixture).sum(), variables, allow_unused=True
+    )
     for stack, gradient in zip(stacks, found, strict=True):
         if gradient is None:
             continue
@@ -236,11 +268,17 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
         return next(iter(streams.values())).mask
     if stack not in streams:
         expected = f"which tokens of the stack {stack} are real"
-        raise MeasureError(expected, ", ".join(streams) or "no stream", "give the batch a stream of that name")
+        raise MeasureError(
+            expected,
+            ", ".join(streams) or "no stream",
+            "give the batch a stream of that name",
+        )
     return streams[stack].mask
 
 
-def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
+def _decide_reading(
+    stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str
+) -> HeadReading:
     """Decide which tokens the classifier's head reads in a batch, from the gradients of its logits.
 
     stack      the stack that the head reads
@@ -257,7 +295,9 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
         gradient = gradient[:, :tokens]
     if gradient.shape[:2] != mask.shape:
         expected = f"last hidden states of {name} for {tuple(mask.shape)} tokens"
-        raise MeasureError(expected, str(tuple(gradient.shape)), "let the model give all positions")
+        raise MeasureError(
+            expected, str(tuple(gradient.shape)), "let the model give all positions"
+        )
     of_token = gradient.sum(-1)
     # A head that is saturated at a sequence has no gradient there, and shows nothing.
     is_flat = of_token.sum(1) == 0
@@ -277,7 +317,10 @@ def _find_way(gradient: Tensor, mask: Tensor) -> At | None:
     mask       real tokens [sequence, token]
     """
     for way in WAYS:
-        if all(_is_way(way, *of_sequence) for of_sequence in zip(gradient, mask, strict=True)):
+        if all(
+            _is_way(way, *of_sequence)
+            for of_sequence in zip(gradient, mask, strict=True)
+        ):
             return way
     return None
 

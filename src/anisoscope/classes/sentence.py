@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.batch import Batch
-from anisoscope.classes.attributions import CapturedText, average_over_words, compute_attributions, iter_captured
+from anisoscope.classes.attributions import (
+    CapturedText,
+    average_over_words,
+    compute_attributions,
+    iter_captured,
+)
 from anisoscope.classes.faithfulness import (
     SHARES,
     Marks,
@@ -100,7 +105,9 @@ class Explanation:
                 # Orange speaks for the class, blue against it.
                 hue = "214,90,40" if shade >= 0 else "40,100,200"
                 colour = f"rgba({hue},{abs(shade):.2f})"
-                spans.append(f'<span style="background: {colour}">{escape(word)}</span>')
+                spans.append(
+                    f'<span style="background: {colour}">{escape(word)}</span>'
+                )
             lines.append(f"<p><i>{escape(name)}</i> {' '.join(spans)}</p>")
         return "".join(lines)
 
@@ -119,7 +126,11 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     if not words:
         raise UsageError("a text with words", repr(text[:40]), "give it some")
     windows = cut_into_windows(words, classifier.tokenizer, classifier.max_length)
-    encoded = encode([Example(window, 0) for window in windows], classifier.tokenizer, classifier.max_length)
+    encoded = encode(
+        [Example(window, 0) for window in windows],
+        classifier.tokenizer,
+        classifier.max_length,
+    )
     counts = [len(window) for window in windows]
     notes: list[str] = []
     if encoded.truncated:
@@ -129,13 +140,19 @@ def explain(classifier: Classifier, text: str) -> Explanation:
         words, encoded = _split_single_word(words, encoded, classifier.tokenizer)
         counts = [len(words)]
         if len(words) > 1:
-            notes.append("the text has no blanks: its tokens are explained in place of words")
-    probabilities = predict_probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
+            notes.append(
+                "the text has no blanks: its tokens are explained in place of words"
+            )
+    probabilities = predict_probabilities(
+        classifier.model, encoded.rows, classifier.padding
+    ).mean(0)
     found = int(probabilities.argmax())
     layer, columns = _attribute_by_layer(classifier, encoded, counts, found, notes)
     gradient = _compute_gradient_times_input(classifier, encoded, counts, found)
     if gradient is None:
-        notes.append(f"{GRADIENT} left out: the model does not read its words through its input embeddings")
+        notes.append(
+            f"{GRADIENT} left out: the model does not read its words through its input embeddings"
+        )
     else:
         columns[GRADIENT] = gradient
     erased = _ErasedTexts(classifier, encoded, counts, found)
@@ -155,7 +172,9 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     )
 
 
-def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
+def _split_single_word(
+    words: tuple[str, ...], encoded: Encoded, tokenizer: Any
+) -> tuple[tuple[str, ...], Encoded]:
     """Split a text of one word into its tokens, each taken as a word; unchanged if it has one token."""
     ids: list[int] = []
     index: list[int] = []
@@ -168,10 +187,14 @@ def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any)
         ids.append(token)
     if len(ids) < 2:
         return words, encoded
-    return tuple(tokenizer.convert_ids_to_tokens(ids)), Encoded(encoded.rows, [index], encoded.truncated)
+    return tuple(tokenizer.convert_ids_to_tokens(ids)), Encoded(
+        encoded.rows, [index], encoded.truncated
+    )
 
 
-def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> list[tuple[str, ...]]:
+def cut_into_windows(
+    words: Sequence[str], tokenizer: Any, max_length: int
+) -> list[tuple[str, ...]]:
     """Cut the words of a text into as few consecutive windows as possible, each no longer than the model can read.
 
     max_length   tokens of a window at most, special ones included
@@ -192,7 +215,11 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
 
 
 def _attribute_by_layer(
-    classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
+    classifier: Classifier,
+    encoded: Encoded,
+    counts: list[int],
+    found: int,
+    notes: list[str],
 ) -> tuple[int | None, dict[str, Array]]:
     """Compute attributions by attention and values, in the last layer in which either can be captured.
 
@@ -204,17 +231,27 @@ def _attribute_by_layer(
     Returns (number of the layer, {attribution: a number for every word}); (None, {}) if there is no such layer.
     """
     device = next(classifier.model.parameters()).device
-    plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
+    plan = LabelledPlan(
+        encoded, classifier.padding, stack=classifier.stack, device=device
+    )
     seen: dict[int, CapturedText] = dict(iter_captured(classifier.model, plan, notes))
     if classifier.directions is None:
-        notes.append(f"{VALUE} left out: it needs the directions of classes, from a labelled corpus")
+        notes.append(
+            f"{VALUE} left out: it needs the directions of classes, from a labelled corpus"
+        )
     directions = classifier.directions or {}
     attributions = []
     for number in range(len(encoded)):
         window = seen[number]
-        vectors = {space: x for space, x in window.vectors.items() if space in directions}
+        vectors = {
+            space: x for space, x in window.vectors.items() if space in directions
+        }
         # The class is that of the whole text, which may not be the one of a window.
-        attributions.append(compute_attributions(replace(window, found=found, vectors=vectors), directions))
+        attributions.append(
+            compute_attributions(
+                replace(window, found=found, vectors=vectors), directions
+            )
+        )
     layers = [layer for name, layer in attributions[0] if name in (ATTENTION, VALUE)]
     if not layers:
         return None, {}
@@ -227,7 +264,9 @@ def _attribute_by_layer(
     return layer, columns
 
 
-def _join_windows(of_windows: list[Array], encoded: Encoded, counts: list[int]) -> Array:
+def _join_windows(
+    of_windows: list[Array], encoded: Encoded, counts: list[int]
+) -> Array:
     """Return an attribution of each word of a text [word], averaged over its tokens, from that of each window's tokens.
 
     of_windows   for each window, a number for every token
@@ -253,7 +292,9 @@ def _compute_gradient_times_input(
     found     number of the predicted class
     """
     device = next(classifier.model.parameters()).device
-    plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
+    plan = LabelledPlan(
+        encoded, classifier.padding, stack=classifier.stack, device=device
+    )
     of_window: dict[int, Array] = {}
     for batch in plan:
         of_tokens = _multiply_gradient_with_input(classifier.model, batch, found)
@@ -309,7 +350,9 @@ def _multiply_gradient_with_input(model: Any, batch: Batch, found: int) -> Array
 class _ErasedTexts:
     """Reads a text without some of its words; each selection of words is run through the model only once."""
 
-    def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
+    def __init__(
+        self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int
+    ) -> None:
         """Compute the probability of the predicted class for the whole text.
 
         encoded   the windows of the text as token ids
@@ -336,7 +379,11 @@ class _ErasedTexts:
         means = []
         for selection in selections:
             windows = enumerate(np.split(selection, self.ends))
-            means.append(np.mean([self.known[number, part.tobytes()] for number, part in windows]))
+            means.append(
+                np.mean(
+                    [self.known[number, part.tobytes()] for number, part in windows]
+                )
+            )
         return np.array(means)
 
     def _run(self, selections: Sequence[Marks]) -> None:
@@ -351,10 +398,14 @@ class _ErasedTexts:
                 key = number, part.tobytes()
                 if key in self.known or key in new:
                     continue
-                row = erase_words(self.encoded.rows[number], self.encoded.words[number], part)
+                row = erase_words(
+                    self.encoded.rows[number], self.encoded.words[number], part
+                )
                 new[key] = fill_if_empty(row, padding)
         if new:
-            probabilities = predict_probabilities(self.classifier.model, list(new.values()), padding)
+            probabilities = predict_probabilities(
+                self.classifier.model, list(new.values()), padding
+            )
             self.known |= zip(new, probabilities[:, self.found].tolist(), strict=True)
 
     def measure_words(self) -> Array:
@@ -376,7 +427,10 @@ class _ErasedTexts:
         highest = [select_highest(order, share) for order in orders for share in SHARES]
         without_highest = [~words for words in highest]
         falls: dict[str, Array] = {}
-        for measure, kept in (("comprehensiveness", without_highest), ("sufficiency", highest)):
+        for measure, kept in (
+            ("comprehensiveness", without_highest),
+            ("sufficiency", highest),
+        ):
             of_shares = self.whole - self.predict(kept)
             falls[measure] = of_shares.reshape(len(orders), len(SHARES)).mean(1)
         rows = []
@@ -387,6 +441,8 @@ class _ErasedTexts:
                 row[measure] = values[i]
                 row[f"{measure}_low"] = of_random.min()
                 row[f"{measure}_high"] = of_random.max()
-            row["beyond_chance"] = bool(row["comprehensiveness"] > row["comprehensiveness_high"])
+            row["beyond_chance"] = bool(
+                row["comprehensiveness"] > row["comprehensiveness_high"]
+            )
             rows.append(row)
         return pd.DataFrame(rows)

@@ -43,35 +43,55 @@ if TYPE_CHECKING:
 
 FORMAT, COLUMNS = Format(), VectorColumns()
 CURES_HELP = (
-    "cures, with commas: centre, standardise, whiten, remove-top:K or remove-top:A..B, drop-dims:auto or drop-dims:J,K"
+    "cures, with commas: centre, standardise, whiten, remove-top:K or "
+    "remove-top:A..B, drop-dims:auto or drop-dims:J,K"
 )
 
 
 def cure(
-    vectors: Annotated[Text, option("file of vectors, run folder, or model, as for measure", INPUT)],
+    vectors: Annotated[
+        Text, option("file of vectors, run folder, or model, as for measure", INPUT)
+    ],
     /,
     columns: VectorColumns = COLUMNS,
     view: Format = FORMAT,
     *,
-    corpus: Annotated[CorpusName | None, option("for a model: what it is measured on, as for measure", INPUT)] = None,
+    corpus: Annotated[
+        CorpusName | None,
+        option("for a model: what it is measured on, as for measure", INPUT),
+    ] = None,
     limit: Annotated[
-        Whole | None, Field(ge=1), option("for a model: the first units of the corpus only", INPUT)
+        Whole | None,
+        Field(ge=1),
+        option("for a model: the first units of the corpus only", INPUT),
     ] = None,
     cures: Annotated[Text, option(CURES_HELP, WHAT)] = "",
     pairs: Annotated[
         FilePath | None,
-        option("file with as many vectors: its row i belongs to row i (a question and its answer)", INPUT),
+        option(
+            "file with as many vectors: its row i belongs to row i (a question and its answer)",
+            INPUT,
+        ),
     ] = None,
     layer: Annotated[
         Text | None,
-        option("which layer, if there are several (5, final, decoder 5); default: the highest anisotropy A", INPUT),
+        option(
+            "which layer, if there are several (5, final, decoder 5); default: the highest anisotropy A",
+            INPUT,
+        ),
     ] = None,
     seed: Annotated[
-        Whole, Field(ge=0), option("seed that decides on which half of the units cures are fitted", WHAT)
+        Whole,
+        Field(ge=0),
+        option("seed that decides on which half of the units cures are fitted", WHAT),
     ] = 0,
-    write: Annotated[FilePath | None, option("write the vectors that the chosen cure gives (.npy)", OUTPUT)] = None,
+    write: Annotated[
+        FilePath | None,
+        option("write the vectors that the chosen cure gives (.npy)", OUTPUT),
+    ] = None,
     save: Annotated[
-        FilePath | None, option("save the chosen cure, for anisoscope apply (.safetensors)", OUTPUT)
+        FilePath | None,
+        option("save the chosen cure, for anisoscope apply (.safetensors)", OUTPUT),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -85,8 +105,17 @@ def cure(
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.curing import read_layer_of_vectors
 
-        partner = None if pairs is None else read_layer_of_vectors(open_vectors(pairs), layer)
-        trials = try_cures(source.vectors, names, units=source.units, labels=source.labels, partner=partner, seed=seed)
+        partner = (
+            None if pairs is None else read_layer_of_vectors(open_vectors(pairs), layer)
+        )
+        trials = try_cures(
+            source.vectors,
+            names,
+            units=source.units,
+            labels=source.labels,
+            partner=partner,
+            seed=seed,
+        )
     _show_trials(trials, view, source.notes)
     if write is None and save is None:
         return
@@ -95,7 +124,9 @@ def cure(
         _write_vectors(write, final.apply(source.vectors))
     if save is not None:
         final.save(save)
-        following = f"for other vectors: anisoscope apply {format_path(save, typed=True)} FILE"
+        following = (
+            f"for other vectors: anisoscope apply {format_path(save, typed=True)} FILE"
+        )
         echo_wrapped(f"saved: {format_path(save)}; {following}", err=True)
 
 
@@ -105,7 +136,13 @@ def _show_trials(trials: "Trials", view: Format, notes: Sequence[str]) -> None:
 
     chosen = None if trials.chosen is None else trials.chosen.fit.name
     all_notes = [*notes, *trials.notes]
-    show([_tabulate_cures(trials)], view, [Finding("cure", trials.text)], all_notes, {"chosen": chosen})
+    show(
+        [_tabulate_cures(trials)],
+        view,
+        [Finding("cure", trials.text)],
+        all_notes,
+        {"chosen": chosen},
+    )
     for note in all_notes:
         echo_wrapped(f"note: {note}", err=True, indent="  ")
 
@@ -123,7 +160,9 @@ def _choose_cure(trials: "Trials", names: Sequence[str]) -> str:
     got = "none of the cures tried"
     if trials.text.startswith("No cure is needed"):
         got = "no need of one"
-    raise UsageError("a cure that fits, to write or save", got, "name a single one: --cures centre")
+    raise UsageError(
+        "a cure that fits, to write or save", got, "name a single one: --cures centre"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,13 +176,23 @@ class _VectorsToCure:
 
 
 def _read_vectors_to_cure(
-    name: str, columns: VectorColumns, corpus: str | None, limit: int | None, layer: str | None, quiet: bool
+    name: str,
+    columns: VectorColumns,
+    corpus: str | None,
+    limit: int | None,
+    layer: str | None,
+    quiet: bool,
 ) -> _VectorsToCure:
     """Read the vectors of a file, or those that a run kept; a model is measured for them first."""
     path = expand_home(name)
     with show_spinner(f"reading {name}", quiet=quiet):
         from anisoscope.data.vector_files import holds_vectors, open_vectors
-        from anisoscope.runs.curing import is_run_folder, measure_layer, read_layer_of_run, read_layer_of_vectors
+        from anisoscope.runs.curing import (
+            is_run_folder,
+            measure_layer,
+            read_layer_of_run,
+            read_layer_of_vectors,
+        )
 
         is_run = is_run_folder(path)
         is_model = not is_run and not path.is_file() and not holds_vectors(name)
@@ -152,37 +201,60 @@ def _read_vectors_to_cure(
 
         check_model(name)
         check_corpus(corpus or "")
-        measured = measure_layer(lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer)
+        measured = measure_layer(
+            lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer
+        )
         return _VectorsToCure(measured.vectors, measured.units, None, measured.notes)
     for option_name, value in {"corpus": corpus, "limit": limit}.items():
         if value is not None:
-            raise UsageError(f"--{option_name} with a model", f"it with {name}", "leave it out")
+            raise UsageError(
+                f"--{option_name} with a model", f"it with {name}", "leave it out"
+            )
     if is_run:
         of_run = read_layer_of_run(path, layer)
         return _VectorsToCure(of_run.vectors, of_run.units, None, of_run.notes)
     opened = open_vectors(path, **select_fields(columns, VectorColumns))
-    return _VectorsToCure(read_layer_of_vectors(opened, layer), opened.units, opened.labels)
+    return _VectorsToCure(
+        read_layer_of_vectors(opened, layer), opened.units, opened.labels
+    )
 
 
-def _measure_for_cures(name: str, corpus: str | None, limit: int | None, folder: Path, quiet: bool) -> "RunFolder":
+def _measure_for_cures(
+    name: str, corpus: str | None, limit: int | None, folder: Path, quiet: bool
+) -> "RunFolder":
     """Measure A of every layer of a model, and keep a sample of its vectors."""
     from anisoscope.api.functions import measure_job
     from anisoscope.measure.settings import Settings
     from anisoscope.runs.curing import METRICS
     from anisoscope.runs.job import Job, OutputOptions
 
-    job = Job(model=name, corpus=corpus or "", limit=limit, settings=Settings(metrics=METRICS, tokens=("all",)))
+    job = Job(
+        model=name,
+        corpus=corpus or "",
+        limit=limit,
+        settings=Settings(metrics=METRICS, tokens=("all",)),
+    )
     return measure_job(job, OutputOptions(output=folder), quiet)
 
 
 def apply(
-    fit: Annotated[FilePath, option("file of a cure: the fit.safetensors that `anisoscope cure --save` wrote", INPUT)],
+    fit: Annotated[
+        FilePath,
+        option(
+            "file of a cure: the fit.safetensors that `anisoscope cure --save` wrote",
+            INPUT,
+        ),
+    ],
     vectors: Annotated[FilePath, option("file of vectors", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,
     *,
-    output: Annotated[FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")],
-    layer: Annotated[Text | None, option("which layer, if the file has several", INPUT)] = None,
+    output: Annotated[
+        FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")
+    ],
+    layer: Annotated[
+        Text | None, option("which layer, if the file has several", INPUT)
+    ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> None:
@@ -192,11 +264,16 @@ def apply(
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.curing import read_layer_of_vectors
 
-        x = read_layer_of_vectors(open_vectors(vectors, **select_fields(columns, VectorColumns)), layer)
+        x = read_layer_of_vectors(
+            open_vectors(vectors, **select_fields(columns, VectorColumns)), layer
+        )
         y = Fit.load(fit).apply(x)
     _write_vectors(output, y)
     if view.format != "table":
-        show_row({"written": str(output), "vectors": y.shape[0], "dimensions": y.shape[1]}, view)
+        show_row(
+            {"written": str(output), "vectors": y.shape[0], "dimensions": y.shape[1]},
+            view,
+        )
 
 
 def doctor(
@@ -226,7 +303,15 @@ def _tabulate_packages(diagnosis: "Diagnosis") -> Table:
     rows = []
     for extra in diagnosis.extras:
         for package in extra.packages:
-            rows.append([extra.name, package.name, package.needed, package.installed or "", package.status])
+            rows.append(
+                [
+                    extra.name,
+                    package.name,
+                    package.needed,
+                    package.installed or "",
+                    package.status,
+                ]
+            )
     head = ("extra", "package", "needed", "installed", "status")
     return Table(head, rows, pd.DataFrame(rows, columns=list(head)))
 
@@ -257,7 +342,9 @@ def _format_estimate(estimate: Any) -> str:
     """Format an estimate: its value, with its interval after it if it has one."""
     from anisoscope.wording import format_interval
 
-    return format_interval(float(estimate.value), float(estimate.low), float(estimate.high))
+    return format_interval(
+        float(estimate.value), float(estimate.low), float(estimate.high)
+    )
 
 
 def _write_vectors(path: Path, vectors: Any) -> None:
@@ -267,7 +354,9 @@ def _write_vectors(path: Path, vectors: Any) -> None:
     from anisoscope.store import write_atomic
 
     if path.suffix != ".npy":
-        raise OutputError("a file that ends in .npy", str(path), "name it so: --write cured.npy")
+        raise OutputError(
+            "a file that ends in .npy", str(path), "name it so: --write cured.npy"
+        )
 
     def write(temporary: Path) -> None:
         """Write the vectors to this path."""

@@ -111,7 +111,8 @@ app = App(
     name="anisoscope",
     help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
     "Example: anisoscope measure builtin:minilm --corpus builtin:python-docs",
-    help_epilogue="Exit codes: " + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
+    help_epilogue="Exit codes: "
+    + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
     help_format="plaintext",
     version=__version__,
     default_parameter=Parameter(negative=(), allow_repeating=True),
@@ -126,7 +127,11 @@ app.register_install_completion_command()
 
 def mount(parent: App, name: str, added: Command | Group, place: int) -> None:
     """Add a command or a group of commands to `parent` under a name, at a place in the list of `--help`."""
-    how: dict[str, Any] = {"name": name, "help_epilogue": f"Example: {added.example}", "sort_key": place}
+    how: dict[str, Any] = {
+        "name": name,
+        "help_epilogue": f"Example: {added.example}",
+        "sort_key": place,
+    }
     if isinstance(added, Command):
         parent.command(added.run, help=added.help, **how)
         return

@@ -21,11 +21,20 @@ OUTPUT_FOLDER = Path("runs/atlas")
 
 
 def atlas(
-    networks: Annotated[FilePath, option("list of networks: a TOML file of [[network]] tables", INPUT)],
+    networks: Annotated[
+        FilePath, option("list of networks: a TOML file of [[network]] tables", INPUT)
+    ],
     /,
     *,
-    only: Annotated[Names, option("these networks alone, by the names in the list", INPUT, metavar="NAME,…")] = (),
-    output: Annotated[FilePath, option("folder of runs, table and page", OUTPUT, "-o")] = OUTPUT_FOLDER,
+    only: Annotated[
+        Names,
+        option(
+            "these networks alone, by the names in the list", INPUT, metavar="NAME,…"
+        ),
+    ] = (),
+    output: Annotated[
+        FilePath, option("folder of runs, table and page", OUTPUT, "-o")
+    ] = OUTPUT_FOLDER,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> int:
@@ -38,7 +47,9 @@ def atlas(
     wanted = separate_names(only)
     for name in wanted:
         if name not in names:
-            raise UsageError(f"a network of {networks}", repr(name), suggest_names(name, names))
+            raise UsageError(
+                f"a network of {networks}", repr(name), suggest_names(name, names)
+            )
     chosen = [entry for entry in entries if not wanted or entry.name in wanted]
 
     def count_finished() -> str:
@@ -47,8 +58,15 @@ def atlas(
         return f"{output} holds {count} finished runs" if count else ""
 
     with interrupt_hint(count_finished, "the same command"):
-        made = make_atlas(chosen, output, lambda title: show_progress(title, quiet=quiet))
-    show([tabulate_atlas(made.table)], view, notes=_describe_left_out(made), more={"left_out": made.left_out})
+        made = make_atlas(
+            chosen, output, lambda title: show_progress(title, quiet=quiet)
+        )
+    show(
+        [tabulate_atlas(made.table)],
+        view,
+        notes=_describe_left_out(made),
+        more={"left_out": made.left_out},
+    )
     _print_files(made, quiet)
     return PARTIAL if made.left_out else 0
 
@@ -62,7 +80,9 @@ def _print_files(atlas: "Atlas", quiet: bool) -> None:
     """Draw the page, and say on stderr what was left out and where everything is."""
     for line in _describe_left_out(atlas):
         echo_wrapped(line, err=True, indent="  ")
-    echo_wrapped(f"table: {format_path(atlas.folder / 'atlas.csv')}", err=True, indent="  ")
+    echo_wrapped(
+        f"table: {format_path(atlas.folder / 'atlas.csv')}", err=True, indent="  "
+    )
     missing = find_missing_packages("report")
     if missing:
         lacking = f"no page was drawn: {' and '.join(missing)} not installed (pip install 'anisoscope[report]')"
@@ -71,8 +91,12 @@ def _print_files(atlas: "Atlas", quiet: bool) -> None:
     with show_spinner("drawing the page", quiet=quiet):
         from anisoscope.report.atlas import write_atlas_page
 
-        page = write_atlas_page(atlas.table, atlas.folder, runs=atlas.runs, left_out=atlas.left_out)
-    echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
+        page = write_atlas_page(
+            atlas.table, atlas.folder, runs=atlas.runs, left_out=atlas.left_out
+        )
+    echo_wrapped(
+        f"page: {format_path(page)} (open it in a browser)", err=True, indent="  "
+    )
 
 
 def tabulate_atlas(table: pd.DataFrame) -> Table:
@@ -89,11 +113,15 @@ def tabulate_atlas(table: pd.DataFrame) -> Table:
     rows = []
     for row in iter_rows(table):
         cells: list[Any] = [row.network, row.stack] if several_stacks else [row.network]
-        strongest = format_interval(row.strongest, row.strongest_low, row.strongest_high)
+        strongest = format_interval(
+            row.strongest, row.strongest_low, row.strongest_high
+        )
         no_cause = "–" if row.verdict else ""
         cells.append(f"{format_short(row.weakest)} @{row.weakest_layer}")
         cells.append(f"{strongest} @{row.strongest_layer}")
         cells += [format_short(row.last), format_short(row.q95), row.cause or no_cause]
-        cells.append("" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}")
+        cells.append(
+            "" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}"
+        )
         rows.append(cells)
     return Table(tuple(head), rows, table)

@@ -12,9 +12,26 @@ import pandas as pd
 
 from anisoscope.axes import TokenPolicy
 from anisoscope.cli.measure_commands import FORMAT
-from anisoscope.cli.view import Format, Quiet, Table, count_columns, echo_wrapped, format_path, show
+from anisoscope.cli.view import (
+    Format,
+    Quiet,
+    Table,
+    count_columns,
+    echo_wrapped,
+    format_path,
+    show,
+)
 from anisoscope.errors import UsageError
-from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Names, Text, option, separate_names
+from anisoscope.options import (
+    INPUT,
+    OUTPUT,
+    WHAT,
+    FilePath,
+    Names,
+    Text,
+    option,
+    separate_names,
+)
 from anisoscope.progress import interrupt_hint, show_progress, show_spinner
 from anisoscope.runs.job import ModelsOptions
 
@@ -35,20 +52,38 @@ MOST_ROWS = 60
 
 
 def compare(
-    runs: Annotated[tuple[Text, ...], option("run folders or that of a series; or models to be measured", INPUT)],
+    runs: Annotated[
+        tuple[Text, ...],
+        option("run folders or that of a series; or models to be measured", INPUT),
+    ],
     /,
     measuring: ModelsOptions = MODELS,
     *,
     view: Format = FORMAT,
-    metric: Annotated[Text, option("metric to compare, or one of its values (attention.entropy)", WHAT)] = "A",
-    tokens: Annotated[TokenPolicy, option("token policy: all, content, no-first", WHAT)] = "all",
-    heads: Annotated[bool, option("head by head; else means over the heads of a layer", WHAT)] = False,
+    metric: Annotated[
+        Text,
+        option("metric to compare, or one of its values (attention.entropy)", WHAT),
+    ] = "A",
+    tokens: Annotated[
+        TokenPolicy, option("token policy: all, content, no-first", WHAT)
+    ] = "all",
+    heads: Annotated[
+        bool, option("head by head; else means over the heads of a layer", WHAT)
+    ] = False,
     component: Annotated[
-        Names, option("of a metric with components (classes, dimensions): these alone", WHAT, metavar="NAME,…")
+        Names,
+        option(
+            "of a metric with components (classes, dimensions): these alone",
+            WHAT,
+            metavar="NAME,…",
+        ),
     ] = (),
     across: Annotated[
         Text,
-        option("compare each layer of the first run with each of the others, by cka, procrustes, module:NAME", WHAT),
+        option(
+            "compare each layer of the first run with each of the others, by cka, procrustes, module:NAME",
+            WHAT,
+        ),
     ] = "",
     fail_if: Annotated[
         tuple[Text, ...],
@@ -59,13 +94,23 @@ def compare(
             metavar="CONDITION",
         ),
     ] = (),
-    output: Annotated[FilePath | None, option("folder for a page with figures and all numbers", OUTPUT, "-o")] = None,
+    output: Annotated[
+        FilePath | None,
+        option("folder for a page with figures and all numbers", OUTPUT, "-o"),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Compare runs with the first one, with an interval of each difference; models are measured first."""
     runs = _expand_series(runs)
     if across:
-        _refuse_with_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
+        _refuse_with_across(
+            {
+                "--fail-if": fail_if,
+                "--output": output,
+                "--component": component,
+                "--heads": heads,
+            }
+        )
         opened = _open_or_measure(runs, measuring, [across], quiet)
         _show_layers(opened, across, view, quiet)
         return 0
@@ -115,11 +160,15 @@ def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
 
     runs = tuple(expand_series(names))
     if len(runs) < 2:
-        raise UsageError("at least two run folders or models", str(len(runs)), "name another one")
+        raise UsageError(
+            "at least two run folders or models", str(len(runs)), "name another one"
+        )
     return runs
 
 
-def _show_differences(compared: "ComparedRuns", failed: Sequence[str], view: Format) -> None:
+def _show_differences(
+    compared: "ComparedRuns", failed: Sequence[str], view: Format
+) -> None:
     """Show the table of differences and the findings.
 
     failed   the conditions that are met, in words
@@ -127,7 +176,9 @@ def _show_differences(compared: "ComparedRuns", failed: Sequence[str], view: For
     tables = tabulate_comparison(compared, count_columns(sys.stdout))
     show(tables, view, compared.findings, compared.notes, {"failed": failed})
     if view.format == "table" and any(_has_star(table) for table in tables):
-        echo_wrapped(f"{STAR} {STARRED.format(compared.names[0])}", err=True, indent="  ")
+        echo_wrapped(
+            f"{STAR} {STARRED.format(compared.names[0])}", err=True, indent="  "
+        )
 
 
 def _has_star(table: Table) -> bool:
@@ -135,7 +186,9 @@ def _has_star(table: Table) -> bool:
     return any(STAR in cell for row in table.rows for cell in row)
 
 
-def _print_notes_and_page(compared: "ComparedRuns", view: Format, output: Path | None, quiet: bool) -> None:
+def _print_notes_and_page(
+    compared: "ComparedRuns", view: Format, output: Path | None, quiet: bool
+) -> None:
     """Draw the page of a comparison, if a folder is named; print where it is, and what else differs between the runs.
 
     These lines go to stderr.
@@ -148,9 +201,13 @@ def _print_notes_and_page(compared: "ComparedRuns", view: Format, output: Path |
             echo_wrapped(f"note: {note}", err=True, indent="  ")
     if output is not None:
         page = _write_page(compared, output, quiet)
-        echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
+        echo_wrapped(
+            f"page: {format_path(page)} (open it in a browser)", err=True, indent="  "
+        )
     elif view.format == "table":
-        echo_wrapped("for a page with figures: add --output FOLDER", err=True, indent="  ")
+        echo_wrapped(
+            "for a page with figures: add --output FOLDER", err=True, indent="  "
+        )
 
 
 def _refuse_with_across(options: Mapping[str, Any]) -> None:
@@ -160,7 +217,11 @@ def _refuse_with_across(options: Mapping[str, Any]) -> None:
     """
     for name, value in options.items():
         if value:
-            raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
+            raise UsageError(
+                "--across alone",
+                f"{name} too",
+                "compare the runs twice, once without --across",
+            )
 
 
 def _open_or_measure(
@@ -184,10 +245,14 @@ def _open_or_measure(
         return f"runs holds {len(new)} models measured by this command" if new else ""
 
     with interrupt_hint(count_measured, "the same command"):
-        return open_or_measure(names, measuring, wanted, lambda title: show_progress(title, quiet=quiet))
+        return open_or_measure(
+            names, measuring, wanted, lambda title: show_progress(title, quiet=quiet)
+        )
 
 
-def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bool) -> None:
+def _show_layers(
+    runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bool
+) -> None:
     """Compare the layers of the first run with those of each other run, and show a table for each.
 
     metric   one that compares two layers, such as `cka`
@@ -197,11 +262,18 @@ def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bo
 
         compared = compare_layers(runs, metric)
     width = count_columns(sys.stdout)
-    tables = [tabulate_layers(part, width) for _, part in compared.groupby(["run", "metric"], sort=False)]
+    tables = [
+        tabulate_layers(part, width)
+        for _, part in compared.groupby(["run", "metric"], sort=False)
+    ]
     show(tables, view)
     if view.format == "table":
         tokens = int(compared["n_vectors"].max())
-        echo_wrapped(f"{tokens:,} tokens that both runs sampled; all intervals: --format csv", err=True, indent="  ")
+        echo_wrapped(
+            f"{tokens:,} tokens that both runs sampled; all intervals: --format csv",
+            err=True,
+            indent="  ",
+        )
 
 
 def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
@@ -217,7 +289,9 @@ def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
     ours = _name_layers(compared, "", several_stacks)
     theirs = _name_layers(compared, "_other", several_stacks)
     pairs = zip(ours, theirs, strict=True)
-    values: dict[tuple[str, str], Any] = dict(zip(pairs, compared.itertuples(), strict=True))
+    values: dict[tuple[str, str], Any] = dict(
+        zip(pairs, compared.itertuples(), strict=True)
+    )
     columns = list(dict.fromkeys(theirs))
     # Every layer, every second one, … until the table fits; the last layer is always among them.
     fewest_steps = -(-len(columns) // MOST_COLUMNS)
@@ -229,7 +303,9 @@ def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
     return table
 
 
-def _tabulate_some_layers(compared: pd.DataFrame, values: Mapping[tuple[str, str], Any], shown: Sequence[str]) -> Table:
+def _tabulate_some_layers(
+    compared: pd.DataFrame, values: Mapping[tuple[str, str], Any], shown: Sequence[str]
+) -> Table:
     """Tabulate how similar the layers of two runs are, with only some layers of the second run as columns.
 
     compared   a row for each pair of layers
@@ -267,7 +343,9 @@ def _name_layers(compared: pd.DataFrame, end: str, several_stacks: bool) -> list
     end        ending of the columns that describe one run: empty for the first, `_other` for the second
     """
     names = []
-    for stack, layer, site in compared[[f"stack{end}", f"layer{end}", f"site{end}"]].itertuples(index=False):
+    for stack, layer, site in compared[
+        [f"stack{end}", f"layer{end}", f"site{end}"]
+    ].itertuples(index=False):
         name = "final" if site == "final" else f"{layer}"
         names.append(f"{stack} {name}" if several_stacks else name)
     return names
@@ -284,7 +362,9 @@ def _write_page(compared: "ComparedRuns", folder: Path, quiet: bool) -> Path:
         return write_comparison(compared, folder)
 
 
-def tabulate_comparison(compared: "ComparedRuns", width: int | None = None) -> list[Table]:
+def tabulate_comparison(
+    compared: "ComparedRuns", width: int | None = None
+) -> list[Table]:
     """Tabulate a comparison: a row for each layer or head, with its value in the first run and the differences from it.
 
     Two runs are shown with the intervals of values and differences; more than two with those of differences only. If
@@ -314,11 +394,15 @@ def tabulate_comparison(compared: "ComparedRuns", width: int | None = None) -> l
         rows.append(cells)
     if width is not None and not only_two and _count_width(head, rows) > width:
         labels = [_name_place(place, keys, shown) for place in by_place]
-        return [_tabulate_values(compared, shown, labels, list(by_place.values()), width)]
+        return [
+            _tabulate_values(compared, shown, labels, list(by_place.values()), width)
+        ]
     return [Table(tuple(head), rows, table)]
 
 
-def _group_by_place(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+def _group_by_place(
+    table: pd.DataFrame, keys: Sequence[str]
+) -> dict[tuple[str, ...], dict[str, Any]]:
     """Group the rows of a comparison by layer or head: {place: {run: its row}}.
 
     Of more than `MOST_ROWS` places, only those with the largest differences are returned.
@@ -341,7 +425,9 @@ def _group_by_place(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str,
     return {place: of_runs for place, of_runs in places.items() if place in chosen}
 
 
-def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str]) -> list[str]:
+def _name_place(
+    place: Sequence[str], keys: Sequence[str], shown: Sequence[str]
+) -> list[str]:
     """Return the cells that name a place (a layer or head); the output of the final norm is the layer `final`.
 
     place   values of the columns `keys`
@@ -354,7 +440,11 @@ def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str])
 
 
 def _tabulate_values(
-    compared: "ComparedRuns", shown: Sequence[str], labels: list[list[str]], places: list[dict[str, Any]], width: int
+    compared: "ComparedRuns",
+    shown: Sequence[str],
+    labels: list[list[str]],
+    places: list[dict[str, Any]],
+    width: int,
 ) -> Table:
     """Tabulate the values of all runs without differences; a star marks what clearly differs from the first run.
 
@@ -465,7 +555,9 @@ def _format_value(row: Any, side: str, *, with_ends: bool) -> str:
     value = getattr(row, side)
     if not with_ends:
         return format_short(value)
-    return format_interval(value, getattr(row, f"{side}_low"), getattr(row, f"{side}_high"))
+    return format_interval(
+        value, getattr(row, f"{side}_low"), getattr(row, f"{side}_high")
+    )
 
 
 def _format_cell(value: Any) -> str:

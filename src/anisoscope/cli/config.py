@@ -18,9 +18,15 @@ from anisoscope.options import expand_home
 from anisoscope.provenance import json_roundtrip, note_config
 
 
-def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+def apply_config(
+    app: App, commands: tuple[str, ...], arguments: ArgumentCollection
+) -> None:
     """Fill options that were not typed from the file or run that `--config` names, and note both for the manifest."""
-    named = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
+    named = [
+        argument
+        for argument in arguments
+        if argument.name == "--config" and argument.tokens
+    ]
     if not named:
         return
     path = expand_home(named[0].tokens[-1].value)
@@ -29,7 +35,9 @@ def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     typed = _list_typed_values(arguments)
     overrides = {name: typed[name] for name in values if name in typed}
     by_flag = {name.replace("_", "-"): value for name, value in values.items()}
-    Dict(by_flag, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
+    Dict(by_flag, source=str(path), use_commands_as_keys=False)(
+        app, commands, arguments
+    )
     note_config({"file": str(path), "options": values, "overrides": overrides})
 
 
@@ -53,7 +61,11 @@ def read_config(path: Path) -> dict[str, Any]:
     if path.is_dir() and (path / "manifest.json").is_file():
         return read_options_of_run(path)
     if not path.is_file():
-        raise UsageError("--config with a file of options or a run folder", f"{path}, which is none", "check the path")
+        raise UsageError(
+            "--config with a file of options or a run folder",
+            f"{path}, which is none",
+            "check the path",
+        )
     # Raised both for what is no TOML and for what is no UTF-8.
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -77,7 +89,11 @@ def read_options_of_run(folder: Path) -> dict[str, Any]:
         options = dict(manifest["settings"])
         options |= _read_settings_options(options.pop("settings"), folder)
     left_out = (*NOT_IN_IDENTITY, "step", "train_seed", "shard")
-    return {name: value for name, value in options.items() if value is not None and name not in left_out}
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and name not in left_out
+    }
 
 
 def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -97,7 +113,9 @@ def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, 
         # Compared as JSON has them: a tuple of the settings was saved as a list.
         if json_roundtrip(value) != json_roundtrip(field.default):
             got = f"{folder}, measured with {field.name}={value!r}"
-            raise UsageError("a run that the command line can ask for", got, "measure it from Python")
+            raise UsageError(
+                "a run that the command line can ask for", got, "measure it from Python"
+            )
     return values
 
 

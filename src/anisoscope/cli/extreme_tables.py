@@ -30,12 +30,23 @@ OF_SINKS = {
     "longest key": "longest k",
 }
 """Columns of the table of sinks, before the logits."""
-ON_REQUEST = ("strongest key", "mass on last", "mass on special", "longest query", "longest key")
+ON_REQUEST = (
+    "strongest key",
+    "mass on last",
+    "mass on special",
+    "longest query",
+    "longest key",
+)
 """Those of them that are shown if every column is asked for."""
 
 
 def tabulate_extremes(
-    records: Any, replicates: Any, words: Mapping[str, str], *, heads: bool = False, wide: bool = False
+    records: Any,
+    replicates: Any,
+    words: Mapping[str, str],
+    *,
+    heads: bool = False,
+    wide: bool = False,
 ) -> list[Table]:
     """Build the tables of largest activations (by layer), and of attention sinks and logits (by layer or head).
 
@@ -80,7 +91,9 @@ def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | Non
     return Table(tuple(head), rows, behind[behind["head"].isna()])
 
 
-def _format_activation(name: str, line: Mapping[Any, Any], words: Mapping[str, str]) -> str:
+def _format_activation(
+    name: str, line: Mapping[Any, Any], words: Mapping[str, str]
+) -> str:
     """Format one cell of the table of activations: a dimension, a token with its position, or a value.
 
     name    what the cell holds, a key of `OF_ACTIVATIONS`
@@ -96,7 +109,9 @@ def _format_activation(name: str, line: Mapping[Any, Any], words: Mapping[str, s
     return format_short(value)
 
 
-def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -> Table | None:
+def _tabulate_sinks(
+    records: Any, replicates: Any, *, heads: bool, wide: bool
+) -> Table | None:
     """Tabulate attention sinks: how often heads have one, how much weight special positions get, and attention logits.
 
     None if these were not measured.
@@ -152,7 +167,9 @@ def _choose_sink_columns(table: Any, wide: bool) -> list[str]:
     return [name for name in measured if name not in ON_REQUEST]
 
 
-def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+def _group_by_place(
+    records: Any, keys: Sequence[str]
+) -> dict[tuple[str, ...], dict[str, Any]]:
     """Group records by layer or head: {values of the columns `keys`: {label: record}}, in the order of the records."""
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(records):

@@ -36,10 +36,14 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
     if isinstance(error, UnusedCliTokensError):
         superfluous = map(repr, error.unused_tokens or [])
         return UsageError(f"fewer words after {command}", " ".join(superfluous), lists)
-    return UsageError(f"a command line as in {command} --help", str(error).rstrip("."), lists)
+    return UsageError(
+        f"a command line as in {command} --help", str(error).rstrip("."), lists
+    )
 
 
-def _explain_argument(error: CycloptsError, argument: Argument, command: str) -> UsageError | None:
+def _explain_argument(
+    error: CycloptsError, argument: Argument, command: str
+) -> UsageError | None:
     """Explain that an argument is missing or of another type; None if the error says neither.
 
     argument   where the error arose
@@ -59,34 +63,63 @@ def _explain_unknown_command(error: UnknownCommandError, command: str) -> UsageE
     """
     typed = (error.unused_tokens or [""])[0]
     known = [name for name in (error.app or ()) if not name.startswith("-")]
-    return UsageError(f"a command of {command}", repr(typed), suggest_names(typed, known))
+    return UsageError(
+        f"a command of {command}", repr(typed), suggest_names(typed, known)
+    )
 
 
-def _explain_unknown_option(error: UnknownOptionError, command: str, lists: str) -> UsageError:
+def _explain_unknown_option(
+    error: UnknownOptionError, command: str, lists: str
+) -> UsageError:
     """Explain that an option does not exist, with similar names of those that do; typed, or named in a file.
 
     command   the command as it is typed
     lists     a sentence that says where all options are listed
     """
     typed = (error.token.keyword or error.token.value).partition("=")[0]
-    known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+    known = [
+        name
+        for argument in error.argument_collection
+        if argument.parse
+        for name in argument.names
+    ]
     if error.token.source == "cli":
-        return UsageError(f"an option of {command}", typed, suggest_names(typed, known, all_names=lists))
+        return UsageError(
+            f"an option of {command}",
+            typed,
+            suggest_names(typed, known, all_names=lists),
+        )
     # A file of options has names of Python, which cyclopts reports as `[name]`.
     name = typed.strip("[]").replace("][", ".").replace("-", "_")
-    options = [flag.removeprefix("--").replace("-", "_") for flag in known if flag.startswith("--")]
-    return UsageError(f"options of {command} in {error.token.source}", name, suggest_names(name, options))
+    options = [
+        flag.removeprefix("--").replace("-", "_")
+        for flag in known
+        if flag.startswith("--")
+    ]
+    return UsageError(
+        f"options of {command} in {error.token.source}",
+        name,
+        suggest_names(name, options),
+    )
 
 
-def _explain_missing_argument(error: MissingArgumentError, argument: Argument, command: str) -> UsageError:
+def _explain_missing_argument(
+    error: MissingArgumentError, argument: Argument, command: str
+) -> UsageError:
     """Explain that an argument is missing, or that an option was typed without its value."""
     name = _name_as_typed(argument, error.keyword)
     if argument.required and not argument.tokens and error.keyword is None:
-        return UsageError(f"{name} of {command}", "none", f"name it, as in {command} --help")
-    return UsageError(f"a value for {name}", "none", f"give one after {name}, or leave {name} out")
+        return UsageError(
+            f"{name} of {command}", "none", f"name it, as in {command} --help"
+        )
+    return UsageError(
+        f"a value for {name}", "none", f"give one after {name}, or leave {name} out"
+    )
 
 
-def _explain_wrong_type(error: CoercionError, token: Token, argument: Argument) -> UsageError:
+def _explain_wrong_type(
+    error: CoercionError, token: Token, argument: Argument
+) -> UsageError:
     """Explain that a value is of another type than its option takes, or not among the choices."""
     name = _name_as_typed(argument, token.keyword)
     choices = list_choices(argument.field_info.annotation)
@@ -94,18 +127,29 @@ def _explain_wrong_type(error: CoercionError, token: Token, argument: Argument) 
         cure = suggest_names(token.value, choices)
         return UsageError(f"{name} among {', '.join(choices)}", repr(token.value), cure)
     if error.target_type is bool:
-        return UsageError(f"true or false for {name}", repr(token.value), f"type {name} alone")
+        return UsageError(
+            f"true or false for {name}", repr(token.value), f"type {name} alone"
+        )
     kind = getattr(error.target_type, "__name__", str(error.target_type))
     return UsageError(f"{name} of type {kind}", repr(token.value), f"correct {name}")
 
 
-def _explain_value(error: ValidationError, argument: Argument | None) -> AnisoscopeError:
+def _explain_value(
+    error: ValidationError, argument: Argument | None
+) -> AnisoscopeError:
     """Explain what is wrong with the value of an option."""
     if argument is None or argument.name == "*":
         return explain_invalid(error, argument.hint if argument else None, flags=True)
-    return explain_invalid(error, flags=True, name=_name_as_typed(argument), annotation=argument.field_info.annotation)
+    return explain_invalid(
+        error,
+        flags=True,
+        name=_name_as_typed(argument),
+        annotation=argument.field_info.annotation,
+    )
 
 
 def _name_as_typed(argument: Argument, typed: str | None = None) -> str:
     """Return the name of an option as it was typed; of an argument without a flag, its own name."""
-    return typed or (argument.name if argument.name.startswith("-") else argument.name.lower())
+    return typed or (
+        argument.name if argument.name.startswith("-") else argument.name.lower()
+    )

@@ -6,11 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, format_path, say, show
+from anisoscope.cli.view import (
+    Config,
+    Format,
+    Quiet,
+    View,
+    echo_wrapped,
+    format_path,
+    say,
+    show,
+)
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import find_missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, expand_home, option, select_fields, separate_names
+from anisoscope.options import (
+    INPUT,
+    OUTPUT,
+    FilePath,
+    Names,
+    Text,
+    expand_home,
+    option,
+    select_fields,
+    separate_names,
+)
 from anisoscope.progress import interrupt_hint, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import list_first
@@ -21,7 +40,13 @@ if TYPE_CHECKING:
     from anisoscope.store import RunFolder
 
 RunFolders = Annotated[tuple[FilePath, ...], option("run folders", INPUT)]
-JOB, CLASSES, OUTPUT_OPTIONS, FORMAT, VIEW = Job(), ClassesOptions(), OutputOptions(), Format(), View()
+JOB, CLASSES, OUTPUT_OPTIONS, FORMAT, VIEW = (
+    Job(),
+    ClassesOptions(),
+    OutputOptions(),
+    Format(),
+    View(),
+)
 
 
 def measure(
@@ -31,14 +56,21 @@ def measure(
     *,
     dry_run: Annotated[
         bool,
-        option("say what it would cost (for a series: list steps and seeds); load and measure nothing", OUTPUT),
+        option(
+            "say what it would cost (for a series: list steps and seeds); load and measure nothing",
+            OUTPUT,
+        ),
     ] = False,
     report_to: Annotated[
         Names,
-        option("log the layers to trackers, with commas: tensorboard, wandb, trackio", OUTPUT, metavar="NAME,…"),
+        option(
+            "log the layers to trackers, with commas: tensorboard, wandb, trackio",
+            OUTPUT,
+            metavar="NAME,…",
+        ),
     ] = (),
     quiet: Quiet = False,
-    config: Config = None,  # noqa: ARG001  # read before this is called
+    config: Config = None,  # read before this is called  # noqa: ARG001
 ) -> None:
     """Measure what the options name, and show what was found."""
     from anisoscope.models.series import is_series
@@ -71,7 +103,12 @@ def measure(
 
 
 def _measure_model(
-    job: Job, place: OutputOptions, view: View, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+    job: Job,
+    place: OutputOptions,
+    view: View,
+    dry_run: bool,
+    trackers: tuple[str, ...],
+    quiet: bool,
 ) -> None:
     """Measure one model and show what was found; in a dry run, show what it would cost."""
     if dry_run:
@@ -83,7 +120,12 @@ def _measure_model(
 
 
 def _measure_vectors(
-    job: Job, place: OutputOptions, view: View, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+    job: Job,
+    place: OutputOptions,
+    view: View,
+    dry_run: bool,
+    trackers: tuple[str, ...],
+    quiet: bool,
 ) -> None:
     """Measure a file of vectors and show what was found; in a dry run, show how the file is read."""
     if dry_run:
@@ -104,17 +146,30 @@ def _show_reading(job: Job) -> None:
 
 
 def _measure_series(
-    job: Job, output: OutputOptions, view: Format, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+    job: Job,
+    output: OutputOptions,
+    view: Format,
+    dry_run: bool,
+    trackers: tuple[str, ...],
+    quiet: bool,
 ) -> None:
     """Measure every checkpoint of a series and show what was found; in a dry run, list the checkpoints."""
     from anisoscope.models.series import describe, expand
 
     checkpoints = expand(job.model)
-    echo_wrapped(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
+    echo_wrapped(
+        f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}",
+        err=not dry_run,
+        indent="  ",
+    )
     if dry_run:
         for checkpoint in checkpoints:
-            missing = "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
-            say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
+            missing = (
+                "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
+            )
+            say(
+                f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}"
+            )
         return
     from anisoscope.api.functions import measure_checkpoints
 
@@ -133,7 +188,9 @@ def _ask_for_corpus() -> NoReturn:
     corpus = default_corpus("text")
     alone = f"nothing: without options this would be {JOB.model} on all of {corpus}, minutes of work"
     example = f"anisoscope measure --corpus {corpus} --limit 40"
-    raise UsageError("a --corpus, or a model", alone, f"name yours, or for a first look: {example}")
+    raise UsageError(
+        "a --corpus, or a model", alone, f"name yours, or for a first look: {example}"
+    )
 
 
 def _show_cost(job: Job, quiet: bool) -> None:
@@ -145,7 +202,9 @@ def _show_cost(job: Job, quiet: bool) -> None:
 
         cost = estimate_cost_before(job)
     state = f"a state that --resume reads: {format_bytes(cost.state)}; windows of {cost.tokens:,} tokens"
-    echo_wrapped(f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  ")
+    echo_wrapped(
+        f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  "
+    )
     echo_wrapped(cost.line, indent="  ")
     echo_wrapped(state, indent="  ")
     if cost.unmeasured:
@@ -164,9 +223,18 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
         return
     records = series.records
     skipped = _describe_skipped(series.skipped)
-    repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
+    repeated = [
+        f"the same weights, bit for bit: {', '.join(names)}"
+        for names in series.repeated
+    ]
     table = printed_tables.tabulate_series(records, policy)
-    show([table], view, findings(records), [*skipped, *repeated], {"run": str(series.folder)})
+    show(
+        [table],
+        view,
+        findings(records),
+        [*skipped, *repeated],
+        {"run": str(series.folder)},
+    )
     for line in skipped:
         echo_wrapped(line, err=True, indent="  ")
     for line in repeated:
@@ -174,8 +242,16 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     echo_wrapped(_announce_page(series.folder, quiet), err=True, indent="  ")
     folder = format_path(series.folder, typed=True)
     if records["seed"].nunique() == 1 and records["step"].nunique() > 1:
-        echo_wrapped(f"next, every checkpoint against the first: anisoscope compare {folder}", err=True, indent="  ")
-    echo_wrapped(f"a page of one checkpoint: anisoscope report {folder}/seed-…", err=True, indent="  ")
+        echo_wrapped(
+            f"next, every checkpoint against the first: anisoscope compare {folder}",
+            err=True,
+            indent="  ",
+        )
+    echo_wrapped(
+        f"a page of one checkpoint: anisoscope report {folder}/seed-…",
+        err=True,
+        indent="  ",
+    )
 
 
 def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
@@ -190,7 +266,10 @@ def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
         without_name = reason.replace(name, "")
         names_by_reason.setdefault(without_name, []).append(name)
         first_reasons.setdefault(without_name, reason)
-    return [f"skipped: {list_first(names)}: {first_reasons[key]}" for key, names in names_by_reason.items()]
+    return [
+        f"skipped: {list_first(names)}: {first_reasons[key]}"
+        for key, names in names_by_reason.items()
+    ]
 
 
 def _is_first_process() -> bool:
@@ -239,10 +318,13 @@ def classes(
     *,
     text: Annotated[
         Text | None,
-        option("explain the class found for this text, word by word, and measure nothing else", INPUT),
+        option(
+            "explain the class found for this text, word by word, and measure nothing else",
+            INPUT,
+        ),
     ] = None,
     quiet: Quiet = False,
-    config: Config = None,  # noqa: ARG001  # read before this is called
+    config: Config = None,  # read before this is called  # noqa: ARG001
 ) -> None:
     """Ask a classifier what makes its classes, and show the answer."""
     check_model(settings.model)
@@ -255,10 +337,16 @@ def classes(
     _show_run(measure_classes(settings, place, quiet), view, quiet)
 
 
-def _show_explained_text(settings: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
+def _show_explained_text(
+    settings: ClassesOptions, text: str, view: Format, quiet: bool
+) -> None:
     """Show the class given to a text, its words coloured on a terminal, and tables of what explains it."""
     from anisoscope.api.classifiers import explain_text
-    from anisoscope.cli.words import colour_words, describe_explained_text, tabulate_explained_text
+    from anisoscope.cli.words import (
+        colour_words,
+        describe_explained_text,
+        tabulate_explained_text,
+    )
 
     explanation, notes = explain_text(settings, text, quiet)
     if view.format == "table":
@@ -281,7 +369,11 @@ def merge(
 ) -> None:
     """Add up shards of one run, or runs of different files, and show what was found."""
     if len(runs) < 2:
-        raise UsageError("at least two run folders", str(len(runs)), "name all shards, or all runs of different files")
+        raise UsageError(
+            "at least two run folders",
+            str(len(runs)),
+            "name all shards, or all runs of different files",
+        )
     with show_spinner("adding up shards", quiet=quiet):
         from anisoscope.runs.merge import merge_runs
 
@@ -295,11 +387,15 @@ def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> N
         return
     from anisoscope.monitor.trackers import log_run
 
-    for line in log_run(records, trackers, name=folder.name, folder=folder / "tensorboard"):
+    for line in log_run(
+        records, trackers, name=folder.name, folder=folder / "tensorboard"
+    ):
         echo_wrapped(line, err=True, indent="  ")
 
 
-def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
+def _show_run(
+    run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()
+) -> None:
     """Show the tables and findings of a run, draw its page, then print notes and what to do next on stderr.
 
     trackers   names of trackers (tensorboard, wandb, trackio) to log the layers to
@@ -316,10 +412,14 @@ def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, 
         tables = printed_tables.tabulate_classes(records)
     else:
         replicates = read_replicates(run.folder, len(records))
-        tables = _build_tables_of_run(records, replicates, view, manifest.get("tokens", {}))
+        tables = _build_tables_of_run(
+            records, replicates, view, manifest.get("tokens", {})
+        )
     if not any(table.rows for table in tables) and view.format == "table":
         file = format_path(run.folder / "records.parquet")
-        echo_wrapped(f"No value of a whole layer was measured; all records are in {file}")
+        echo_wrapped(
+            f"No value of a whole layer was measured; all records are in {file}"
+        )
     sentences = findings(records, manifest.get("tokens"))
     show(tables, view, sentences, manifest["warnings"], {"run": str(run.folder)})
     # Drawn before the notes are printed, so that its progress does not separate them.
@@ -334,7 +434,9 @@ def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, 
     echo_wrapped(f"next: anisoscope {following}", err=True, indent="  ")
 
 
-def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Mapping[str, str]) -> "list[Table]":
+def _build_tables_of_run(
+    records: Any, replicates: Any, view: Format, words: Mapping[str, str]
+) -> "list[Table]":
     """Build the tables that show a run: hidden states layer by layer, then attention, then extremes.
 
     If there are no hidden states and no extremes, the metrics that were named on the command line get tables.
@@ -349,7 +451,9 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Map
     wide = isinstance(view, View) and view.wide
     heads = isinstance(view, View) and view.heads
     of_hidden = printed_tables.tabulate_layers(records, wide=wide)
-    of_attention = printed_tables.tabulate_attention(records, replicates, heads=heads, wide=wide)
+    of_attention = printed_tables.tabulate_attention(
+        records, replicates, heads=heads, wide=wide
+    )
     of_extremes = tabulate_extremes(records, replicates, words, heads=heads, wide=wide)
     tables = []
     if of_hidden.rows:
@@ -357,17 +461,25 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Map
     if of_attention is not None:
         tables.append(of_attention)
     elif heads:
-        echo_wrapped("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
+        echo_wrapped(
+            "note: no attention was measured, hence no heads: add attention to --panel",
+            err=True,
+            indent="  ",
+        )
     tables += of_extremes
     if of_hidden.rows:
         tables += printed_tables.tabulate_opt_in_metrics(records)
     elif not of_extremes:
-        tables += _build_tables_of_named_metrics(records, replicates, has_attention=of_attention is not None)
+        tables += _build_tables_of_named_metrics(
+            records, replicates, has_attention=of_attention is not None
+        )
     # Other formats than the terminal's write an empty table too.
     return tables or [of_hidden]
 
 
-def _build_tables_of_named_metrics(records: Any, replicates: Any, *, has_attention: bool) -> "list[Table]":
+def _build_tables_of_named_metrics(
+    records: Any, replicates: Any, *, has_attention: bool
+) -> "list[Table]":
     """Build the tables of a run that has neither hidden states nor extremes: single metrics were named.
 
     has_attention   whether the table of attention is shown, which has the metrics of heads already

@@ -76,7 +76,11 @@ def _add_wide_cells(rows: list[list[str]], values: pd.DataFrame) -> list[str]:
 
     values   what `pivot_by_layer` returns, a row for each of `rows`
     """
-    metrics = [metric for metric in WIDE if values.get((metric, "value"), pd.Series()).notna().any()]
+    metrics = [
+        metric
+        for metric in WIDE
+        if values.get((metric, "value"), pd.Series()).notna().any()
+    ]
     for row, cells in zip(rows, values.to_dict("records"), strict=True):
         row.append(_get_verdict(cells))
         row += [_format_ends(cells, metric) for metric in metrics]
@@ -130,7 +134,12 @@ def tabulate_attention(
     heads        head by head; else means over the heads of a layer
     wide         every value with its interval; else the entropy alone
     """
-    from anisoscope.runs.attention import RULES, attention_heads, attention_layers, attention_table
+    from anisoscope.runs.attention import (
+        RULES,
+        attention_heads,
+        attention_layers,
+        attention_table,
+    )
 
     table = attention_table(records, heads=heads, replicates=replicates)
     if not len(table):
@@ -154,7 +163,9 @@ def tabulate_attention(
         for metric in names:
             # The terminal is narrow: by default only the entropy, which is compared most, has its interval.
             with_interval = wide or metric == "attention.entropy_normalised"
-            cells.append(_format_measured_or_dash(by_place[place].get(metric), with_interval))
+            cells.append(
+                _format_measured_or_dash(by_place[place].get(metric), with_interval)
+            )
         cells.append(line.kind_of_head if heads else _list_head_kinds(line, RULES))
         rows.append(cells)
     head = (*keys, *names.values(), "kind" if heads else "kinds")
@@ -166,7 +177,9 @@ def _read_place(row: Any, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(getattr(row, key)) for key in keys)
 
 
-def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+def _group_by_place(
+    records: Any, keys: Sequence[str]
+) -> dict[tuple[str, ...], dict[str, Any]]:
     """Group records by layer or head: {values of the columns `keys`: {metric: record}}."""
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(records):
@@ -174,14 +187,18 @@ def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], 
     return by_place
 
 
-def _choose_attention_columns(measured: set[str], *, heads: bool, wide: bool) -> dict[str, str]:
+def _choose_attention_columns(
+    measured: set[str], *, heads: bool, wide: bool
+) -> dict[str, str]:
     """Return {metric: heading} of the columns of the table of attention.
 
     measured   names of the metrics that were measured; others get no column
     heads      the table is by head, rather than by layer
     wide       with every column
     """
-    names = {metric: label for metric, label in OF_ATTENTION.items() if metric in measured}
+    names = {
+        metric: label for metric, label in OF_ATTENTION.items() if metric in measured
+    }
     if not (wide or heads):
         names.pop("attention.row_similarity", None)
     # Of one head the cosine is shown with its sign, of a layer the mean of absolute values.
@@ -217,9 +234,15 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
     from anisoscope.runs.layers_of_heads import average_heads
 
     records = records.reset_index(drop=True)
-    rows = records[records["head"].notna() & records["component"].isna() & ~records["metric"].isin([*OF_ATTENTION])]
+    rows = records[
+        records["head"].notna()
+        & records["component"].isna()
+        & ~records["metric"].isin([*OF_ATTENTION])
+    ]
     # Sinks and logits have a table of their own.
-    in_other_table = rows["metric"].str.startswith(("sinks.", "logits.")).fillna(False).astype(bool)
+    in_other_table = (
+        rows["metric"].str.startswith(("sinks.", "logits.")).fillna(False).astype(bool)
+    )
     rows = rows[~in_other_table]
     if not len(rows):
         return None
@@ -228,7 +251,9 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
     stages = means["site"].map(_name_stage).fillna("")
     named = means.assign(metric=means["metric"] + stages)
     keys = ["stack", "layer"] if means["stack"].nunique() > 1 else ["layer"]
-    return _pivot(named, keys, {name: name for name in named["metric"].unique()}, "stack")
+    return _pivot(
+        named, keys, {name: name for name in named["metric"].unique()}, "stack"
+    )
 
 
 def _name_stage(site: Any) -> str:
@@ -248,11 +273,17 @@ def tabulate_opt_in_metrics(records: Any) -> list[Table]:
     """Build a table for each of the metrics `floor`, `neighbours` and `modality_gap` that was measured."""
     tables = []
     for name in OPT_IN_METRICS:
-        rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
+        rows = records[
+            records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)
+        ]
         # Of too few vectors the noise floor says nothing; a finding says that they are too few.
         if name == "floor":
             rows = select_text_vectors_if_any(rows)
-            enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
+            enough = map(
+                has_enough_pairs,
+                rows["n_vectors"].astype(float),
+                rows["n_units"].astype(float),
+            )
             rows = rows[list(enough)]
         if len(rows):
             tables += tabulate_named_metrics(rows)
@@ -274,14 +305,18 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
     if is_whole.any():
         names = list(rows["metric"][is_whole].unique())
         pivoted = _pivot(rows[is_whole], ["layer"], {name: name for name in names})
-        tables.append(Table(_shorten_head(pivoted.head, names), pivoted.rows, behind[is_whole]))
+        tables.append(
+            Table(_shorten_head(pivoted.head, names), pivoted.rows, behind[is_whole])
+        )
     for name, part in rows[~is_whole].groupby("metric", sort=False):
         components = {component: component for component in part["component"].unique()}
         # A column for each of hundreds of dimensions fits no terminal; the records have them.
         if len(components) > MOST_COLUMNS:
             continue
         pivoted = _pivot(part.assign(metric=part["component"]), ["layer"], components)
-        tables.append(Table((str(name), *pivoted.head[1:]), pivoted.rows, behind.loc[part.index]))
+        tables.append(
+            Table((str(name), *pivoted.head[1:]), pivoted.rows, behind.loc[part.index])
+        )
     return tables
 
 
@@ -306,24 +341,40 @@ def tabulate_classes(records: Any) -> list[Table]:
     They show, layer by layer: how well directions separate the classes; what changes if attention weights are
     replaced; how well each attribution (a number for every word) explains the decisions. The last one has the accuracy.
     """
-    rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
+    rows = select(
+        records,
+        metric=tuple(OF_CLASSES),
+        component=[None, "row"],
+        head=None,
+        token_policy=[None, "all"],
+    )
     rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
     tables = [_pivot(rows, ["layer"], OF_CLASSES)]
-    for prefix, label in (("ablation.", "attention replaced"), ("attribution.", "words explained by")):
+    for prefix, label in (
+        ("ablation.", "attention replaced"),
+        ("attribution.", "words explained by"),
+    ):
         part = records[records["metric"].str.startswith(prefix).fillna(False)]
         if not len(part):
             continue
-        names = {name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])}
+        names = {
+            name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])
+        }
         part = part.assign(layer=part["layer"].astype("string").fillna("all"))
         tables.append(_pivot(part, ["component", "layer"], names, label))
     whole = select(records, metric=("accuracy", "majority"), component=None)
     if len(whole):
-        cells = [[str(row.metric), format_measured(row), f"{row.n_units:,}"] for row in iter_rows(whole)]
+        cells = [
+            [str(row.metric), format_measured(row), f"{row.n_units:,}"]
+            for row in iter_rows(whole)
+        ]
         tables.append(Table(("of the classifier", "", "examples"), cells, whole))
     return tables
 
 
-def _pivot(records: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
+def _pivot(
+    records: Any, index: list[str], names: dict[str, str], label: str = ""
+) -> Table:
     """Turn records (a row for each value) into a table with a row for every layer and a column for every metric.
 
     index   columns of the records that name a row: the layer, and before it stack or component if there are several
@@ -334,12 +385,19 @@ def _pivot(records: Any, index: list[str], names: dict[str, str], label: str = "
     for record in iter_rows(records):
         place = tuple(str(getattr(record, name)) for name in index)
         # Of several records of a metric at one place the first is shown.
-        by_place.setdefault(place, {}).setdefault(record.metric, format_measured(record))
+        by_place.setdefault(place, {}).setdefault(
+            record.metric, format_measured(record)
+        )
     measured = {metric for cells in by_place.values() for metric in cells}
     metrics = [metric for metric in names if metric in measured]
-    rows = [[*place, *(cells.get(metric, "") for metric in metrics)] for place, cells in by_place.items()]
+    rows = [
+        [*place, *(cells.get(metric, "") for metric in metrics)]
+        for place, cells in by_place.items()
+    ]
     before_layer = [label] * (len(index) - 1)
-    return Table((*before_layer, "layer", *(names[metric] for metric in metrics)), rows, records)
+    return Table(
+        (*before_layer, "layer", *(names[metric] for metric in metrics)), rows, records
+    )
 
 
 def tabulate_series(records: Any, policy: str) -> Table:
@@ -349,7 +407,13 @@ def tabulate_series(records: Any, policy: str) -> Table:
 
     policy   the token policy (which tokens count) whose A is shown
     """
-    rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
+    rows = select(
+        records,
+        metric="mean_cosine",
+        site="hidden",
+        component=None,
+        token_policy=policy,
+    )
     name = "A"
     if not len(rows):
         rows = select(records, metric="attention.entropy", component=None, kind="self")
@@ -358,7 +422,13 @@ def tabulate_series(records: Any, policy: str) -> Table:
     if rows["stack"].nunique() > 1:
         place = rows["stack"].str.cat(place, " ")
     rows = rows.assign(place=place)
-    table = rows.pivot_table(index=["seed", "step"], columns="place", values="value", aggfunc="mean", sort=False)
+    table = rows.pivot_table(
+        index=["seed", "step"],
+        columns="place",
+        values="value",
+        aggfunc="mean",
+        sort=False,
+    )
     lines = []
     for (seed, step), values in zip(table.index, table.to_numpy(), strict=True):
         lines.append([str(seed), f"{step:,}", *map(format_short, values)])
@@ -375,7 +445,10 @@ def list_entries(what: str) -> Table:
     elif what == "corpora":
         from anisoscope.data.corpora import list_corpora
 
-        rows = [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
+        rows = [
+            (name, f"{corpus.modality}: {corpus.description}")
+            for name, corpus in list_corpora().items()
+        ]
     else:
         rows = list_entries_of("listings")[what]()
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))
@@ -388,7 +461,9 @@ def _describe_metrics() -> list[tuple[str, str]]:
     for path in sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py")):
         if path.stem not in ("__init__", "base"):
             docs[path.stem] = ast.get_docstring(ast.parse(path.read_bytes())) or ""
-    docs |= {name: metric.documentation for name, metric in list_added("metrics").items()}
+    docs |= {
+        name: metric.documentation for name, metric in list_added("metrics").items()
+    }
     rows = []
     for name, doc in docs.items():
         first_paragraph = doc.split("\n\n")[0]
@@ -400,9 +475,17 @@ def _describe_models() -> list[tuple[str, str]]:
     """Return (name, description) of each model that has a name of its own."""
     from anisoscope.models.named import converted_models, named_models, packaged_models
 
-    rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
+    rows = [
+        (
+            "builtin:minilm",
+            "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default",
+        )
+    ]
     for packaged in (packaged_models(), converted_models()):
-        rows += [(name, f"{model.description}, packaged ({model.install})") for name, model in packaged.items()]
+        rows += [
+            (name, f"{model.description}, packaged ({model.install})")
+            for name, model in packaged.items()
+        ]
     for name, preset in named_models().items():
         about = "; ".join(filter(None, (preset.modality, preset.note)))
         rows.append((name, f"{preset.hub_id} ({about})"))

@@ -20,18 +20,35 @@ def push(
     repository: Annotated[Text, option("data set of the hub, OWNER/NAME", OUTPUT)],
     /,
     *,
-    create: Annotated[bool, option("make the data set if there is none", OUTPUT)] = False,
-    private: Annotated[bool, option("make it for you or your organisation alone", OUTPUT)] = False,
-    licence: Annotated[Text, option("identifier of a licence for its card, as cc-by-4.0", OUTPUT)] = "",
-    dry_run: Annotated[bool, option("write the folder that would be pushed, and push nothing", OUTPUT)] = False,
+    create: Annotated[
+        bool, option("make the data set if there is none", OUTPUT)
+    ] = False,
+    private: Annotated[
+        bool, option("make it for you or your organisation alone", OUTPUT)
+    ] = False,
+    licence: Annotated[
+        Text, option("identifier of a licence for its card, as cc-by-4.0", OUTPUT)
+    ] = "",
+    dry_run: Annotated[
+        bool, option("write the folder that would be pushed, and push nothing", OUTPUT)
+    ] = False,
     output: Annotated[
-        FilePath | None, option("with --dry-run: the folder; default: RUN-to-push, next to the run", OUTPUT, "-o")
+        FilePath | None,
+        option(
+            "with --dry-run: the folder; default: RUN-to-push, next to the run",
+            OUTPUT,
+            "-o",
+        ),
     ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> None:
     """Push records, card and badge of a run to the hub."""
-    from anisoscope.report.pushing import check_repository, push as push_publication, write_publication
+    from anisoscope.report.pushing import (
+        check_repository,
+        push as push_publication,
+        write_publication,
+    )
 
     name = check_repository(repository)
     run = run.resolve()
@@ -50,7 +67,9 @@ def push(
     if view.format == "table":
         say(address)
         snippet = f"anisoscope card {format_path(run, typed=True)} --repository {name}"
-        echo_wrapped(f"next, a section for the model's card: {snippet}", err=True, indent="  ")
+        echo_wrapped(
+            f"next, a section for the model's card: {snippet}", err=True, indent="  "
+        )
     else:
         show_row({"pushed": address, "files": len(written.files)}, view)
 
@@ -59,7 +78,11 @@ def _show_files(written: "Publication", view: Format) -> None:
     """Say on stderr which files would be pushed."""
     for file, size in written.files.items():
         echo_wrapped(f"{size:>12,} bytes  {file}", err=True, indent="  ")
-    echo_wrapped(f"nothing was pushed; the folder: {format_path(written.folder)}", err=True, indent="  ")
+    echo_wrapped(
+        f"nothing was pushed; the folder: {format_path(written.folder)}",
+        err=True,
+        indent="  ",
+    )
     if view.format != "table":
         show_row({"written": str(written.folder), "files": len(written.files)}, view)
 
@@ -68,8 +91,13 @@ def card(
     run: Annotated[FilePath, option("run folder, or folder of a series", INPUT)],
     /,
     *,
-    repository: Annotated[Text, option("data set that the run was pushed to, for a badge and a link", INPUT)] = "",
-    badge: Annotated[FilePath | None, option("write the badge too (.svg)", OUTPUT)] = None,
+    repository: Annotated[
+        Text,
+        option("data set that the run was pushed to, for a badge and a link", INPUT),
+    ] = "",
+    badge: Annotated[
+        FilePath | None, option("write the badge too (.svg)", OUTPUT)
+    ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> None:
@@ -81,14 +109,24 @@ def card(
 
         name = check_repository(repository) if repository else ""
         if not run.is_dir():
-            raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
+            raise OutputError(
+                "a run folder",
+                f"{run}, which is none",
+                "name the folder that measure wrote",
+            )
         records, manifest = read_run(run)
         text = write_model_card(records, hide_folders(manifest), name)
     if badge is not None:
         if badge.suffix != ".svg":
-            raise OutputError("a file that ends in .svg", str(badge), "name it so: --badge anisotropy.svg")
+            raise OutputError(
+                "a file that ends in .svg",
+                str(badge),
+                "name it so: --badge anisotropy.svg",
+            )
         drawn = draw_badge(records)
-        write_atomic(badge, lambda temporary: temporary.write_text(drawn, encoding="utf-8"))
+        write_atomic(
+            badge, lambda temporary: temporary.write_text(drawn, encoding="utf-8")
+        )
         echo_wrapped(f"badge: {format_path(badge)}", err=True, indent="  ")
     if view.format == "table":
         echo_wrapped(text, indent="  ")

@@ -14,7 +14,9 @@ LISTS = ("metrics", "models", "corpora", *list_entries_of("listings"))
 
 
 def report(
-    run: Annotated[FilePath, option("run folder, or folder of reproductions: results", INPUT)],
+    run: Annotated[
+        FilePath, option("run folder, or folder of reproductions: results", INPUT)
+    ],
     /,
     *,
     quiet: Quiet = False,
@@ -23,7 +25,11 @@ def report(
 ) -> None:
     """Rebuild the page of a run, and say where it is."""
     if not run.is_dir():
-        raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
+        raise OutputError(
+            "a run folder",
+            f"{run}, which is none",
+            "name the folder that measure wrote",
+        )
     with show_spinner("drawing the report", quiet=quiet):
         from anisoscope.api import working
 
@@ -42,7 +48,11 @@ def list_names(
 ) -> None:
     """Show everything of one kind that has a name: metrics, models, corpora and more."""
     if what not in LISTS:
-        raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), suggest_names(what, LISTS))
+        raise UsageError(
+            f"what to list among {', '.join(LISTS)}",
+            repr(what),
+            suggest_names(what, LISTS),
+        )
     from anisoscope.cli import printed_tables
 
     show([printed_tables.list_entries(what)], view)

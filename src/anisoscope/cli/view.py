@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Quiet = Annotated[bool, option("no progress", OUTPUT, "-q")]
 Config = Annotated[
     FilePath | None,
-    option('file of these options (limit = 20, panel = "hidden"), or a run folder, whose options are then used', INPUT),
+    option(
+        'file of these options (limit = 20, panel = "hidden"), or a run folder, whose options are then used',
+        INPUT,
+    ),
 ]
 """The option of a command that reads its settings from a file too; what is typed goes before what the file says."""
 
@@ -44,8 +47,12 @@ class Format:
 class View(Format):
     """The options that say how a run is shown."""
 
-    wide: Annotated[bool, option("every column that was measured, with intervals", OUTPUT)] = False
-    heads: Annotated[bool, option("attention head by head, not layer by layer", OUTPUT)] = False
+    wide: Annotated[
+        bool, option("every column that was measured, with intervals", OUTPUT)
+    ] = False
+    heads: Annotated[
+        bool, option("attention head by head, not layer by layer", OUTPUT)
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,11 @@ SCHEMA = 1
 
 def say_json(answer: Mapping[str, Any]) -> None:
     """Write the answer of a command to stdout as JSON, with the version of its schema."""
-    say(json.dumps({"schema": SCHEMA, **answer}, indent=1, ensure_ascii=False, allow_nan=False))
+    say(
+        json.dumps(
+            {"schema": SCHEMA, **answer}, indent=1, ensure_ascii=False, allow_nan=False
+        )
+    )
 
 
 def show(
@@ -128,7 +139,10 @@ def _show_text(tables: Sequence[Table], findings: "Sequence[Finding]") -> None:
 
 
 def _show_json(
-    tables: Sequence[Table], findings: "Sequence[Finding]", notes: Sequence[str], more: Mapping[str, Any]
+    tables: Sequence[Table],
+    findings: "Sequence[Finding]",
+    notes: Sequence[str],
+    more: Mapping[str, Any],
 ) -> None:
     """Write findings, notes and the records of all tables to stdout as JSON.
 
@@ -137,7 +151,11 @@ def _show_json(
     records = []
     for table in tables:
         records += _to_json_records(table)
-    answer = {"findings": [asdict(finding) for finding in findings], "notes": list(notes), "records": records}
+    answer = {
+        "findings": [asdict(finding) for finding in findings],
+        "notes": list(notes),
+        "records": records,
+    }
     say_json({**more, **answer})
 
 
@@ -173,7 +191,9 @@ def _to_text(table: Table) -> str:
     """
     from rich.table import Table as RichTable
 
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
+    drawn = RichTable(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True
+    )
     # Into a file or a pipe nothing needs to be folded.
     width = count_columns(sys.stdout) or 10_000
     unfolded = _find_unfolded_columns(table, width)
@@ -187,7 +207,13 @@ def _to_text(table: Table) -> str:
     vertical: Any = "bottom" if all(table.head) else "top"
     for column, name in enumerate(table.head):
         chosen = widths[column] if widths else None
-        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=column in unfolded, width=chosen)
+        drawn.add_column(
+            name,
+            overflow="fold",
+            vertical=vertical,
+            no_wrap=column in unfolded,
+            width=chosen,
+        )
     for row in rows:
         drawn.add_row(*row)
     return _render_table(drawn, width)
@@ -198,7 +224,9 @@ def _render_table(drawn: Any, width: int) -> str:
     from rich.console import Console
 
     out = StringIO()
-    Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
+    Console(
+        file=out, width=width, color_system=None, highlight=False, markup=False
+    ).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
@@ -302,7 +330,11 @@ def echo_wrapped(text: str, *, err: bool = False, indent: str = "") -> None:
     width = count_columns(sys.stderr if err else sys.stdout)
     how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
-        wrapped = line if width is None else textwrap.fill(line, width, subsequent_indent=indent, **how)
+        wrapped = (
+            line
+            if width is None
+            else textwrap.fill(line, width, subsequent_indent=indent, **how)
+        )
         say(wrapped.replace(GLUE, " "), err=err)
 
 

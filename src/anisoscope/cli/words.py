@@ -37,7 +37,11 @@ def colour_words(explanation: "Explanation") -> "Iterator[str]":
     """Return a line for each attribution, each word on a background of its strength; nothing if colours are off."""
     from anisoscope.classes.sentence import scale_for_colours
 
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if (
+        not sys.stdout.isatty()
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
         return
     names = list(explanation.words.columns[1:])
     indent = max(map(len, names)) + 2
@@ -58,7 +62,9 @@ def colour_words(explanation: "Explanation") -> "Iterator[str]":
 def _colour_word(word: str, strength: float) -> str:
     """Return a word on a background between white and the colour of its sign."""
     colour = FOR if strength >= 0 else AGAINST
-    ground = ";".join(str(round(PAPER + (part - PAPER) * abs(strength))) for part in colour)
+    ground = ";".join(
+        str(round(PAPER + (part - PAPER) * abs(strength))) for part in colour
+    )
     return f"\x1b[48;2;{ground}m\x1b[38;2;0;0;0m{word}\x1b[0m"
 
 
@@ -76,16 +82,29 @@ def tabulate_explained_text(explanation: "Explanation") -> list[Table]:
     for row in explanation.erasures.to_dict("records"):
         cells = [str(row["attribution"])]
         for measure in ("comprehensiveness", "sufficiency"):
-            low, high = format_short(float(row[f"{measure}_low"])), format_short(float(row[f"{measure}_high"]))
+            low, high = (
+                format_short(float(row[f"{measure}_low"])),
+                format_short(float(row[f"{measure}_high"])),
+            )
             cells += [format_short(float(row[measure])), f"{low} to {high}"]
         of_erasures.append(cells)
     agreement = explanation.agreement
     of_agreement = []
     for name, values in zip(names, agreement.to_numpy().tolist(), strict=True):
         of_agreement.append([name, *map(format_short, values)])
-    head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
+    head = (
+        "attribution",
+        "comprehensiveness",
+        "of random words",
+        "sufficiency",
+        "of random words",
+    )
     return [
         Table(("word", *names), of_words, explanation.words),
         Table(head, of_erasures, explanation.erasures),
-        Table(("rank correlation", *names), of_agreement, agreement.reset_index(names="attribution")),
+        Table(
+            ("rank correlation", *names),
+            of_agreement,
+            agreement.reset_index(names="attribution"),
+        ),
     ]

@@ -25,7 +25,9 @@ RIDGE = 1e-3
 def divide_by_norms(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]:
     """Return the vectors divided by their norms; a zero vector stays zero."""
     norm = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.asarray(np.divide(x, norm, out=np.zeros_like(x, dtype=np.float64), where=norm > 0))
+    return np.asarray(
+        np.divide(x, norm, out=np.zeros_like(x, dtype=np.float64), where=norm > 0)
+    )
 
 
 def _iter_cosines(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
@@ -68,7 +70,9 @@ def find_neighbours(
     return neighbours
 
 
-def compare_neighbours(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
+def compare_neighbours(
+    before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]
+) -> Float[Array, " vector"]:
     """Return for each vector the share of its nearest neighbours that are still among its nearest; NaN if it had none.
 
     before, after   nearest neighbours of each vector, before and after a cure; −1: none
@@ -87,7 +91,9 @@ def _compute_share(is_counted: NDArray[np.bool_], exists: NDArray[np.bool_]) -> 
     return np.where(number > 0, is_counted.sum(axis=1) / np.maximum(number, 1), np.nan)
 
 
-def compute_precision(neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]) -> Float[Array, " vector"]:
+def compute_precision(
+    neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]
+) -> Float[Array, " vector"]:
     """Return for each vector the share of its nearest neighbours with its own label (precision at k).
 
     It is NaN for a vector without neighbours.
@@ -100,7 +106,9 @@ def compute_precision(neighbours: Int[Numbers, "vector k"], labels: Int[Numbers,
     return _compute_share(has_same_label, exists)
 
 
-def find_own_pairs(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
+def find_own_pairs(
+    x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]
+) -> Float[Array, " vector"]:
     """Return for each vector 1 if the partner with the highest cosine is its own, else 0; ties count as misses.
 
     partner   row i is the own partner of row i of `x`, such as the answer to a question
@@ -138,7 +146,9 @@ def run_probe(
     moment = centred.T @ centred
     # The smallest number is added for inputs that are all equal.
     penalty = RIDGE * np.trace(moment) / len(moment) + np.finfo(np.float64).tiny
-    weights = np.linalg.solve(moment + penalty * np.eye(len(moment)), centred.T @ (targets - prior))
+    weights = np.linalg.solve(
+        moment + penalty * np.eye(len(moment)), centred.T @ (targets - prior)
+    )
     predicted = ((held_out - mean) @ weights + prior).argmax(axis=1)
     return np.asarray(predicted == test_labels, dtype=np.float64)
 
@@ -153,7 +163,9 @@ def average_by_group(
     scores   score of each vector; NaN: undefined, not counted
     group    the group of units of each vector, a number below `groups`
     """
-    defined: Bool[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"] = ~np.isnan(scores)
+    defined: Bool[
+        np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"
+    ] = ~np.isnan(scores)
     count = np.bincount(group[defined], minlength=groups).astype(np.float64)
     total = np.bincount(group[defined], weights=scores[defined], minlength=groups)
     is_present = count > 0
@@ -162,5 +174,7 @@ def average_by_group(
     if count.sum() == 0:
         return np.full(1, np.nan)
     rest = count.sum() - count
-    without_group = np.divide(total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0)
+    without_group = np.divide(
+        total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0
+    )
     return np.concatenate([[total.sum() / count.sum()], without_group])

@@ -25,7 +25,14 @@ from anisoscope.sums.isotropic import mean_cosine_quantile
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 KINDS = ("centre", "standardise", "whiten", "remove-top", "drop-dims")
-DEFAULT = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto")
+DEFAULT = (
+    "centre",
+    "standardise",
+    "whiten",
+    "remove-top:1",
+    "remove-top:3",
+    "drop-dims:auto",
+)
 """Cures that are tried if none is named."""
 SMALLEST_VARIANCE = 1e-10
 """Share of the largest variance below which a direction counts as unused: whitening leaves it out."""
@@ -90,10 +97,16 @@ class Fit:
             tensors["scale"] = self.scale
         if self.matrix is not None:
             tensors["matrix"] = np.ascontiguousarray(self.matrix)
-        metadata = {"format": FORMAT, "name": self.name, "notes": json.dumps(self.notes)}
+        metadata = {
+            "format": FORMAT,
+            "name": self.name,
+            "notes": json.dumps(self.notes),
+        }
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        write_atomic(
+            target, lambda temporary: save_file(tensors, temporary, metadata=metadata)
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> "Fit":
@@ -102,13 +115,21 @@ class Fit:
         try:
             with safe_open(Path(path), framework="np") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise OutputError("a fitted cure", f"{path} ({error})", cure) from error
         if metadata.get("format") != FORMAT or "mean" not in tensors:
-            raise OutputError("a fitted cure", f"{path}, which holds something else", cure)
+            raise OutputError(
+                "a fitted cure", f"{path}, which holds something else", cure
+            )
         notes = json.loads(metadata["notes"])
-        return cls(metadata["name"], tensors["mean"], tensors.get("scale"), tensors.get("matrix"), notes)
+        return cls(
+            metadata["name"],
+            tensors["mean"],
+            tensors.get("scale"),
+            tensors.get("matrix"),
+            notes,
+        )
 
 
 def expand_cures(text: str | Sequence[str]) -> list[str]:
@@ -134,14 +155,20 @@ def _expand_name(name: str) -> list[str]:
     """
     kind, _, argument = name.partition(":")
     if kind not in KINDS:
-        raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS))
+        raise UsageError(
+            f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS)
+        )
     if kind == "remove-top":
         return [f"remove-top:{k}" for k in _parse_range(name, argument or "1")]
     if kind == "drop-dims":
         if argument in ("", "auto"):
             return ["drop-dims:auto"]
         if not re.fullmatch(r"\d+(,\d+)*", argument):
-            raise UsageError("drop-dims:auto or drop-dims:J,K with numbers from 0", repr(name), "as drop-dims:12,588")
+            raise UsageError(
+                "drop-dims:auto or drop-dims:J,K with numbers from 0",
+                repr(name),
+                "as drop-dims:12,588",
+            )
         return [name]
     if argument:
         raise UsageError(f"{kind} without an argument", repr(name), f"write {kind}")
@@ -156,7 +183,11 @@ def _parse_range(name: str, argument: str) -> range:
         last = int(match[2] or first)
         if 1 <= first <= last:
             return range(first, last + 1)
-    raise UsageError("remove-top:K or remove-top:A..B with 1 ≤ A ≤ B", repr(name), "as remove-top:1..8")
+    raise UsageError(
+        "remove-top:K or remove-top:A..B with 1 ≤ A ≤ B",
+        repr(name),
+        "as remove-top:1..8",
+    )
 
 
 def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
@@ -174,7 +205,9 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
     """
     x = np.asarray(x, dtype=np.float64)
     if len(x) < 2:
-        raise MeasureError("at least two vectors to fit a cure on", str(len(x)), "give more data")
+        raise MeasureError(
+            "at least two vectors to fit a cure on", str(len(x)), "give more data"
+        )
     kind, _, argument = name.partition(":")
     mean = x.mean(axis=0)
     if kind == "centre":
@@ -200,7 +233,9 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
     constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
     # A dimension that never changes carries nothing once it is centred: it stays zero instead of becoming rounding.
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
-    return Fit(name, mean, scale=scale, notes={"constant_dimensions": int(constant.sum())})
+    return Fit(
+        name, mean, scale=scale, notes={"constant_dimensions": int(constant.sum())}
+    )
 
 
 def _find_principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
@@ -226,7 +261,11 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
     # With fewer vectors than dimensions only as many directions as there are vectors have a variance at all.
     is_used = variances > SMALLEST_VARIANCE * variances[0]
     if not is_used.any() or variances[0] == 0:
-        raise MeasureError("vectors that differ from one another, to whiten", "all are equal", "give other vectors")
+        raise MeasureError(
+            "vectors that differ from one another, to whiten",
+            "all are equal",
+            "give other vectors",
+        )
     matrix = directions[:, is_used] / np.sqrt(variances[is_used])
     return Fit(name, mean, matrix=matrix, notes={"directions": int(is_used.sum())})
 
@@ -240,13 +279,22 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
     """
     width = x.shape[1]
     if k >= width:
-        raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
+        raise MeasureError(
+            f"fewer directions to remove than the {width} dimensions",
+            str(k),
+            f"at most {width - 1}",
+        )
     variances, directions = _find_principal_axes(x, mean)
     top = directions[:, :k]
     share = 0.0
     if variances.sum() > 0:
         share = float(variances[:k].sum() / variances.sum())
-    return Fit(name, mean, matrix=np.eye(width) - top @ top.T, notes={"variance_removed": share})
+    return Fit(
+        name,
+        mean,
+        matrix=np.eye(width) - top @ top.T,
+        notes={"variance_removed": share},
+    )
 
 
 def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
@@ -264,15 +312,23 @@ def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
     else:
         dropped = sorted({int(number) for number in argument.split(",")})
         if dropped[-1] >= width:
-            raise MeasureError(f"dimensions from 0 to {width - 1}", str(dropped[-1]), "count from 0")
+            raise MeasureError(
+                f"dimensions from 0 to {width - 1}", str(dropped[-1]), "count from 0"
+            )
     if len(dropped) >= width:
-        raise MeasureError("dimensions that are left", f"all {width} dropped", "drop fewer")
+        raise MeasureError(
+            "dimensions that are left", f"all {width} dropped", "drop fewer"
+        )
     scale = np.ones(width)
     scale[dropped] = 0.0
-    return Fit(name, np.zeros(width), scale=scale, notes={"dropped": [int(j) for j in dropped]})
+    return Fit(
+        name, np.zeros(width), scale=scale, notes={"dropped": [int(j) for j in dropped]}
+    )
 
 
-def find_dominant_dimensions(x: Float[Array, "vector dim"], share: float = AUTO_SHARE) -> list[int]:
+def find_dominant_dimensions(
+    x: Float[Array, "vector dim"], share: float = AUTO_SHARE
+) -> list[int]:
     """Return the dimensions that alone contribute at least `share` of the anisotropy A, largest first.
 
     The contribution of dimension j is ((Σu_j)² − Σu_j²) / (n(n − 1)), as in `metrics/mean_cosine.py` (Timkey & van

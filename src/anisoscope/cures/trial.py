@@ -123,7 +123,9 @@ def try_cures(
     trying = ~fitting
     sample = _sample_rows(np.flatnonzero(trying), seed)
     if len(sample) < trying.sum():
-        notes.append(f"neighbours among {len(sample):,} of {int(trying.sum()):,} vectors, drawn with seed {seed}")
+        notes.append(
+            f"neighbours among {len(sample):,} of {int(trying.sum()):,} vectors, drawn with seed {seed}"
+        )
     scorer = _Scorer(x, units, labels, partner, fitting, trying, sample, group, groups)
     before = scorer.score(None)
     fitted_on = _join_sides(x, partner, fitting)
@@ -163,7 +165,11 @@ def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
 
 
 def _drop_unusable(
-    x: Array, units: Numbers, labels: Numbers | None, partner: Array | None, notes: list[str]
+    x: Array,
+    units: Numbers,
+    labels: Numbers | None,
+    partner: Array | None,
+    notes: list[str],
 ) -> tuple[Array, Numbers, Numbers | None, Array | None]:
     """Leave out vectors that are zero or not finite; return the others with their units, labels and partners.
 
@@ -220,22 +226,42 @@ def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit
             notes.append(f"{name} is left out: {error}")
 
 
-def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Array | None) -> None:
+def _check_shapes(
+    x: Array, units: Numbers, labels: Numbers | None, partner: Array | None
+) -> None:
     """Raise UsageError if the shapes do not fit together, or there are too few units."""
     if x.ndim != 2 or x.shape[1] < 2:
-        raise UsageError("vectors [vector, dim] of two dimensions or more", f"shape {list(x.shape)}", "flatten them")
+        raise UsageError(
+            "vectors [vector, dim] of two dimensions or more",
+            f"shape {list(x.shape)}",
+            "flatten them",
+        )
     for name, given in (("units", units), ("labels", labels)):
         if given is not None and len(given) != len(x):
-            raise UsageError(f"{name} for each of {len(x)} vectors", str(len(given)), f"one of {name} each")
+            raise UsageError(
+                f"{name} for each of {len(x)} vectors",
+                str(len(given)),
+                f"one of {name} each",
+            )
     if partner is not None and np.shape(partner) != x.shape:
-        raise UsageError(f"pairs of shape {list(x.shape)}", str(list(np.shape(partner))), "row i is the pair of row i")
+        raise UsageError(
+            f"pairs of shape {list(x.shape)}",
+            str(list(np.shape(partner))),
+            "row i is the pair of row i",
+        )
     count = len(np.unique(units))
     if count < FEWEST_UNITS:
         expected = f"at least {FEWEST_UNITS} units, half of them to fit on"
-        raise UsageError(expected, str(count), "give more data, or leave units out if vectors are independent")
+        raise UsageError(
+            expected,
+            str(count),
+            "give more data, or leave units out if vectors are independent",
+        )
 
 
-def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.bool_], Numbers]:
+def _split_units(
+    units: Numbers, seed: int, groups: int
+) -> tuple[NDArray[np.bool_], Numbers]:
     """Draw half of the units to fit cures on, and put the units of the other half into groups for the jackknife.
 
     units    number of the unit of each vector
@@ -257,7 +283,9 @@ def _sample_rows(rows: Numbers, seed: int) -> Numbers:
     """Return row numbers unchanged, or a random sample if there are more than `MOST_FOR_NEIGHBOURS`."""
     if len(rows) <= MOST_FOR_NEIGHBOURS:
         return rows
-    chosen = np.random.default_rng(seed).choice(rows, MOST_FOR_NEIGHBOURS, replace=False)
+    chosen = np.random.default_rng(seed).choice(
+        rows, MOST_FOR_NEIGHBOURS, replace=False
+    )
     return np.sort(chosen)
 
 
@@ -296,7 +324,9 @@ class _Scorer:
         group = self.group[self.trying]
         sampled = transform(self.x[self.sample])
         group_of_sample = self.group[self.sample]
-        scores = {"A": _compute_mean_cosine(tried, group)} | _compute_spectrum(tried, group)
+        scores = {"A": _compute_mean_cosine(tried, group)} | _compute_spectrum(
+            tried, group
+        )
         neighbours = tasks.find_neighbours(sampled, self.units[self.sample])
         # The unchanged vectors are scored first, and the others compared with them.
         if self.neighbours is None:
@@ -308,10 +338,18 @@ class _Scorer:
             scores["retrieval"] = self._average(precision, group_of_sample)
             fitted = transform(self.x[self.fitting])
             classes = int(self.labels.max()) + 1
-            is_right = tasks.run_probe(fitted, self.labels[self.fitting], tried, self.labels[self.trying], classes)
+            is_right = tasks.run_probe(
+                fitted,
+                self.labels[self.fitting],
+                tried,
+                self.labels[self.trying],
+                classes,
+            )
             scores["probe"] = self._average(is_right, group)
         if self.partner is not None:
-            is_nearest = tasks.find_own_pairs(sampled, transform(self.partner[self.sample]))
+            is_nearest = tasks.find_own_pairs(
+                sampled, transform(self.partner[self.sample])
+            )
             scores["pairs found"] = self._average(is_nearest, group_of_sample)
         return scores
 
@@ -344,7 +382,9 @@ def _compute_mean_cosine(y: Array, group: Numbers) -> Array:
     # A = (‖Σu‖² − n) / (n(n − 1)): a vector's cosine with itself is taken out.
     pairs = n * (n - 1)
     square = np.square(u).sum(axis=1)
-    return np.asarray(np.divide(square - n, pairs, out=np.full(len(n), np.nan), where=pairs > 0))
+    return np.asarray(
+        np.divide(square - n, pairs, out=np.full(len(n), np.nan), where=pairs > 0)
+    )
 
 
 SPECTRUM_GROUPS = 8
@@ -369,17 +409,30 @@ def _compute_spectrum(y: Array, group: Numbers) -> dict[str, Array]:
         "moment": np.stack([(part.T @ part)[None] for part in parts]),
     }
     values = spectrum.compute(Totals(terms))
-    return {"isoscore": values["isoscore"][:, 0], "effective rank": values["effective_rank"][:, 0]}
+    return {
+        "isoscore": values["isoscore"][:, 0],
+        "effective rank": values["effective_rank"][:, 0],
+    }
 
 
-RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (1.0, np.inf)}
+RANGES: dict[str, Bounds] = {
+    "A": COSINE,
+    "isoscore": SHARE,
+    "effective rank": (1.0, np.inf),
+}
 
 
 COUNTED = frozenset({"retrieval", "pairs found", "probe"})
 """Shares of right answers: if all are right, or none, the interval is Wilson's of one answer a unit."""
 
 
-def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float, units: int) -> CureTrial:
+def _compare(
+    fit: Fit,
+    before: dict[str, Array],
+    after: dict[str, Array],
+    floor: float,
+    units: int,
+) -> CureTrial:
     """Return the result of a cure: scores before and after with intervals, and which tasks it harmed or helped.
 
     before, after   replicates of each score, by name
@@ -440,7 +493,12 @@ def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
     return float(jackknife_interval(before["A"], bounds=COSINE).high) <= floor
 
 
-def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
+def _describe(
+    trials: list[CureTrial],
+    chosen: CureTrial | None,
+    before: dict[str, Array],
+    floor: float,
+) -> str:
     """Say in one sentence which cure to use, or why none.
 
     chosen   the recommended cure; None: none
@@ -465,7 +523,12 @@ def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[st
         return f"{text}."
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if harmful:
-        names = join_words([f"{trial.fit.name} ({join_words(list(trial.harmed))})" for trial in harmful])
+        names = join_words(
+            [
+                f"{trial.fit.name} ({join_words(list(trial.harmed))})"
+                for trial in harmful
+            ]
+        )
         return f"No cure that was tried is free: A becomes isotropic with {names}, at the cost of the task in brackets."
     lowest = min(trials, key=lambda trial: abs(float(trial.scores["A"].after.value)))
     value = format_short(float(lowest.scores["A"].after.value))

@@ -18,7 +18,9 @@ from anisoscope.errors import CorpusError, UsageError
 
 STACK = "vectors"  # the stack of vectors that no model made here
 BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one layer
-MOST_ROWS = 4096  # of a batch: narrow vectors would make batches of a hundred thousand rows
+MOST_ROWS = (
+    4096  # of a batch: narrow vectors would make batches of a hundred thousand rows
+)
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
 
 
@@ -125,7 +127,11 @@ def wrap_vectors(
         raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
     # a label belongs to a vector, and a sequence has several
     if labels is not None and first.ndim == 3:
-        raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
+        raise UsageError(
+            "labels of vectors [vector, dim]",
+            f"sequences {list(first.shape)}",
+            "pool them: x.mean(1)",
+        )
     if mask is not None:
         mask = _check_mask(mask, first)
     unit_numbers = _number_units(units, len(first))
@@ -133,14 +139,20 @@ def wrap_vectors(
     classes: tuple[str, ...] = ()
     if labels is not None:
         label_numbers, classes = _number_entries(labels, len(first), "label")
-    return VectorArrays(name, layers, unit_numbers, label_numbers, classes, mask, source or {})
+    return VectorArrays(
+        name, layers, unit_numbers, label_numbers, classes, mask, source or {}
+    )
 
 
 def _refuse_mask_of_items(mask: Any) -> None:
     """Raise UsageError if a mask was given for sequences that are not padded."""
     if mask is not None:
         cure = "leave it out: the lengths say which tokens are real"
-        raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
+        raise UsageError(
+            "a mask with padded sequences",
+            "one with sequences of their own lengths",
+            cure,
+        )
 
 
 def _number_units(units: Iterable[Hashable] | None, count: int) -> Index:
@@ -158,7 +170,11 @@ def _check_mask(mask: Any, array: Any) -> NDArray[np.bool_]:
     """Return the mask [sequence, token] as booleans. UsageError if it does not fit the array [sequence, token, dim]."""
     expected = array.shape[:2]
     if array.ndim != 3 or tuple(mask.shape) != tuple(expected):
-        raise UsageError(f"a mask of the shape {list(expected)}", str(list(mask.shape)), "one entry a token")
+        raise UsageError(
+            f"a mask of the shape {list(expected)}",
+            str(list(mask.shape)),
+            "one entry a token",
+        )
     return np.asarray(mask).astype(bool)
 
 
@@ -178,7 +194,9 @@ def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
         _check_array(layer, x, name)
         if x.shape[:-1] != first.shape[:-1]:
             got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
-            raise UsageError("layers of the same vectors", got, "measure what differs apart")
+            raise UsageError(
+                "layers of the same vectors", got, "measure what differs apart"
+            )
     return layers
 
 
@@ -193,14 +211,18 @@ def _name_layers(arrays: Any) -> Mapping[str, Any]:
 
 def _are_ragged(arrays: Any) -> bool:
     """Return whether a list holds sequences rather than layers: arrays [token, dim] of different lengths."""
-    if not isinstance(arrays, list | tuple) or not all(getattr(x, "ndim", 0) == 2 for x in arrays):
+    if not isinstance(arrays, list | tuple) or not all(
+        getattr(x, "ndim", 0) == 2 for x in arrays
+    ):
         return False
     widths = {x.shape[1] for x in arrays}
     lengths = set(map(len, arrays))
     return len(widths) == 1 and len(lengths) > 1
 
 
-def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _join_items(
+    items: list[Any] | tuple[Any, ...],
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Join vectors [dim] to one array [vector, dim], or sequences [token, dim] to a padded one [sequence, token, dim].
 
     Returns (array, which tokens are real [sequence, token] or None for vectors). UsageError for items of other shapes.
@@ -210,7 +232,9 @@ def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArr
     axes = {x.ndim for x in parts}
     if len(widths) != 1 or axes not in ({1}, {2}):
         got = ", ".join(str(list(x.shape)) for x in parts[:3]) or "nothing"
-        raise UsageError("vectors [dim], or sequences [token, dim], of one width", got, CURE)
+        raise UsageError(
+            "vectors [dim], or sequences [token, dim], of one width", got, CURE
+        )
     if axes == {1}:
         return np.stack(parts), None
     lengths = np.array(list(map(len, parts)))
@@ -242,12 +266,18 @@ def _check_array(layer: str, x: Any, name: str) -> None:
         # `float64` of big-endian numbers too
         kind = str(x.dtype.newbyteorder("="))
     if shape is None:
-        raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
+        raise UsageError(
+            "arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)"
+        )
     is_from_file = name != "vectors"
     if len(shape) not in (2, 3):
         cure = "add an axis: x[None]" if len(shape) == 1 else CURE
         place = f" in {name}, {layer!r}" if is_from_file else ""
-        raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{place}", cure)
+        raise UsageError(
+            "vectors [vector, dim] or [sequence, token, dim]",
+            f"{list(shape)}{place}",
+            cure,
+        )
     if re.search("float|int", kind):
         return
     # numpy's types of texts: <U5, |S3
@@ -258,7 +288,9 @@ def _check_array(layer: str, x: Any, name: str) -> None:
     raise UsageError("real numbers as vectors", got, CURE)
 
 
-def _number_entries(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
+def _number_entries(
+    entries: Iterable[Hashable], count: int, what: str
+) -> tuple[Index, tuple[str, ...]]:
     """Number the distinct entries in order of appearance. Returns (number of each entry, names of the numbers).
 
     what   what the entries are, for errors
@@ -267,11 +299,19 @@ def _number_entries(entries: Iterable[Hashable], count: int, what: str) -> tuple
     """
     values = np.asarray(entries.cpu() if isinstance(entries, Tensor) else list(entries))
     if len(values) != count:
-        raise UsageError(f"a {what} for each of {count} vectors or sequences", str(len(values)), f"one {what} each")
+        raise UsageError(
+            f"a {what} for each of {count} vectors or sequences",
+            str(len(values)),
+            f"one {what} each",
+        )
     numbers, names = pd.factorize(values)
     # pandas gives -1 to what is missing
     if (numbers < 0).any():
-        raise UsageError(f"a {what} for every vector", f"{(numbers < 0).sum()} missing", f"fill in the {what}s")
+        raise UsageError(
+            f"a {what} for every vector",
+            f"{(numbers < 0).sum()} missing",
+            f"fill in the {what}s",
+        )
     return numbers.astype(np.int64), tuple(map(str, names))
 
 
@@ -319,8 +359,12 @@ class VectorPlan(Plan):
         mask = torch.ones(len(rows), self.length, dtype=torch.bool)
         if vectors.mask is not None:
             mask = torch.from_numpy(vectors.mask[rows])
-        stream = Stream(mask, torch.zeros_like(mask), torch.from_numpy(rows) * self.length)
+        stream = Stream(
+            mask, torch.zeros_like(mask), torch.from_numpy(rows) * self.length
+        )
         label = None
         if vectors.labels is not None:
             label = torch.from_numpy(vectors.labels[rows])
-        return Batch(layers, torch.from_numpy(vectors.units[rows]), {STACK: stream}, label=label)
+        return Batch(
+            layers, torch.from_numpy(vectors.units[rows]), {STACK: stream}, label=label
+        )

@@ -13,7 +13,17 @@ from anisoscope.data.splitting import SplitText
 from anisoscope.errors import CorpusError
 
 LEFT_OUT = {
-    *("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "distutils", "encodings", "ensurepip"),
+    *(
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "distutils",
+        "encodings",
+        "ensurepip",
+    ),
     *("tkinter", "turtledemo", "pydoc_data"),
 }
 """Folders without documentation of the library itself, or that distributions package apart."""
@@ -21,7 +31,9 @@ LEFT_OUT = {
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
-def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[SplitText, dict[str, object]]:
+def python_docs(
+    limit: int | None = None, library: Path | None = None
+) -> tuple[SplitText, dict[str, object]]:
     """Return documents of the Python documentation, and the manifest's entry on their source.
 
     There is one document per public module (its docstring and those of its public members, in the order of the
@@ -37,13 +49,20 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
         expected = f"the sources of the standard library in {library}"
         cure = "install the full CPython distribution, or name a text file"
         raise CorpusError(expected, "no module with documentation", cure)
-    source = {"python": platform.python_version(), "implementation": platform.python_implementation()}
-    read = SplitText(list(documents), "modules and topics", "module", empty=empty, skipped=unread)
+    source = {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+    }
+    read = SplitText(
+        list(documents), "modules and topics", "module", empty=empty, skipped=unread
+    )
     return read, {"kind": "builtin", **source}
 
 
 @lru_cache(maxsize=2)  # a series opens its text for every checkpoint
-def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
+def _read_documents(
+    limit: int | None, library: Path
+) -> tuple[tuple[str, ...], int, int]:
     """Return (documents, number of sources without text, number of sources that cannot be parsed).
 
     limit     stop after so many documents; None: read all
@@ -92,7 +111,9 @@ def _iter_topics(path: Path) -> Iterator[str]:
                 yield _clean(found[name])
 
 
-def _iter_modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
+def _iter_modules(
+    folder: Path, package: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Path]]:
     """Yield (dotted name as a tuple, source file) of the public modules in a folder, recursively.
 
     package   dotted name of the folder
@@ -115,7 +136,9 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes())
 
 
-def _iter_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+def _iter_docstrings(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[str]:
     """Yield the docstring of a node, and of the public classes and functions directly inside it (recursively)."""
     text = ast.get_docstring(node)
     if text:
@@ -124,7 +147,9 @@ def _iter_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asy
     if not isinstance(node, ast.Module | ast.ClassDef):
         return
     for inner in node.body:
-        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
+        if isinstance(
+            inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and not inner.name.startswith("_"):
             yield from _iter_docstrings(inner)
 
 
@@ -132,7 +157,9 @@ def _clean(text: str) -> str:
     """Return a docstring as plain paragraphs, one per line, without underlines (`-----`) and doctest examples."""
     paragraphs = []
     for block in re.split(r"\n[ \t]*\n", text.strip()):
-        lines = [line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)]
+        lines = [
+            line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)
+        ]
         # the output of an example follows it: the whole paragraph is left out
         if not any(line.startswith((">>>", "...")) for line in lines):
             paragraphs.append(" ".join(" ".join(lines).split()))

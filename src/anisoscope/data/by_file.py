@@ -44,7 +44,9 @@ class ShareOfFiles:
 
     def open(self, number: int) -> TextCorpus:
         """Read file `number` as a corpus."""
-        return open_separate_file(self.folder, number, self.files, self.options, self.name)
+        return open_separate_file(
+            self.folder, number, self.files, self.options, self.name
+        )
 
     def name_file(self, number: int) -> str:
         """Return the path of a file inside the folder."""
@@ -68,7 +70,9 @@ def find_share(name: str, shard: tuple[int, int], **options: Any) -> ShareOfFile
     if not isinstance(folder, Path):
         raise CorpusError("a folder of texts", name, "name a folder")
     files = list_separate_files(folder, corpus_options)
-    return ShareOfFiles(name, folder, files, fix_column(folder, files, corpus_options), *shard)
+    return ShareOfFiles(
+        name, folder, files, fix_column(folder, files, corpus_options), *shard
+    )
 
 
 class PlanByFile(Plan):
@@ -81,7 +85,13 @@ class PlanByFile(Plan):
     longest  tokens of the longest window
     """
 
-    def __init__(self, share: ShareOfFiles, make: MakePlan, tokenizer: Any, vocab_size: int | None) -> None:
+    def __init__(
+        self,
+        share: ShareOfFiles,
+        make: MakePlan,
+        tokenizer: Any,
+        vocab_size: int | None,
+    ) -> None:
         """Count the batches of all files.
 
         share       the files
@@ -117,7 +127,11 @@ class PlanByFile(Plan):
         self._hashes[number] = corpus.fingerprint
         of_others = self.source
         # an empty file does not say how documents are told apart
-        self.source = dict(corpus.source) if corpus.documents or not of_others else dict(of_others)
+        self.source = (
+            dict(corpus.source)
+            if corpus.documents or not of_others
+            else dict(of_others)
+        )
         for name in ("empty", "skipped"):
             self.source[name] = of_others.get(name, 0) + corpus.source[name]
 
@@ -141,13 +155,24 @@ class PlanByFile(Plan):
         vocab_size   number of the model's embeddings; None: unknown
         """
         if not self._fingerprints:
-            raise refuse_empty(self.share.described, self.source["empty"], self.source["skipped"])
-        self.warnings += check_counts(self._tokenizer, self._counts, self._affixes, vocab_size)
+            raise refuse_empty(
+                self.share.described, self.source["empty"], self.source["skipped"]
+            )
+        self.warnings += check_counts(
+            self._tokenizer, self._counts, self._affixes, vocab_size
+        )
         if not self.tokens:
             got = f"{self.share.described}, which holds none"
-            raise CorpusError("texts that are long enough for the model", got, "name longer texts")
-        files = {self.share.name_file(number): hashed for number, hashed in self._hashes.items()}
-        every = [self.share.name_file(number) for number in range(len(self.share.files))]
+            raise CorpusError(
+                "texts that are long enough for the model", got, "name longer texts"
+            )
+        files = {
+            self.share.name_file(number): hashed
+            for number, hashed in self._hashes.items()
+        }
+        every = [
+            self.share.name_file(number) for number in range(len(self.share.files))
+        ]
         self.source |= {"files": files, "all_files": every}
         self.fingerprint = hash_parts(self._fingerprints)
 
@@ -180,7 +205,11 @@ class PlanByFile(Plan):
         corpus = self.share.open(number)
         if corpus.fingerprint != self._hashes[number]:
             got = f"{self.share.name_file(number)}, whose text is another one now"
-            raise CorpusError("files that stay as they are while they are measured", got, "measure them again")
+            raise CorpusError(
+                "files that stay as they are while they are measured",
+                got,
+                "measure them again",
+            )
         # of a torchrun job each process reads only the files of its own batches, when it comes to them
         plan = self._make(corpus, getattr(self._tokenizer, "unshared", self._tokenizer))
         self._hold(number, plan)

@@ -23,7 +23,10 @@ ENDING = re.compile(
 )
 """How names of files end that are no names of the hub."""
 MOST_LISTED = 10_000  # names of a folder that are compared with one that is not there
-NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length, by which a name is taken for a slip
+NEAR, APART = (
+    0.85,
+    2,
+)  # likeness to a known name, and most difference in length, by which a name is taken for a slip
 
 
 def check_model(name: str) -> None:
@@ -43,7 +46,9 @@ def check_model(name: str) -> None:
         raise ModelError("a model's name", repr(name), suggest_names(base, known))
     if _must_be_path(base):
         got = f"{name}, which is not there"
-        raise ModelError("a checkpoint or a file of vectors", got, _explain_missing_path(base))
+        raise ModelError(
+            "a checkpoint or a file of vectors", got, _explain_missing_path(base)
+        )
     require_for_model(base)
 
 
@@ -54,7 +59,9 @@ def require_for_model(name: str) -> None:
     """
     is_factory = ":" in name and not name.startswith("builtin:") and "/" not in name
     if not is_factory:
-        require_extra("demo" if name == "builtin:minilm" else "models", f"to load {name}")
+        require_extra(
+            "demo" if name == "builtin:minilm" else "models", f"to load {name}"
+        )
 
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:
@@ -88,10 +95,16 @@ def _refuse_slip(name: str, labelled: bool) -> None:
     if _is_slip(name, known):
         raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
     if _must_be_path(name):
-        raise CorpusError("a file or folder", f"{name}, which is not there", _explain_missing_path(name))
+        raise CorpusError(
+            "a file or folder",
+            f"{name}, which is not there",
+            _explain_missing_path(name),
+        )
     if len(name.split()) > 1:
         cure = "write texts into a file, one a line; in Python give a list of them"
-        raise CorpusError("a file, a folder or the name of a corpus", f"the text {name[:60]!r}", cure)
+        raise CorpusError(
+            "a file, a folder or the name of a corpus", f"the text {name[:60]!r}", cure
+        )
 
 
 def _has_labels(corpus: NamedCorpus) -> bool:
@@ -160,7 +173,9 @@ def _is_one_slip(one: str, other: str) -> bool:
         return False
     short, long = sorted((one, other), key=len)
     if len(long) - len(short) == 1:
-        return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
+        return any(
+            long[:place] + long[place + 1 :] == short for place in range(len(long))
+        )
     if len(long) != len(short):
         return False
     differing = [(a, b) for a, b in zip(one, other, strict=True) if a != b]

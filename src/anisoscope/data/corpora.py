@@ -9,7 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from anisoscope.data.local import TEXT_ENDINGS, find_copy, find_part_of_copy, find_path, list_local_corpora
+from anisoscope.data.local import (
+    TEXT_ENDINGS,
+    find_copy,
+    find_part_of_copy,
+    find_path,
+    list_local_corpora,
+)
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
@@ -59,9 +65,18 @@ CORPORA = {name: NamedCorpus(**row) for name, row in tomllib.loads(_TABLE).items
 
 OPENERS = {
     "text": ("anisoscope.data.text:open_text", "a corpus: a path"),
-    "image": ("anisoscope.data.images:open_images", "an image corpus: a folder, a manifest"),
-    "speech": ("anisoscope.data.speech:open_speech", "a speech corpus: a folder, a manifest"),
-    "labelled": ("anisoscope.data.opening:open_labelled", "a labelled corpus: a table, a folder of them"),
+    "image": (
+        "anisoscope.data.images:open_images",
+        "an image corpus: a folder, a manifest",
+    ),
+    "speech": (
+        "anisoscope.data.speech:open_speech",
+        "a speech corpus: a folder, a manifest",
+    ),
+    "labelled": (
+        "anisoscope.data.opening:open_labelled",
+        "a labelled corpus: a table, a folder of them",
+    ),
 }
 """The function that opens the corpora of each modality, and what they may be other than a preset or a hub data set."""
 
@@ -72,7 +87,9 @@ OFFLINE = {"image": "builtin:digits", "labelled": "synthetic"}
 """A corpus that needs no network, by modality; for text it is the documentation of Python."""
 
 PARTS = ("split", "config", "revision")
-_HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+_HUB_ID = re.compile(
+    r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
+)
 
 
 def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
@@ -136,7 +153,11 @@ class CorpusOptions:
     def __post_init__(self) -> None:
         """Check the limit and the rule for documents. UsageError if one is invalid."""
         if self.limit is not None and self.limit < 1:
-            raise UsageError("a limit of at least 1 unit", str(self.limit), "raise --limit, or leave it out")
+            raise UsageError(
+                "a limit of at least 1 unit",
+                str(self.limit),
+                "raise --limit, or leave it out",
+            )
         check_rule(self.documents)
 
     def refuse(self, name: str, *options: str) -> None:
@@ -145,10 +166,14 @@ class CorpusOptions:
         name      of the corpus, for the error
         options   names of the options that it does not have
         """
-        given = [f"--{option}" for option in options if getattr(self, option) is not None]
+        given = [
+            f"--{option}" for option in options if getattr(self, option) is not None
+        ]
         if given:
             got = f"{', '.join(given)} with {name}"
-            raise UsageError("a hub data set where a part of one is chosen", got, "leave it out")
+            raise UsageError(
+                "a hub data set where a part of one is chosen", got, "leave it out"
+            )
 
 
 @declare_settings
@@ -163,9 +188,13 @@ class Columns:
             INPUT,
         ),
     ] = None
-    second_column: Annotated[Text | None, option("column of the second text", INPUT)] = None
+    second_column: Annotated[
+        Text | None, option("column of the second text", INPUT)
+    ] = None
     label_column: Annotated[Text | None, option("column of the class", INPUT)] = None
-    rationale_column: Annotated[Text | None, option("column of marks, one per word", INPUT)] = None
+    rationale_column: Annotated[
+        Text | None, option("column of marks, one per word", INPUT)
+    ] = None
     split_column: Annotated[
         Text | None,
         option("column of each row's split: train, validation, test", INPUT),
@@ -204,7 +233,9 @@ class HubPart:
         return self.cure or _suggest(self.name, self.modality)
 
 
-def resolve_corpus(name: str, modality: str, options: CorpusOptions) -> NamedCorpus | Path | HubPart:
+def resolve_corpus(
+    name: str, modality: str, options: CorpusOptions
+) -> NamedCorpus | Path | HubPart:
     """Find what a corpus' name stands for. CorpusError if it is nothing known.
 
     Tried in this order: a corpus that a function makes, the local copy of a preset's data set, that data set on the
@@ -254,7 +285,9 @@ def _parse_hub_name(name: str) -> _HubName:
     return _HubName(match["id"], match["config"], match["revision"])
 
 
-def _resolve_unknown(name: str, parts: _HubName, modality: str, options: CorpusOptions) -> Path | HubPart:
+def _resolve_unknown(
+    name: str, parts: _HubName, modality: str, options: CorpusOptions
+) -> Path | HubPart:
     """Find the path or hub data set that a name stands for, if it is not that of a preset. CorpusError if neither.
 
     name       the corpus, as the user wrote it
@@ -266,15 +299,28 @@ def _resolve_unknown(name: str, parts: _HubName, modality: str, options: CorpusO
     if path is not None:
         options.refuse(name, *PARTS)
         return path
-    is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not parts.is_valid
+    is_path = (
+        name.endswith(TEXT_ENDINGS)
+        or name.startswith(("builtin:", "."))
+        or not parts.is_valid
+    )
     # a bare word for clips or images is taken for a slip, and similar names are suggested
     is_bare = modality != "text" and "/" not in parts.id
     if is_path or is_bare:
         expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
-        raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
+        raise CorpusError(
+            expected, f"{name!r}, which does not exist", _suggest(name, modality)
+        )
     _refuse_given_twice(name, parts, options)
     config = options.config or parts.config
-    return HubPart(name, modality, parts.id, config or None, options.split, options.revision or parts.revision)
+    return HubPart(
+        name,
+        modality,
+        parts.id,
+        config or None,
+        options.split,
+        options.revision or parts.revision,
+    )
 
 
 def _find_preset(name: str, modality: str) -> NamedCorpus | None:
@@ -295,7 +341,9 @@ def _refuse_given_twice(name: str, parts: _HubName, options: CorpusOptions) -> N
     for part in ("config", "revision"):
         value = getattr(options, part)
         if value and getattr(parts, part) not in (None, value):
-            raise UsageError(f"one {part}", f"{name} and {part} {value}", "give it once")
+            raise UsageError(
+                f"one {part}", f"{name} and {part} {value}", "give it once"
+            )
 
 
 def _suggest(name: str, modality: str) -> str:

@@ -10,16 +10,48 @@ from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.files import get_ending, list_files_below
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.on_disk import keep_texts
-from anisoscope.data.splitting import SplitText, cut_into_blocks, is_title, split_articles, split_file
-from anisoscope.data.table_rows import TABLES, Row, describe_form, is_number, is_table, read_table_rows, require_column
+from anisoscope.data.splitting import (
+    SplitText,
+    cut_into_blocks,
+    is_title,
+    split_articles,
+    split_file,
+)
+from anisoscope.data.table_rows import (
+    TABLES,
+    Row,
+    describe_form,
+    is_number,
+    is_table,
+    read_table_rows,
+    require_column,
+)
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
-CHATS = ("messages", "conversations", "conversation", "chat", "dialogue", "dialog", "turns")
+CHATS = (
+    "messages",
+    "conversations",
+    "conversation",
+    "chat",
+    "dialogue",
+    "dialog",
+    "turns",
+)
 """Columns of chats: lists of messages, each with its text."""
 CONTENTS = ("content", "value", "text", "utterance")
 """Where the text of a message stands."""
-TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage", "body", "tokens", "words")
+TEXT_COLUMNS = (
+    "text",
+    "content",
+    "sentence",
+    "document",
+    "article",
+    "passage",
+    "body",
+    "tokens",
+    "words",
+)
 
 
 def read_path(path: Path, options: CorpusOptions) -> SplitText:
@@ -30,10 +62,16 @@ def read_path(path: Path, options: CorpusOptions) -> SplitText:
     if path.is_dir():
         return _read_folder(path, options)
     if is_table(path):
-        return read_rows(read_table_rows(path, column=options.column), options, str(path))
+        return read_rows(
+            read_table_rows(path, column=options.column), options, str(path)
+        )
     if options.column is not None:
         cure = "leave --column out, or name a table"
-        raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
+        raise CorpusError(
+            f"a table ({', '.join(TABLES)}) or a hub data set where a column is named",
+            str(path),
+            cure,
+        )
     return split_file(path, options.limit, options.documents)
 
 
@@ -45,7 +83,11 @@ def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
 
     options   how the corpus is to be read
     """
-    if not path.is_dir() or options.limit is not None or options.documents.startswith("tokens:"):
+    if (
+        not path.is_dir()
+        or options.limit is not None
+        or options.documents.startswith("tokens:")
+    ):
         return []
     texts, tables, _ = _sort_files(path)
     if bool(texts) == bool(tables):
@@ -53,7 +95,12 @@ def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
     if texts:
         # a single text is split into documents by its own marks
         return texts if len(texts) > 1 else []
-    rows = _iter_texts(_iter_rows(list(enumerate(tables)), options, _CurrentFile()), options, str(path), [])
+    rows = _iter_texts(
+        _iter_rows(list(enumerate(tables)), options, _CurrentFile()),
+        options,
+        str(path),
+        [],
+    )
     for _, text in rows:
         if text.strip():
             return [] if is_title(text) else tables
@@ -66,7 +113,9 @@ def list_texts_or_tables(folder: Path) -> list[Path]:
     return texts or tables
 
 
-def fix_column(folder: Path, files: list[Path], options: CorpusOptions) -> CorpusOptions:
+def fix_column(
+    folder: Path, files: list[Path], options: CorpusOptions
+) -> CorpusOptions:
     """Return the options with the column that all tables are read by: that of the first row of the first one.
 
     Unchanged for texts.
@@ -79,11 +128,15 @@ def fix_column(folder: Path, files: list[Path], options: CorpusOptions) -> Corpu
         return options
     for row in _iter_rows(list(enumerate(files)), options, _CurrentFile()):
         if row.columns:
-            return replace(options, column=choose_column(row.columns, options.column, str(folder)))
+            return replace(
+                options, column=choose_column(row.columns, options.column, str(folder))
+            )
     return options
 
 
-def read_separate_file(folder: Path, number: int, file: Path, options: CorpusOptions) -> SplitText:
+def read_separate_file(
+    folder: Path, number: int, file: Path, options: CorpusOptions
+) -> SplitText:
     """Read the documents of one file of a folder, in which every document ends with its file.
 
     folder    that the file is in, for errors
@@ -93,7 +146,13 @@ def read_separate_file(folder: Path, number: int, file: Path, options: CorpusOpt
     if not is_table(file):
         return _read_files([(number, file)], options, by_file=True)
     current = _CurrentFile()
-    return read_rows(_iter_rows([(number, file)], options, current), options, str(folder), current, are_documents=True)
+    return read_rows(
+        _iter_rows([(number, file)], options, current),
+        options,
+        str(folder),
+        current,
+        are_documents=True,
+    )
 
 
 class _CurrentFile:
@@ -121,7 +180,11 @@ def read_rows(
     """
     if options.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
-        raise UsageError(f"--documents tokens:N, or none, with the table {where}", options.documents, cure)
+        raise UsageError(
+            f"--documents tokens:N, or none, with the table {where}",
+            options.documents,
+            cure,
+        )
     bad: list[str] = []
     found = _iter_texts(rows, options, where, bad)
     first = next(found, None)
@@ -138,10 +201,14 @@ def read_rows(
 
     read = _split_rows(note_files(), options, are_documents=are_documents)
     separate = current is not None and read.how == "rows"
-    return replace(read, skipped=len(bad), column=first[0], owner=owner if separate else None)
+    return replace(
+        read, skipped=len(bad), column=first[0], owner=owner if separate else None
+    )
 
 
-def _split_rows(texts: Iterator[str], options: CorpusOptions, *, are_documents: bool) -> SplitText:
+def _split_rows(
+    texts: Iterator[str], options: CorpusOptions, *, are_documents: bool
+) -> SplitText:
     """Turn the texts of rows into documents: a document per row, WikiText article or block of tokens.
 
     texts           of the rows; they are articles if the first line is a title
@@ -159,7 +226,11 @@ def _split_rows(texts: Iterator[str], options: CorpusOptions, *, are_documents: 
             break
     stream = chain(head, texts)
     if head and is_title(head[-1]) and not are_documents:
-        return SplitText(keep_texts(islice(split_articles(stream), options.limit)), "titles", "article")
+        return SplitText(
+            keep_texts(islice(split_articles(stream), options.limit)),
+            "titles",
+            "article",
+        )
     return _take_rows(stream, options.limit)
 
 
@@ -195,7 +266,11 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
             return name
     guessed = _guess_text_column(row)
     if guessed is None:
-        raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
+        raise CorpusError(
+            f"a text column in {where}",
+            f"the columns {', '.join(row)}",
+            "choose one with --column",
+        )
     return guessed
 
 
@@ -230,7 +305,9 @@ def list_if_texts(inputs: Any) -> Any:
     if not items:
         return items
     first = items[0]
-    is_row = isinstance(first, dict) and any(isinstance(value, str) for value in first.values())
+    is_row = isinstance(first, dict) and any(
+        isinstance(value, str) for value in first.values()
+    )
     rest = chain(items, inputs)
     if is_row or isinstance(first, str):
         return list(rest)
@@ -284,7 +361,9 @@ def has_text(path: Path) -> bool:
     return False
 
 
-def _iter_texts(rows: Iterable[Row], options: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
+def _iter_texts(
+    rows: Iterable[Row], options: CorpusOptions, where: str, bad: list[str]
+) -> Iterator[tuple[str, str]]:
     """Yield (name of the column of text, text) of each row.
 
     The column is chosen by the first readable row. Lists of strings are joined by blanks; null counts as empty. A row
@@ -323,7 +402,9 @@ def _find_text(row: dict[str, Any], column: str) -> str | None:
     return join_chat(value)
 
 
-def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where: str) -> CorpusError:
+def _refuse_row(
+    place: str, row: dict[str, Any], fault: str, column: str, where: str
+) -> CorpusError:
     """Make the error for a row that cannot be read, or has no text in the column. The caller raises it.
 
     place    where the row is: `line 7`
@@ -334,7 +415,9 @@ def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where:
     """
     if not row:
         cure = "repair the row, or pass --skip-bad"
-        return CorpusError(f"{describe_form(where)} in {where}", f"{place}: {fault}", cure)
+        return CorpusError(
+            f"{describe_form(where)} in {where}", f"{place}: {fault}", cure
+        )
     got = f"{place} without it"
     if column in row:
         got = f"{place}: {type(row[column]).__name__}"
@@ -350,12 +433,20 @@ def _read_folder(path: Path, options: CorpusOptions) -> SplitText:
     texts, tables, others = _sort_files(path)
     if bool(texts) == bool(tables):
         got = f"{len(texts)} text files, {len(tables)} tables and {others} other files"
-        cure = "name one file, or a folder of text files (one document each) or of tables"
-        raise CorpusError(f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure)
+        cure = (
+            "name one file, or a folder of text files (one document each) or of tables"
+        )
+        raise CorpusError(
+            f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure
+        )
     if tables:
         return _read_tables(path, tables, options)
     if options.column is not None:
-        raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
+        raise CorpusError(
+            f"a table where a column is named in {path}",
+            "text files",
+            "leave --column out",
+        )
     return _read_files(list(enumerate(texts)), options, by_file=len(texts) > 1)
 
 
@@ -365,7 +456,12 @@ def _read_tables(folder: Path, tables: list[Path], options: CorpusOptions) -> Sp
     options   how the corpus is to be read
     """
     current = _CurrentFile()
-    return read_rows(_iter_rows(list(enumerate(tables)), options, current), options, str(folder), current)
+    return read_rows(
+        _iter_rows(list(enumerate(tables)), options, current),
+        options,
+        str(folder),
+        current,
+    )
 
 
 def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
@@ -376,7 +472,9 @@ def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
     return texts, tables, len(files) - len(texts) - len(tables)
 
 
-def _iter_rows(tables: list[tuple[int, Path]], options: CorpusOptions, current: _CurrentFile) -> Iterator[Row]:
+def _iter_rows(
+    tables: list[tuple[int, Path]], options: CorpusOptions, current: _CurrentFile
+) -> Iterator[Row]:
     """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
 
     tables    (number, path) of each
@@ -394,7 +492,9 @@ def _iter_rows(tables: list[tuple[int, Path]], options: CorpusOptions, current: 
             yield Row(file.name, {}, error.got)
 
 
-def _read_files(files: list[tuple[int, Path]], options: CorpusOptions, *, by_file: bool) -> SplitText:
+def _read_files(
+    files: list[tuple[int, Path]], options: CorpusOptions, *, by_file: bool
+) -> SplitText:
     """Read text files of a folder: a single one like a named file, several as a document each or by the chosen rule.
 
     files     (number, path) of each

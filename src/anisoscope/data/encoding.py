@@ -54,7 +54,9 @@ class Encoded:
         return [row["labels"] for row in self.rows]
 
 
-def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
+def build_tokenizer(
+    corpus: LabelledCorpus, *, max_length: int, separator: bool = False
+) -> Any:
     """Build a tokenizer of whole words from the words of the training split.
 
     max_length   tokens of a text at most
@@ -67,7 +69,11 @@ def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool 
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    before = pre_tokenizers.WhitespaceSplit() if corpus.tokenised else pre_tokenizers.Whitespace()
+    before = (
+        pre_tokenizers.WhitespaceSplit()
+        if corpus.tokenised
+        else pre_tokenizers.Whitespace()
+    )
     marks = [CLS]
     named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS}
     pair = f"{CLS} $A $B"
@@ -81,9 +87,14 @@ def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool 
     inner.normalizer = normalizers.Lowercase()
     inner.pre_tokenizer = before
     special = [(name, ids[name]) for name in marks]
-    inner.post_processor = TemplateProcessing(single=f"{CLS} $A", pair=pair, special_tokens=special)
+    inner.post_processor = TemplateProcessing(
+        single=f"{CLS} $A", pair=pair, special_tokens=special
+    )
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=inner, model_max_length=max_length, model_input_names=["input_ids", "attention_mask"], **named
+        tokenizer_object=inner,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **named,
     )
 
 
@@ -107,12 +118,16 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
     before a word is part of it. UsageError for a `max_length` below 3.
     """
     if max_length < 3:
-        raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
+        raise UsageError(
+            "--max-length of at least 3 tokens", str(max_length), "raise it"
+        )
     if not examples:
         return Encoded([], [])
     whole, n_cut = _tokenise(examples, tokenizer, max_length)
     if min(map(len, whole["input_ids"])) == 0:
-        raise CorpusError("tokens in every example", "an example without any", "leave it out")
+        raise CorpusError(
+            "tokens in every example", "an example without any", "leave it out"
+        )
     names = [name for name in ("input_ids", "token_type_ids") if name in whole]
     rows = []
     words = []
@@ -123,7 +138,9 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
     return Encoded(rows, words, n_cut)
 
 
-def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> tuple[Any, int]:
+def _tokenise(
+    examples: Sequence[Example], tokenizer: Any, max_length: int
+) -> tuple[Any, int]:
     """Return (the tokenizer's result for all examples, with the place of each token; how many examples were cut)."""
     texts = [" ".join(example.words) for example in examples]
     seconds = None
@@ -134,7 +151,9 @@ def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> t
     whole = tokenizer(texts, seconds, add_special_tokens=True, **options)
     n_cut = sum(len(ids) > max_length for ids in whole["input_ids"])
     if n_cut:
-        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **options)
+        whole = tokenizer(
+            texts, seconds, truncation="longest_first", max_length=max_length, **options
+        )
     return whole, n_cut
 
 
@@ -149,7 +168,9 @@ def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
     texts = example.words, example.second or ()
     starts = [_find_starts(words) for words in texts]
     found = []
-    for span, text in zip(encoding["offset_mapping"][row], encoding.sequence_ids(row), strict=True):
+    for span, text in zip(
+        encoding["offset_mapping"][row], encoding.sequence_ids(row), strict=True
+    ):
         if text is None:
             found.append(-1)
             continue
@@ -306,7 +327,9 @@ class LabelledPlan(Plan):
         side = "left" if self.padding.side == "left" else "right"
         words = [torch.tensor(self.encoded.words[i]) for i in chosen]
         # padding counts as word 0 here: the mask says that it is not real
-        special = (pad_sequence(words, batch_first=True, padding_side=side) < 0).to(self.device)
+        special = (pad_sequence(words, batch_first=True, padding_side=side) < 0).to(
+            self.device
+        )
         start = torch.zeros(len(rows), dtype=torch.int64)
         streams = {self.stacks[0]: Stream(mask, special, start)}
         # behind a token that begins it, the decoder reads what the encoder reads

@@ -37,7 +37,11 @@ def get_stem(path: Path) -> str:
 
 def list_files_below(folder: Path) -> list[Path]:
     """List all files below a folder in path order, without hidden ones."""
-    return [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    return [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.startswith(".")
+    ]
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------
@@ -68,7 +72,11 @@ def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusEr
 
 def _write_size(size: int) -> str:
     """Write a number of bytes in MiB or GiB."""
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+    return (
+        f"{size / (1 << 30):.1f} GiB"
+        if size >= 1 << 30
+        else f"{size / (1 << 20):.0f} MiB"
+    )
 
 
 SMALLER = "read less of it with --limit, or divide it into several files"
@@ -79,7 +87,10 @@ SMALLER = "read less of it with --limit, or divide it into several files"
 
 def open_unpacked(path: Path) -> IO[bytes]:
     """Open a file for reading bytes; gzip is unpacked on the fly."""
-    return cast("IO[bytes]", gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"))
+    return cast(
+        "IO[bytes]",
+        gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"),
+    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -91,7 +102,9 @@ def read_bytes(path: Path) -> bytes:
                 pieces.append(piece)
                 size += len(piece)
                 if size > budget:
-                    raise refuse_large_file(path, size, budget, "divide it into several files")
+                    raise refuse_large_file(
+                        path, size, budget, "divide it into several files"
+                    )
     except (*PACKED, OSError) as error:
         raise refuse_unreadable(path, error) from None
     return b"".join(pieces)
@@ -101,19 +114,25 @@ def read_pieces(path: Path) -> Iterator[str]:
     """Yield the text of a UTF-8 file piece by piece, reading only what is asked for. CorpusError if it is not text."""
     expected = f"UTF-8 text in {path}"
     cure = "name a text file or a table; convert text in another encoding (UTF-16, Latin-1) with iconv"
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    decoder = io.IncrementalNewlineDecoder(
+        codecs.getincrementaldecoder("utf-8-sig")(), translate=True
+    )
     read = 0
     try:
         with open_unpacked(path) as file:
             while True:
                 piece = file.read(PIECE)
                 if b"\0" in piece:
-                    raise CorpusError(expected, "a binary file (it holds NUL bytes)", cure)
+                    raise CorpusError(
+                        expected, "a binary file (it holds NUL bytes)", cure
+                    )
                 try:
                     text = decoder.decode(piece, final=not piece)
                 except UnicodeDecodeError as error:
                     place = read + len(piece) - len(error.object) + error.start
-                    raise CorpusError(expected, f"a byte that is not UTF-8 at position {place}", cure) from None
+                    raise CorpusError(
+                        expected, f"a byte that is not UTF-8 at position {place}", cure
+                    ) from None
                 read += len(piece)
                 if text:
                     yield text
@@ -152,12 +171,21 @@ def iter_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with open_unpacked(path) as raw:
-            file = io.TextIOWrapper(cast("Any", raw), encoding="utf-8-sig", errors="surrogateescape", newline=None)
+            file = io.TextIOWrapper(
+                cast("Any", raw),
+                encoding="utf-8-sig",
+                errors="surrogateescape",
+                newline=None,
+            )
             while line := file.readline(LONGEST_LINE):
                 number += 1
                 if len(line) == LONGEST_LINE:
                     cure = "name a text or a table with lines"
-                    raise CorpusError(f"lines of at most {LONGEST_LINE:,} characters in {path}", f"line {number}", cure)
+                    raise CorpusError(
+                        f"lines of at most {LONGEST_LINE:,} characters in {path}",
+                        f"line {number}",
+                        cure,
+                    )
                 yield line.removesuffix("\n")
     except (*PACKED, OSError) as error:
         raise refuse_unreadable(path, error) from None
@@ -167,12 +195,20 @@ def find_fault(line: str) -> str:
     """Say why a line, as `iter_lines` yields it, is not UTF-8 text; empty if it is."""
     if "\0" in line:
         return "NUL bytes (a binary file, or text in UTF-16)"
-    return "" if line.isascii() or not _UNDECODED.search(line) else "bytes that are not UTF-8"
+    return (
+        ""
+        if line.isascii() or not _UNDECODED.search(line)
+        else "bytes that are not UTF-8"
+    )
 
 
 def refuse_unreadable(path: Path, error: Exception) -> CorpusError:
     """Make the error for a file that cannot be opened, or not unpacked to its end. The caller raises it."""
     if isinstance(error, PACKED):
-        return CorpusError(f"a gzip file in {path}", str(error), "copy the file again: it is damaged or not gzip")
+        return CorpusError(
+            f"a gzip file in {path}",
+            str(error),
+            "copy the file again: it is damaged or not gzip",
+        )
     got = (getattr(error, "strerror", None) or str(error))[:120]
     return CorpusError(f"a readable file at {path}", got, "check path and rights")

@@ -10,9 +10,19 @@ from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub_faults import Fault, classify_fault
-from anisoscope.models.hub_memory import get_answer, get_timeout, recall_commit, remember, with_token_fallback
+from anisoscope.models.hub_memory import (
+    get_answer,
+    get_timeout,
+    recall_commit,
+    remember,
+    with_token_fallback,
+)
 
-SPLITS = ("validation", "test", "train")  # splits in the order they are preferred where none is named
+SPLITS = (
+    "validation",
+    "test",
+    "train",
+)  # splits in the order they are preferred where none is named
 
 
 class HubSet(NamedTuple):
@@ -45,24 +55,40 @@ def find_set(part: HubPart) -> HubSet:
 
     def ask(token: bool | None) -> Any:
         """Ask the hub for the data set's description, with this token."""
-        return HfApi().dataset_info(part.id, revision=part.revision, timeout=get_timeout(), token=token)
+        return HfApi().dataset_info(
+            part.id, revision=part.revision, timeout=get_timeout(), token=token
+        )
 
     try:
-        info, token = get_answer(("data set", part.id, part.revision), partial(with_token_fallback, ask))
+        info, token = get_answer(
+            ("data set", part.id, part.revision), partial(with_token_fallback, ask)
+        )
         # for the next time, if the hub does not answer then
         remember("data set", part.id, part.revision, str(info.sha))
-        notice = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
+        notice = (
+            ""
+            if token is None
+            else "the hub refuses the token; the data set is public and was read without it"
+        )
         return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
     except RevisionNotFoundError:
         cure = "leave it out for the newest"
-        raise CorpusError(f"a revision of the data set {part.id}", str(part.revision), cure) from None
+        raise CorpusError(
+            f"a revision of the data set {part.id}", str(part.revision), cure
+        ) from None
     except HFValidationError:
-        fault = Fault("", "a private or gated data set needs `hf auth login`", absent=True)
-    except Exception as error:  # whatever the hub or the network did: its kind is told apart there
+        fault = Fault(
+            "", "a private or gated data set needs `hf auth login`", absent=True
+        )
+    except (
+        Exception
+    ) as error:  # whatever the hub or the network did: its kind is told apart there
         fault = classify_fault(error)
     if fault.absent:
         cure = f"{part.suggestion}; a private or gated data set needs `hf auth login`"
-        raise CorpusError("a corpus", f"{part.id!r}, which is neither here nor on the hub", cure) from None
+        raise CorpusError(
+            "a corpus", f"{part.id!r}, which is neither here nor on the hub", cure
+        ) from None
     if fault.denied:
         raise CorpusError(f"access to {part.id}", fault.got, fault.cure) from None
     # no answer is no error: the data may be here
@@ -87,10 +113,14 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
     import datasets  # type: ignore[import-untyped]
 
     options = {} if found.token is None else {"token": found.token}
-    logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)  # of pages without a head; nothing is amiss
+    logging.getLogger("huggingface_hub.repocard").setLevel(
+        logging.ERROR
+    )  # of pages without a head; nothing is amiss
     try:
         if found.commit is not None:
-            return datasets.load_dataset(found.id, part.config, revision=found.commit, streaming=True, **options)
+            return datasets.load_dataset(
+                found.id, part.config, revision=found.commit, streaming=True, **options
+            )
         with _fail_fast():
             return datasets.load_dataset(found.id, part.config)
     except ConnectionError:
@@ -100,7 +130,11 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
             f"{part.suggestion}; else connect to the network, or load it once where there is one and share its cache "
             f"(HF_HOME), or name a local file, or use {offline}, which needs no network"
         )
-        raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
+        raise CorpusError(
+            f"the hub, or a cached copy of {found.id}",
+            f"{reason} and no such copy",
+            cure,
+        ) from None
     except Exception as error:  # those of the library, of what reads the files, and of the network under them
         raise _refuse_unreadable(error, found.id, part.cure) from None
 
@@ -118,8 +152,16 @@ def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
     text = " ".join(str(error).split())[:300]
     if "scripts are no longer supported" in text:
         cure = f"read its conversion: {name}@refs/convert/parquet; or name a local copy"
-        return CorpusError(f"a data set {name} of plain files", "a script, which is no longer run", cure)
-    if isinstance(error, datasets.exceptions.DataFilesNotFoundError | datasets.data_files.EmptyDatasetError):
+        return CorpusError(
+            f"a data set {name} of plain files",
+            "a script, which is no longer run",
+            cure,
+        )
+    if isinstance(
+        error,
+        datasets.exceptions.DataFilesNotFoundError
+        | datasets.data_files.EmptyDatasetError,
+    ):
         got, cure = "none that can be read", "name another data set, or a local file"
         return CorpusError(f"files of data in {name}", got, cure)
     if "gated" in text:
@@ -128,7 +170,11 @@ def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
     if isinstance(error, HTTPError):
         fault = classify_fault(error)
         return CorpusError(f"all of the data set {name}", fault.got, fault.cure)
-    return CorpusError(f"a data set {name} that can be read", text, f"write a configuration as {name}:CONFIGURATION")
+    return CorpusError(
+        f"a data set {name} that can be read",
+        text,
+        f"write a configuration as {name}:CONFIGURATION",
+    )
 
 
 @contextmanager
@@ -171,10 +217,16 @@ def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
     """
     splits = load_splits(found, part)
     split = choose_split(list(splits), part.split, found.id)
-    return splits[split], {"config": part.config, "split": split, "commit": found.commit}
+    return splits[split], {
+        "config": part.config,
+        "split": split,
+        "commit": found.commit,
+    }
 
 
-def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+def number_rows(
+    rows: Any, name: str, after: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`row N`, row), starting after row `after`. CorpusError if the connection breaks.
 
     rows   of a hub data set
@@ -187,4 +239,8 @@ def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dic
             yield f"row {number}", row
     except (HTTPError, OSError) as error:
         got = f"a broken connection ({type(error).__name__})"
-        raise CorpusError(f"all rows of {name}", got, f"{classify_fault(error).cure}, or name a local copy") from None
+        raise CorpusError(
+            f"all rows of {name}",
+            got,
+            f"{classify_fault(error).cure}, or name a local copy",
+        ) from None

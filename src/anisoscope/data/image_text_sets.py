@@ -17,7 +17,14 @@ from anisoscope.data.items import Item, StreamCache, cache_folder, read_encoded
 from anisoscope.data.table_rows import require_column
 from anisoscope.errors import CorpusError, suggest_names
 
-CAPTION_COLUMNS = ("text", "caption", "sentence", "description", "captions", "sentences")
+CAPTION_COLUMNS = (
+    "text",
+    "caption",
+    "sentence",
+    "description",
+    "captions",
+    "sentences",
+)
 """Columns of captions in a table of images, the likeliest first."""
 CHAT_COLUMNS = ("messages", "conversations")
 """Columns of chats: as `transformers` and OpenAI write them, and as LLaVA does."""
@@ -157,7 +164,12 @@ def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
         found = hub.find_set(part)
     except CorpusError:
         return None
-    key = {"id": found.id, "holds": "texts with images", "config": part.config, "split": part.split}
+    key = {
+        "id": found.id,
+        "holds": "texts with images",
+        "config": part.config,
+        "split": part.split,
+    }
     folder = cache_folder(key | {"column": options.column}, found.commit)
     kept = None if folder is None else StreamCache(folder)
     # opened at most once, and not at all if the cache holds every row
@@ -167,7 +179,11 @@ def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
         _, columns, about = opened()
         if columns is None:
             return None
-        about = {**about, "columns": [columns.images, columns.text], "chats": columns.is_chat}
+        about = {
+            **about,
+            "columns": [columns.images, columns.text],
+            "chats": columns.is_chat,
+        }
         if kept:
             kept.begin(about)
 
@@ -183,7 +199,9 @@ def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
     return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
 
 
-def _describe_source(found: hub.HubSet, part: HubPart, about: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_source(
+    found: hub.HubSet, part: HubPart, about: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the manifest's entry on a data set of the hub.
 
     about   what the cache keeps about its rows
@@ -243,7 +261,11 @@ def _holds_images(feature: Any) -> bool:
     """Return whether a column, by its type in `datasets`, holds an image or a list of them."""
     import datasets
 
-    inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+    inner = (
+        feature[0]
+        if isinstance(feature, list)
+        else getattr(feature, "feature", feature)
+    )
     return isinstance(inner, datasets.Image)
 
 
@@ -256,7 +278,9 @@ def _require_captions(column: str, images: list[str], features: Any, name: str) 
     others = [key for key in features if key not in images]
     if others:
         cure = suggest_names(column, others)
-    raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
+    raise CorpusError(
+        f"a column of captions in {name}", f"{column}, which holds images", cure
+    )
 
 
 def _find_first(names: Iterable[str], features: Any) -> str | None:
@@ -279,7 +303,9 @@ def _leave_encoded(rows: Any, columns: _Columns) -> Any:
     # a list of images is written as a list, or as a type with the type of its entries
     if isinstance(feature, list) or hasattr(feature, "feature"):
         encoded = datasets.Sequence(encoded)
-    return rows.select_columns([columns.images, columns.text]).cast_column(columns.images, encoded)
+    return rows.select_columns([columns.images, columns.text]).cast_column(
+        columns.images, encoded
+    )
 
 
 def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
@@ -313,7 +339,9 @@ def _unpack(item: Item) -> SetRow:
     says = json.loads(item.name)
     place, sizes = says["place"], says["sizes"]
     images = []
-    for name, size, end in zip(_name_images(place, len(sizes)), sizes, accumulate(sizes), strict=True):
+    for name, size, end in zip(
+        _name_images(place, len(sizes)), sizes, accumulate(sizes), strict=True
+    ):
         if isinstance(item.place, bytes):
             images.append(Item(name, None, item.place[end - size : end]))
         else:

@@ -29,7 +29,14 @@ from anisoscope.data.image_text_sets import (
 )
 from anisoscope.data.images import check_image, decode_picture
 from anisoscope.data.items import Item
-from anisoscope.data.local import ENDINGS, MANIFESTS, detect_modality, find_encoded_column, find_manifest, find_path
+from anisoscope.data.local import (
+    ENDINGS,
+    MANIFESTS,
+    detect_modality,
+    find_encoded_column,
+    find_manifest,
+    find_path,
+)
 from anisoscope.data.media import list_items
 from anisoscope.data.plans import Index, Plan, batch_in_order, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows, require_column
@@ -84,7 +91,11 @@ def holds_image_texts(name: str) -> bool:
 def _is_mostly_images(folder: Path) -> bool:
     """Return whether a folder holds more images than texts; a text named like an image, its caption, is not counted."""
     files = [path for path in folder.rglob("*") if not path.name.startswith(".")]
-    images = {path.with_suffix("") for path in files if path.suffix.lower() in ENDINGS["image"]}
+    images = {
+        path.with_suffix("")
+        for path in files
+        if path.suffix.lower() in ENDINGS["image"]
+    }
     n_texts = 0
     for path in files:
         is_text = path.suffix.lower() in ENDINGS["text"]
@@ -125,11 +136,20 @@ def open_image_texts(name: str, **options: Any) -> ImageTexts:
     corpus_options.refuse(name, "split", "config", "revision")
     path = find_path(name)
     if path is None:
-        raise CorpusError("a folder of images with captions, or a table of chats", f"{name!r}, which does not exist")
+        raise CorpusError(
+            "a folder of images with captions, or a table of chats",
+            f"{name!r}, which does not exist",
+        )
     about: dict[str, object] = {"path": str(path.resolve())}
     if not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path):
         return _gather(name, _iter_chats(path), corpus_options, about, is_chat=True)
-    return _gather(name, _iter_captions(path, corpus_options.column), corpus_options, about, is_chat=False)
+    return _gather(
+        name,
+        _iter_captions(path, corpus_options.column),
+        corpus_options,
+        about,
+        is_chat=False,
+    )
 
 
 def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] | None:
@@ -147,7 +167,14 @@ def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] |
     rows = open_set(name, path, corpus_options)
     if rows is None:
         return None
-    return partial(_gather, name, _iter_set(rows), corpus_options, rows.source, is_chat=rows.is_chat)
+    return partial(
+        _gather,
+        name,
+        _iter_set(rows),
+        corpus_options,
+        rows.source,
+        is_chat=rows.is_chat,
+    )
 
 
 def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
@@ -194,7 +221,12 @@ def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
 
 
 def _gather(
-    name: str, found: Iterator[tuple[Entry, str]], options: CorpusOptions, about: dict[str, object], *, is_chat: bool
+    name: str,
+    found: Iterator[tuple[Entry, str]],
+    options: CorpusOptions,
+    about: dict[str, object],
+    *,
+    is_chat: bool,
 ) -> ImageTexts:
     """Check texts with images and return them as a corpus, of `limit` units at most.
 
@@ -211,7 +243,9 @@ def _gather(
     if bad and not options.skip_bad:
         raise _refuse_faulty(name, bad)
     if not entries:
-        raise CorpusError(f"at least one text with an image in {name}", "none", "name another corpus")
+        raise CorpusError(
+            f"at least one text with an image in {name}", "none", "name another corpus"
+        )
     source: dict[str, object] = {
         "kind": "chats" if is_chat else "captions",
         **about,
@@ -236,7 +270,9 @@ class CheckedEntries(NamedTuple):
     bad: list[str]
 
 
-def _check_entries(found: Iterator[tuple[Entry, str]], options: CorpusOptions) -> CheckedEntries:
+def _check_entries(
+    found: Iterator[tuple[Entry, str]], options: CorpusOptions
+) -> CheckedEntries:
     """Read the images of each text, of `limit` units at most, and set aside what cannot be read.
 
     found     each text with its images, and why it cannot be read (empty if it can)
@@ -246,12 +282,18 @@ def _check_entries(found: Iterator[tuple[Entry, str]], options: CorpusOptions) -
     units: set[str] = set()
     for entry, fault in found:
         # an image may have several captions, in rows of their own: the last unit is read to its end
-        if options.limit is not None and len(units) == options.limit and entry.unit not in units:
+        if (
+            options.limit is not None
+            and len(units) == options.limit
+            and entry.unit not in units
+        ):
             break
         try:
             if fault:
                 raise CorpusError("a text with its images", fault)
-            hashes = [_hash_image(item, decode=options.skip_bad) for item in entry.images]
+            hashes = [
+                _hash_image(item, decode=options.skip_bad) for item in entry.images
+            ]
         except CorpusError as error:
             checked.bad.append(f"{entry.unit} ({error.got})")
             continue
@@ -355,7 +397,9 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
         unplaced = list(given) if isinstance(given, list | tuple) else [given]
         try:
             messages, places = _read_messages(row, unplaced)
-            images: list[Item | SavedImage] = [_find_image(place, folder) for place in places]
+            images: list[Item | SavedImage] = [
+                _find_image(place, folder) for place in places
+            ]
         except CorpusError as error:
             yield Entry([], [], name), error.got
             continue
@@ -386,7 +430,9 @@ def _read_messages(row: Row, unplaced: list[Any]) -> tuple[list[Message], list[A
     places: list[Any] = []
     messages = [_read_message(turn, unplaced, places) for turn in turns]
     if unplaced and places:
-        raise CorpusError("a mark for each image", f"{len(unplaced)} images more than marks {MARK}")
+        raise CorpusError(
+            "a mark for each image", f"{len(unplaced)} images more than marks {MARK}"
+        )
     # LLaVA's own sets have chats whose image is named outside of the messages, without a mark: it comes first.
     messages[0]["content"][:0] = [{"type": "image"}] * len(unplaced)
     return messages, [*unplaced, *places]
@@ -400,7 +446,9 @@ def _read_message(turn: Any, unplaced: list[Any], places: list[Any]) -> Message:
     places     receives where the images are: paths, bytes or URLs
     """
     if not isinstance(turn, dict):
-        raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
+        raise CorpusError(
+            "messages that are objects", f"{str(turn)[:40]!r} for a message"
+        )
     # transformers and OpenAI write role and content, LLaVA from and value
     role = str(turn.get("role") or turn.get("from"))
     parts = turn.get("content", turn.get("value")) or []
@@ -421,12 +469,18 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
     if kind == "text":
         return {"type": "text", "text": str(part.get("text") or "")}
     if kind not in ("image", "image_url"):
-        raise CorpusError("parts of type text or image", f"a part of type {kind or '?'} in a message")
+        raise CorpusError(
+            "parts of type text or image", f"a part of type {kind or '?'} in a message"
+        )
     # transformers writes the image under its own key, OpenAI under image_url
-    place = next(filter(None, map(part.get, ("image", "path", "url", "image_url"))), None)
+    place = next(
+        filter(None, map(part.get, ("image", "path", "url", "image_url"))), None
+    )
     if place is None:
         if not unplaced:
-            raise CorpusError("an image for each mark", "more marks of images than images")
+            raise CorpusError(
+                "an image for each mark", "more marks of images than images"
+            )
         place = unplaced.pop(0)
     places.append(place)
     return {"type": "image"}
@@ -465,7 +519,10 @@ def _find_image_file(place: str, folder: Path) -> Item:
     """
     # a corpus must be the same tomorrow: what an address holds may change
     if "://" in place and not place.startswith("file://"):
-        raise CorpusError("images on this machine", f"the address {place[:60]}, which is not downloaded")
+        raise CorpusError(
+            "images on this machine",
+            f"the address {place[:60]}, which is not downloaded",
+        )
     file = folder / place.removeprefix("file://")
     # unlike Path.is_file, isfile is False for a name too long
     fault = "" if os.path.isfile(file) else f"no file {place}"  # noqa: PTH113
@@ -477,7 +534,9 @@ def _decode_data_url(url: str) -> Item:
     try:
         encoded = base64.b64decode(url.partition(",")[2], validate=True)
     except (binascii.Error, ValueError):
-        raise CorpusError("an image in base64", "a data URL that is no base64") from None
+        raise CorpusError(
+            "an image in base64", "a data URL that is no base64"
+        ) from None
     return Item("image in a data URL", None, encoded)
 
 
@@ -493,7 +552,13 @@ class ImageTextPlan(Plan):
     """
 
     def __init__(
-        self, corpus: ImageTexts, processor: Any, *, stack: str, batch_tokens: int = 4096, are_pairs: bool = False
+        self,
+        corpus: ImageTexts,
+        processor: Any,
+        *,
+        stack: str,
+        batch_tokens: int = 4096,
+        are_pairs: bool = False,
     ) -> None:
         """Prepare the batches; the first text is encoded to learn its length.
 
@@ -512,20 +577,32 @@ class ImageTextPlan(Plan):
         if are_pairs:
             _require_one_image(counts)
         rows = self._count_rows(int(counts.argmax()), batch_tokens)
-        described = json_roundtrip(getattr(processor.image_processor, "to_dict", dict)())
+        described = json_roundtrip(
+            getattr(processor.image_processor, "to_dict", dict)()
+        )
         template = str(getattr(processor, "chat_template", None) or "")
-        self.settings = {"processor": type(processor).__name__, "template": bool(template), "sequences": rows}
+        self.settings = {
+            "processor": type(processor).__name__,
+            "template": bool(template),
+            "sequences": rows,
+        }
         # resizing and template change the numbers as the texts do
         identity = [corpus.fingerprint, self.settings, described, template]
         units = _number_units(corpus.entries)
         batches = _batch_by_images(counts, rows)
-        super().__init__(batches, np.ones(len(units), np.int64), units, identity, self._name_things())
+        super().__init__(
+            batches, np.ones(len(units), np.int64), units, identity, self._name_things()
+        )
 
     def _name_things(self) -> dict[str, str]:
         """Return what tables and the page call a sequence, a unit and what is counted, as {role: word}."""
         if self.corpus.unit_word == "chat":
             return {"sequence": "chat", "unit": "chat", "counted": "chat"}
-        return {"sequence": "image with its caption", "unit": self.corpus.unit_word, "counted": "image"}
+        return {
+            "sequence": "image with its caption",
+            "unit": self.corpus.unit_word,
+            "counted": "image",
+        }
 
     def _count_rows(self, row: int, batch_tokens: int) -> int:
         """Return how many sequences a batch holds, by the length of the one with the most images.
@@ -537,7 +614,12 @@ class ImageTextPlan(Plan):
         pixels = encoded.get("pixel_values")
         has_grid = any(name.endswith("grid_thw") for name in encoded)
         # four axes: [image, colour, height, width]; patches have fewer, tiles one more or several images
-        is_one_plain_image = pixels is not None and pixels.dim() == 4 and len(pixels) == 1 and not has_grid
+        is_one_plain_image = (
+            pixels is not None
+            and pixels.dim() == 4
+            and len(pixels) == 1
+            and not has_grid
+        )
         if not is_one_plain_image:
             return 1
         length = max(1, encoded["input_ids"].shape[1])
@@ -548,7 +630,9 @@ class ImageTextPlan(Plan):
         inputs = self._encode(rows.tolist())
         ids = inputs["input_ids"]
         real = inputs.get("attention_mask", torch.ones_like(ids)).bool()
-        special = torch.isin(ids, torch.tensor(sorted(self.special), dtype=ids.dtype)) & real
+        special = (
+            torch.isin(ids, torch.tensor(sorted(self.special), dtype=ids.dtype)) & real
+        )
         stream = Stream(real, special, -real.int().argmax(1))
         return Batch(inputs, torch.from_numpy(self.unit[rows]), {self._stack: stream})
 
@@ -562,13 +646,21 @@ class ImageTextPlan(Plan):
         try:
             texts = [self._write(entry.messages) for entry in entries]
             # SigLIP was trained on texts padded to its longest, and reads the vector of a text at the end of them
-            padding = "max_length" if type(self.processor).__name__.startswith("Siglip") else True
+            padding = (
+                "max_length"
+                if type(self.processor).__name__.startswith("Siglip")
+                else True
+            )
             options = self._choose_options(texts, pictures)
-            encoded = self.processor(text=texts, padding=padding, return_tensors="pt", **options)
+            encoded = self.processor(
+                text=texts, padding=padding, return_tensors="pt", **options
+            )
         except Exception as error:  # whatever a processor of any family raises
             got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             cure = "save the processor that was published with the model beside it"
-            raise UsageError("a processor that encodes an image with its text", got, cure) from error
+            raise UsageError(
+                "a processor that encodes an image with its text", got, cure
+            ) from error
         inputs = {}
         for name, x in encoded.items():
             # labels would make the model compute a loss
@@ -576,7 +668,9 @@ class ImageTextPlan(Plan):
                 inputs[name] = x
         return inputs
 
-    def _choose_options(self, texts: list[str], pictures: list[list[Any]]) -> dict[str, Any]:
+    def _choose_options(
+        self, texts: list[str], pictures: list[list[Any]]
+    ) -> dict[str, Any]:
         """Return the keyword arguments of the processor that depend on the texts and images.
 
         texts      as the processor reads them
@@ -619,7 +713,11 @@ def _require_one_image(counts: NDArray[np.int64]) -> None:
     others = int((counts != 1).sum())
     if others:
         got = f"{others} texts with none or several"
-        raise UsageError("one image for each text, for a model of two towers", got, "give a folder with captions")
+        raise UsageError(
+            "one image for each text, for a model of two towers",
+            got,
+            "give a folder with captions",
+        )
 
 
 def _number_units(entries: list[Entry]) -> NDArray[np.int64]:

@@ -22,9 +22,18 @@ from anisoscope.provenance import json_roundtrip
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
 
-SIZE, RESIZED = 224, 256  # side of a model's square; the shorter side is resized to 256/224 of it first
+SIZE, RESIZED = (
+    224,
+    256,
+)  # side of a model's square; the shorter side is resized to 256/224 of it first
 PATCH = 16  # pixels a position's side, to count positions for the budget of a batch
-FIXED_SIZE = ("vit", "deit", "beit", "data2vec-vision", "vit_mae")  # families whose position table takes one size only
+FIXED_SIZE = (
+    "vit",
+    "deit",
+    "beit",
+    "data2vec-vision",
+    "vit_mae",
+)  # families whose position table takes one size only
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
@@ -34,7 +43,13 @@ def open_images(name: str, **options: Any) -> MediaCorpus:
     options   fields of `CorpusOptions`
     """
     corpus = open_media(name, "image", CorpusOptions(**options), check_image)
-    return replace(corpus, source={**corpus.source, "formats": dict(Counter(corpus.infos).most_common(20))})
+    return replace(
+        corpus,
+        source={
+            **corpus.source,
+            "formats": dict(Counter(corpus.infos).most_common(20)),
+        },
+    )
 
 
 def digits() -> FoundItems:
@@ -45,7 +60,10 @@ def digits() -> FoundItems:
     # scikit-learn has them in 0 … 16
     pixels = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
     # PGM, the plainest format of grey images: a header, then the pixels
-    items = [Item(f"digit {k}", None, b"P5 8 8 255\n" + image.tobytes()) for k, image in enumerate(pixels)]
+    items = [
+        Item(f"digit {k}", None, b"P5 8 8 255\n" + image.tobytes())
+        for k, image in enumerate(pixels)
+    ]
     return FoundItems(items, {"kind": "builtin"})
 
 
@@ -108,12 +126,16 @@ def _open_image(name: str, data: bytes) -> Image.Image:
     if image.mode in ("I", "F"):
         raise _refuse_image(name, "32-bit pixels", cure)
     # of 16 bits a channel the library keeps the upper 8 and says so only in how it would read them
-    if image.mode.startswith("I;16") or any(";16" in str(tile) for tile in getattr(image, "tile", ())):
+    if image.mode.startswith("I;16") or any(
+        ";16" in str(tile) for tile in getattr(image, "tile", ())
+    ):
         raise _refuse_image(name, "16-bit pixels", cure)
     return image
 
 
-def _refuse_image(name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad") -> CorpusError:
+def _refuse_image(
+    name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad"
+) -> CorpusError:
     """Make the error for an unusable image. The caller raises it.
 
     name   of the image
@@ -158,8 +180,14 @@ def _require_size(config: Any, height: int, width: int) -> None:
     if not size or getattr(config, "model_type", "") not in FIXED_SIZE:
         return
     if (height, width) != _get_sides(size):
-        expected = "images of {} × {} pixels, which the model reads".format(*_get_sides(size))
-        raise UsageError(expected, f"{height} × {width}", "use the image processor published with the model")
+        expected = "images of {} × {} pixels, which the model reads".format(
+            *_get_sides(size)
+        )
+        raise UsageError(
+            expected,
+            f"{height} × {width}",
+            "use the image processor published with the model",
+        )
 
 
 class ImagePlan(Plan):
@@ -171,7 +199,14 @@ class ImagePlan(Plan):
                256/224 of the model's size, crop the square in the middle, use ImageNet's mean and deviation
     """
 
-    def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
+    def __init__(
+        self,
+        corpus: MediaCorpus,
+        model: Any,
+        processor: Any = None,
+        *,
+        batch_tokens: int = 4096,
+    ) -> None:
         """Prepare batches of a corpus for a model; the first image is decoded to learn the size. UsageError if it does
         not fit.
         """
@@ -179,11 +214,18 @@ class ImagePlan(Plan):
         self.corpus = corpus
         self.processor = getattr(processor, "image_processor", processor)
         # a text model's tokenizer, or nothing, may come in place of an image processor
-        is_given = any(hasattr(self.processor, name) for name in ("image_mean", "do_resize", "data_config"))
+        is_given = any(
+            hasattr(self.processor, name)
+            for name in ("image_mean", "do_resize", "data_config")
+        )
         if not is_given:
             self.processor = _default_processor(config)
         # private fields change no pixel, and differ between versions of transformers
-        described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
+        described = {
+            key: value
+            for key, value in self.processor.to_dict().items()
+            if not key.startswith("_")
+        }
         self.settings = {
             "processor": "checkpoint" if is_given else "default",
             "values": json_roundtrip(described),
@@ -198,7 +240,9 @@ class ImagePlan(Plan):
         positions = (height // side) * (width // side)
         rows = max(1, batch_tokens // max(1, positions))
         # a convolutional network may have a patch size too, and no positions that attend to each other
-        has_patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
+        has_patches = hasattr(config, "patch_size") and hasattr(
+            config, "num_attention_heads"
+        )
         words = {
             "position": "patch" if has_patches else "position",
             "sequence": "image",
@@ -207,11 +251,20 @@ class ImagePlan(Plan):
         }
         count = len(corpus.items)
         identity = [corpus.fingerprint, self.settings]
-        super().__init__(batch_in_order(count, rows), np.ones(count, np.int64), corpus.unit, identity, words)
+        super().__init__(
+            batch_in_order(count, rows),
+            np.ones(count, np.int64),
+            corpus.unit,
+            identity,
+            words,
+        )
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these images, decoded and preprocessed."""
-        return Batch({"pixel_values": self._pixels(rows.tolist())}, torch.from_numpy(self.unit[rows]))
+        return Batch(
+            {"pixel_values": self._pixels(rows.tolist())},
+            torch.from_numpy(self.unit[rows]),
+        )
 
     def _pixels(self, rows: list[int]) -> torch.Tensor:
         """Return the preprocessed pixels [image, channel, height, width]. UsageError if the images differ in size."""
@@ -220,9 +273,15 @@ class ImagePlan(Plan):
             item = self.corpus.items[row]
             image = decode_picture(item.name, item.read(), self.mode)
             # one by one: a processor given images of several sizes fails in words of its own
-            pixels.append(self.processor(images=[image], return_tensors="pt")["pixel_values"][0])
+            pixels.append(
+                self.processor(images=[image], return_tensors="pt")["pixel_values"][0]
+            )
         shapes = sorted({tuple(x.shape) for x in pixels})
         if len(shapes) > 1:
             got = f"images of {' and '.join(map(str, shapes[:3]))}"
-            raise UsageError("an image processor that makes all images one size", got, "let it crop or resize to one")
+            raise UsageError(
+                "an image processor that makes all images one size",
+                got,
+                "let it crop or resize to one",
+            )
         return torch.stack(pixels)

@@ -14,7 +14,13 @@ from anisoscope.data.corpora import HubPart
 from anisoscope.errors import CorpusError, suggest_names
 
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-TRANSCRIPT_COLUMNS = ("transcript", "transcription", "sentence", "text", "normalized_text")
+TRANSCRIPT_COLUMNS = (
+    "transcript",
+    "transcription",
+    "sentence",
+    "text",
+    "normalized_text",
+)
 """Columns that say what is spoken in a clip, as data sets of speech recognition name them."""
 
 
@@ -87,9 +93,17 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     column   the column of clips or images; None: the only one
     """
     found = hub.find_set(part)
-    identity = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
+    identity = {
+        "id": found.id,
+        "modality": part.modality,
+        "config": part.config,
+        "split": part.split,
+        "column": column,
+    }
     if part.modality == "speech":
-        identity["texts"] = "kept"  # what was cached before transcripts were kept has none
+        identity["texts"] = (
+            "kept"  # what was cached before transcripts were kept has none
+        )
     folder = cache_folder(identity, found.commit)
     kept = None if folder is None else StreamCache(folder)
     opened = cache(lambda: _open_encoded(found, part, column))
@@ -98,11 +112,21 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
         about = opened()[1]
         if kept:
             kept.begin(about)
-    source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
+    source = {
+        "kind": "hub",
+        "id": found.id,
+        "revision": part.revision,
+        **about,
+        **found.notes,
+    }
 
     def stream(after: int) -> Iterator[Item]:
         """Yield the items after the first `after`."""
-        return _iter_encoded(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
+        return _iter_encoded(
+            hub.number_rows(opened()[0], found.id, after),
+            str(about["column"]),
+            found.id,
+        )
 
     if kept is None:  # no commit is known: what the library has in its own cache
         return FoundItems(list(stream(0)), source)
@@ -126,7 +150,9 @@ def cache_folder(identity: dict[str, Any], commit: str | None) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
+def _open_encoded(
+    found: hub.HubSet, part: HubPart, column: str | None
+) -> tuple[Any, dict[str, Any]]:
     """Return (rows of a hub data set with clips or images left encoded, the manifest's entry on the source).
 
     Only the columns that are needed are kept. CorpusError if there is no column of this modality.
@@ -147,12 +173,18 @@ def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple
         wanted += TRANSCRIPT_COLUMNS
     others = [key for key in wanted if key in features and key != chosen]
     # encoded, not decoded: a clip is hashed as it is stored, and decoded where its rate is known
-    encoded = rows.select_columns([chosen, *others]).cast_column(chosen, kind(decode=False))
+    encoded = rows.select_columns([chosen, *others]).cast_column(
+        chosen, kind(decode=False)
+    )
     return encoded, {**about, "column": chosen}
 
 
 def _choose_encoded_column(
-    column: str | None, fitting: list[str], features: dict[str, Any], modality: str, name: str
+    column: str | None,
+    fitting: list[str],
+    features: dict[str, Any],
+    modality: str,
+    name: str,
 ) -> str:
     """Return the column of clips or images: the one asked for, else the first. CorpusError if there is none.
 
@@ -163,7 +195,9 @@ def _choose_encoded_column(
     """
     expected = f"a column of {modality} in {name}"
     if column is not None and column not in fitting:
-        raise CorpusError(expected, repr(column), suggest_names(column, fitting or features))
+        raise CorpusError(
+            expected, repr(column), suggest_names(column, fitting or features)
+        )
     if not fitting:
         got = f"the columns {', '.join(features) or 'unknown'}"
         raise CorpusError(expected, got, f"name a data set of {modality}")
@@ -174,7 +208,12 @@ def _iter_encoded(rows: Any, column: str, name: str) -> Iterator[Item]:
     """Yield the item of each row: its name, speaker, encoded bytes and transcript."""
     for place, row in rows:
         place = f"{name}, {place}"
-        yield Item(place, find_speaker(row), read_encoded(row[column], place), text=find_transcript(row))
+        yield Item(
+            place,
+            find_speaker(row),
+            read_encoded(row[column], place),
+            text=find_transcript(row),
+        )
 
 
 def read_encoded(value: Any, name: str) -> bytes:
@@ -193,7 +232,9 @@ def read_encoded(value: Any, name: str) -> bytes:
             with xopen(value["path"], "rb") as file:
                 data = file.read()
         except FileNotFoundError as error:
-            raise CorpusError(f"a readable {name}", f"no file {value['path']}") from error
+            raise CorpusError(
+                f"a readable {name}", f"no file {value['path']}"
+            ) from error
     return data or b""
 
 
@@ -257,7 +298,9 @@ class StreamCache:
                     return items, end, line == b"null\n"
                 # caches of before transcripts have three entries
                 text = entry[3] if len(entry) > 3 else ""
-                items.append(Item(entry[0], entry[1], self.body, begin, entry[2], text=text))
+                items.append(
+                    Item(entry[0], entry[1], self.body, begin, entry[2], text=text)
+                )
                 end = file.seek(begin + entry[2])
         return items, end, False
 
@@ -280,6 +323,8 @@ class StreamCache:
                 line = json.dumps(entry).encode() + b"\n"
                 file.write(line + data)
                 file.flush()
-                yield item._replace(place=self.body, offset=end + len(line), size=len(data))
+                yield item._replace(
+                    place=self.body, offset=end + len(line), size=len(data)
+                )
                 end += len(line) + len(data)
             file.write(b"null\n")

@@ -20,7 +20,12 @@ TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 ALL, HELD_OUT = "all", "held-out"
 """Every example of the three splits; of a table without splits what a model was not trained on."""
 FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}  # fewest examples of every class in a split
-EXAMPLES = {"position": "token", "sequence": "example", "unit": "example", "counted": "token"}
+EXAMPLES = {
+    "position": "token",
+    "sequence": "example",
+    "unit": "example",
+    "counted": "token",
+}
 """What labelled corpora call things."""
 
 
@@ -118,7 +123,9 @@ class LabelledCorpus:
         """Return the manifest's entry on the corpus."""
         rationales: dict[str, int] = {}
         for name, examples in self.splits.items():
-            rationales[name] = sum(example.rationale is not None for example in examples)
+            rationales[name] = sum(
+                example.rationale is not None for example in examples
+            )
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -176,12 +183,18 @@ def choose_split(
     count = available
     if limit is not None:
         count = len(take_balanced(splits[split], limit, len(corpus.labels)))
-    rows = f"all {total:,} rows" if count == total else f"{count:,} of {total:,} rows {why}".rstrip()
+    rows = (
+        f"all {total:,} rows"
+        if count == total
+        else f"{count:,} of {total:,} rows {why}".rstrip()
+    )
     cut = f" (--limit: there are {available:,})" if count < available else ""
     return corpus, split, f"{corpus.name} has no {lacks}: looked at {rows}{cut}"
 
 
-def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
+def require_usable(
+    corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST
+) -> LabelledCorpus:
     """Return a corpus unchanged. CorpusError if a split has too few examples of a class.
 
     fewest_of   {split: fewest examples of each class}
@@ -189,24 +202,38 @@ def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
-        raise CorpusError(f"at least 2 classes in {name}", got, "name another --label-column, or another corpus")
+        raise CorpusError(
+            f"at least 2 classes in {name}",
+            got,
+            "name another --label-column, or another corpus",
+        )
     for split, fewest in fewest_of.items():
         _require_enough(corpus, split, fewest)
     for split, examples in corpus.splits.items():
         for number, example in enumerate(examples, 1):
-            check_example(example, f"example {number} of {name}, {split}", pairs=corpus.pairs)
+            check_example(
+                example, f"example {number} of {name}, {split}", pairs=corpus.pairs
+            )
     return corpus
 
 
 def _require_enough(corpus: LabelledCorpus, split: str, fewest: int) -> None:
     """Raise CorpusError if a split is missing, or has fewer than `fewest` examples of a class."""
     if not corpus.splits.get(split) and split not in corpus.drawn:
-        raise CorpusError(f"a {split} split in {corpus.name}", "none", "give the corpus one")
-    short = [f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest]
+        raise CorpusError(
+            f"a {split} split in {corpus.name}", "none", "give the corpus one"
+        )
+    short = [
+        f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest
+    ]
     if short:
         plural = "s" if fewest > 1 else ""
         expected = f"at least {fewest} example{plural} of every class in the {split} split of {corpus.name}"
-        raise CorpusError(expected, ", ".join(short), "add examples, raise --limit, or merge rare classes")
+        raise CorpusError(
+            expected,
+            ", ".join(short),
+            "add examples, raise --limit, or merge rare classes",
+        )
 
 
 def check_example(example: Example, where: str, *, pairs: bool) -> None:
@@ -217,13 +244,21 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
     """
     if pairs != (example.second is not None):
         expected, got = ("two texts", "one") if pairs else ("one text", "two")
-        raise CorpusError(f"{expected} in every row ({where})", got, "give every row the same columns")
+        raise CorpusError(
+            f"{expected} in every row ({where})", got, "give every row the same columns"
+        )
     if not example.words or example.second == ():
         raise CorpusError(f"text ({where})", "none", "leave empty rows out")
-    if example.rationale is not None and len(example.rationale) != len(example.all_words):
+    if example.rationale is not None and len(example.rationale) != len(
+        example.all_words
+    ):
         words = len(example.all_words)
         got = f"{len(example.rationale)} marks"
-        raise CorpusError(f"a rationale of {words} marks, one per word ({where})", got, "correct it, or leave it out")
+        raise CorpusError(
+            f"a rationale of {words} marks, one per word ({where})",
+            got,
+            "correct it, or leave it out",
+        )
 
 
 def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
@@ -242,7 +277,9 @@ def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Exam
     return tuple(kept[:limit])
 
 
-def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
+def split_at_random(
+    examples: list[Example], shares: Mapping[str, float], seed: int
+) -> dict[str, Examples]:
     """Divide examples at random, class by class, into splits: {split: its examples}.
 
     shares   {split: its share of the examples}; they add up to 1

@@ -22,7 +22,13 @@ from anisoscope.data.labelled import (
     check_example,
     split_at_random,
 )
-from anisoscope.data.table_rows import TABLES, is_table, list_faulty, read_rows_strict, require_column
+from anisoscope.data.table_rows import (
+    TABLES,
+    is_table,
+    list_faulty,
+    read_rows_strict,
+    require_column,
+)
 from anisoscope.errors import CorpusError
 from anisoscope.extras import require_extra
 
@@ -40,9 +46,15 @@ SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits. If validation alone is missing, its share is taken from training."""
 
 MORE_WORDS = 1.5  # times the words of a label that a text must have: with fewer, both columns may be labels
-NOT_A_LABEL = ("nan", "<na>", "nat")  # text that a missing value is written as; so are numbers that are not finite
+NOT_A_LABEL = (
+    "nan",
+    "<na>",
+    "nat",
+)  # text that a missing value is written as; so are numbers that are not finite
 Row = Mapping[str, Any]
-Rows = list[tuple[str, Row]]  # each row after its place in the file (`t.jsonl, line 7`), which errors name
+Rows = list[
+    tuple[str, Row]
+]  # each row after its place in the file (`t.jsonl, line 7`), which errors name
 
 
 class LabelledRow(NamedTuple):
@@ -73,11 +85,15 @@ def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
             part = fetch_20newsgroups(subset=split, remove=removed)
         except OSError as error:
             cure = "connect to the network, or use --corpus synthetic:20"
-            raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
+            raise CorpusError(
+                "to download 20 Newsgroups", str(error)[:160], cure
+            ) from None
         read[split] = _read_posts(part.data, part.target)
         if split == TRAIN:
             classes = tuple(part.target_names)
-    return LabelledCorpus(name, classes, _complete_splits(read, seed), source={"kind": "sklearn"})
+    return LabelledCorpus(
+        name, classes, _complete_splits(read, seed), source={"kind": "sklearn"}
+    )
 
 
 def _read_posts(texts: Iterable[str], labels: Iterable[Any]) -> list[Example]:
@@ -93,7 +109,9 @@ def _read_posts(texts: Iterable[str], labels: Iterable[Any]) -> list[Example]:
     return examples
 
 
-def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
+def open_table(
+    name: str, place: Path | HubPart, columns: dict[str, str], seed: int
+) -> LabelledCorpus:
     """Open a labelled table: a file, a folder with one file per split, or a hub data set.
 
     A table without splits is divided by its `split` column, or at random. A corpus with splits is divided by that
@@ -106,7 +124,11 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     """
     strange = set(columns) - set(GUESSES)
     if strange:
-        raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
+        raise CorpusError(
+            f"columns for {', '.join(GUESSES)}",
+            ", ".join(sorted(strange)),
+            "name one of those",
+        )
     tables, names, source = _read_tables(place, columns.get("label"))
     chosen = _choose_columns(name, columns, tables)
     read = _label_rows(tables, chosen, names, split_is_named="split" in columns)
@@ -123,11 +145,17 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     drawn = _find_missing_splits(examples)
     if drawn:
         source["drawn"] = drawn
-    return LabelledCorpus(name, tuple(labels), _complete_splits(examples, seed), source=source)
+    return LabelledCorpus(
+        name, tuple(labels), _complete_splits(examples, seed), source=source
+    )
 
 
 def _label_rows(
-    tables: Mapping[str, Rows], chosen: Mapping[str, str], names: list[str] | None, *, split_is_named: bool
+    tables: Mapping[str, Rows],
+    chosen: Mapping[str, str],
+    names: list[str] | None,
+    *,
+    split_is_named: bool,
 ) -> dict[str, list[LabelledRow]]:
     """Read labels and values of all rows, and return {split: its rows}.
 
@@ -143,7 +171,9 @@ def _label_rows(
         read[split] = [_label_row(where, row, chosen, names) for where, row in table]
     has_no_splits = "" in tables
     if "split" in chosen and (has_no_splits or split_is_named):
-        return _group_by_split(list(chain.from_iterable(read.values())), chosen["split"])
+        return _group_by_split(
+            list(chain.from_iterable(read.values())), chosen["split"]
+        )
     return read
 
 
@@ -155,7 +185,9 @@ def _drop_unlabelled(read: dict[str, list[LabelledRow]]) -> list[str]:
     return unlabelled
 
 
-def _choose_columns(name: str, columns: dict[str, str], tables: Mapping[str, Rows]) -> dict[str, str]:
+def _choose_columns(
+    name: str, columns: dict[str, str], tables: Mapping[str, Rows]
+) -> dict[str, str]:
     """Return {role: column} of a corpus. CorpusError if it has no rows, or a needed column is missing.
 
     columns   as far as the user named them
@@ -182,7 +214,9 @@ def _is_unlabelled(split: str, rows: list[LabelledRow]) -> bool:
     return all(row.label in ("", "-1") for row in rows)
 
 
-def _read_tables(place: Path | HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
+def _read_tables(
+    place: Path | HubPart, label: str | None
+) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
     """Read the rows of a corpus: (rows by split, names of its classes or None, the manifest's entry on the source).
 
     place   a table, a folder of tables, or a part of a hub data set
@@ -218,15 +252,25 @@ def _find_splits(folder: Path) -> dict[str, Path]:
         split = ALIASES.get(get_stem(file), get_stem(file))
         if split in files:
             got = f"{files[split].name} and {file.name}"
-            raise CorpusError(f"one table of the split {split} in {folder}", got, "leave one in the folder")
+            raise CorpusError(
+                f"one table of the split {split} in {folder}",
+                got,
+                "leave one in the folder",
+            )
         files[split] = file
     if TRAIN not in files:
         got = ", ".join(files) or "no such file"
-        raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {folder}", got, "name the files so")
+        raise CorpusError(
+            f"train.jsonl or train.csv (and validation, test) in {folder}",
+            got,
+            "name the files so",
+        )
     return {split: file for split, file in files.items() if split in SPLITS}
 
 
-def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
+def _read_hub_set(
+    part: HubPart, label: str | None
+) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
     """Read a hub data set: (rows by split, names of its classes or None, the manifest's entry on the source).
 
     label   the column of labels; None: guessed by its name
@@ -242,10 +286,27 @@ def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], li
         column = label or _guess("label", features)
         # a column of classes has numbers in its rows, and their names here
         names = getattr(features.get(column), "names", None) or names
-        tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.number_rows(rows, part.id)]
+        tables[known] = [
+            (f"{where} of {part.id}, {split}", row)
+            for where, row in hub.number_rows(rows, part.id)
+        ]
     if TRAIN not in tables:
-        raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
-    return tables, names, {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
+        raise CorpusError(
+            f"a train split of {part.id}",
+            ", ".join(tables) or "none",
+            "name another data set",
+        )
+    return (
+        tables,
+        names,
+        {
+            "kind": "hub",
+            "id": found.id,
+            "config": part.config,
+            "commit": found.commit,
+            **found.notes,
+        },
+    )
 
 
 def _guess(role: str, present: Collection[str]) -> str | None:
@@ -275,14 +336,19 @@ def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
         n_different[name] = len(set(values))
         n_words[name] = sum(len(value.split()) for value in values)
     label, text = sorted(columns, key=lambda name: n_words[name])
-    repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(columns[label])
+    repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(
+        columns[label]
+    )
     if repeats and n_words[text] > MORE_WORDS * n_words[label]:
         return {"text": text, "label": label}
     return {}
 
 
 def _assign_columns(
-    name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
+    name: str,
+    given: dict[str, str],
+    present: Collection[str],
+    by_content: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Decide which column of a table has which role: {role (text, label, second, …): column}.
 
@@ -301,7 +367,11 @@ def _assign_columns(
     if by_content is None or _contradict(by_name, by_content):
         by_content = {}
     # one column cannot have two roles: what the user named is not guessed for another
-    free = {role: column for role, column in by_content.items() if column not in given.values()}
+    free = {
+        role: column
+        for role, column in by_content.items()
+        if column not in given.values()
+    }
     chosen = {}
     for role, guesses in GUESSES.items():
         if role in given:
@@ -314,11 +384,15 @@ def _assign_columns(
             chosen[role] = column
         elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
-            raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)
+            raise CorpusError(
+                f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure
+            )
     return chosen
 
 
-def _contradict(by_name: Mapping[str, str | None], by_content: Mapping[str, str]) -> bool:
+def _contradict(
+    by_name: Mapping[str, str | None], by_content: Mapping[str, str]
+) -> bool:
     """Return whether names and content of columns contradict each other about which is the text or the label.
 
     by_name, by_content   {role: column}; None: not known
@@ -330,7 +404,9 @@ def _contradict(by_name: Mapping[str, str | None], by_content: Mapping[str, str]
     return False
 
 
-def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
+def _label_row(
+    where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None
+) -> LabelledRow:
     """Turn a row of a table into a `LabelledRow`. Labels 1, 1.0, "1" and "1.0" count as one.
 
     row      its values by column
@@ -346,7 +422,9 @@ def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str]
         label = names[label] if 0 <= label < len(names) else None
     if isinstance(label, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
-        raise CorpusError(f"a text or a number as label ({where})", repr(label)[:60], cure)
+        raise CorpusError(
+            f"a text or a number as label ({where})", repr(label)[:60], cure
+        )
     text = "" if label is None else str(label).strip()
     # a column of whole numbers with one missing is read as decimals by pandas and Arrow
     if re.fullmatch(r"-?\d+\.0+", text):
@@ -375,7 +453,9 @@ def _collect_labels(rows: list[LabelledRow]) -> list[str]:
         cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
         raise CorpusError("a label in every row", list_faulty(bad), cure)
     # numbers in their order (2 before 10), then texts
-    return sorted(found, key=lambda label: (label not in numbers, numbers.get(label, 0), label))
+    return sorted(
+        found, key=lambda label: (label not in numbers, numbers.get(label, 0), label)
+    )
 
 
 def _is_missing(label: str) -> bool:
@@ -386,13 +466,19 @@ def _is_missing(label: str) -> bool:
         return False
 
 
-def _group_by_split(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledRow]]:
+def _group_by_split(
+    rows: list[LabelledRow], column: str
+) -> dict[str, list[LabelledRow]]:
     """Group rows by the value of their split column. CorpusError for a row without one."""
     splits: dict[str, list[LabelledRow]] = {}
     for row in rows:
         split = str(row.values["split"] or "").strip().lower()
         if not split:
-            raise CorpusError(f"a split in the column {column!r} of every row ({row.where})", "none", "fill it in")
+            raise CorpusError(
+                f"a split in the column {column!r} of every row ({row.where})",
+                "none",
+                "fill it in",
+            )
         splits.setdefault(ALIASES.get(split, split), []).append(row)
     return splits
 
@@ -404,9 +490,13 @@ def _make_example(row: LabelledRow, index: Mapping[str, int]) -> Example:
     """
     where, label, values = row
     if not label:
-        raise CorpusError(f"a label in every row ({where})", "none", "leave such rows out")
+        raise CorpusError(
+            f"a label in every row ({where})", "none", "leave such rows out"
+        )
     if label not in index:
-        raise CorpusError(f"a label among {', '.join(index)} ({where})", label, "leave such rows out")
+        raise CorpusError(
+            f"a label among {', '.join(index)} ({where})", label, "leave such rows out"
+        )
     marks = _parse_marks(values.get("rationale"), where)
     words = _split_words(values["text"], where)
     second = values.get("second")
@@ -428,7 +518,11 @@ def _split_words(value: Any, where: str) -> tuple[str, ...]:
         return tuple(str(value).split())
     # an entry with blanks is no word: a pair of texts in one column
     if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
-        raise CorpusError(f"one text ({where})", "two", "give the second text a column of its own, --second-column")
+        raise CorpusError(
+            f"one text ({where})",
+            "two",
+            "give the second text a column of its own, --second-column",
+        )
     return tuple(map(str, value))
 
 
@@ -446,11 +540,22 @@ def _parse_marks(value: Any, where: str) -> tuple[float, ...] | None:
             entries = _split_marks(value.strip())
         marks = tuple(map(float, entries))
     # the last two: brackets nested thousands deep
-    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ):
         pass
     if marks is None or not all(0 <= mark <= 1 for mark in marks):
         got = f"{str(entries)[:60]!r}"
-        raise CorpusError(f"a rationale of numbers between 0 and 1, one per word ({where})", got, "mend it")
+        raise CorpusError(
+            f"a rationale of numbers between 0 and 1, one per word ({where})",
+            got,
+            "mend it",
+        )
     return marks
 
 
@@ -468,7 +573,9 @@ def _find_missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
     return [split for split in (VALIDATION, TEST) if not read.get(split)]
 
 
-def _complete_splits(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
+def _complete_splits(
+    read: dict[str, list[Example]], seed: int
+) -> dict[str, tuple[Example, ...]]:
     """Return the examples of all splits; missing splits are drawn at random, class by class.
 
     read   examples by split; missing splits are drawn from the training split, or from a table without splits ("")

@@ -19,7 +19,18 @@ TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".
 
 ENDINGS = {
     "speech": (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".au"),
-    "image": (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    "image": (
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".bmp",
+        ".gif",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+    ),
     "text": (".txt", ".md", ".rst", ".gz", ".parquet"),
 }
 """How files of each modality end; a manifest, a table with a column of paths, has that of the files it names."""
@@ -27,7 +38,16 @@ ENDINGS = {
 MANIFESTS = (".csv", ".tsv", ".jsonl", ".json")
 MANIFEST_STEMS = ("manifest", "metadata")
 LOOKED = 1000  # rows of a manifest that tell what it holds
-PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav", "audio_filepath")
+PATH_COLUMNS = (
+    "path",
+    "file",
+    "file_name",
+    "filename",
+    "audio",
+    "image",
+    "wav",
+    "audio_filepath",
+)
 
 
 def get_data_folder() -> Path:
@@ -58,7 +78,11 @@ def _find_in_data_folder(name: str) -> Path | None:
     return None
 
 
-SPLIT_WORDS = {"validation": {"validation", "valid", "val", "dev"}, "train": {"train", "training"}, "test": {"test"}}
+SPLIT_WORDS = {
+    "validation": {"validation", "valid", "val", "dev"},
+    "train": {"train", "training"},
+    "test": {"test"},
+}
 """What files and folders of each split are called."""
 COPY = "ANISOSCOPE_DATA_"
 """Beginning of the variable that names the local copy of a corpus: ANISOSCOPE_DATA_COMMON_VOICE."""
@@ -72,7 +96,10 @@ def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
     """
     before = dict(os.environ)
     # variables, not a list in memory: processes that torchrun or a study starts inherit them
-    variables = {_name_variable(name): str(expand_home(path).resolve()) for name, path in given.items()}
+    variables = {
+        _name_variable(name): str(expand_home(path).resolve())
+        for name, path in given.items()
+    }
     os.environ.update(variables)
     try:
         yield
@@ -91,7 +118,11 @@ def parse_paths(given: Iterable[str]) -> dict[str, str]:
     found = dict(text.partition("=")[::2] for text in given)
     for name, path in found.items():
         if not name or not path:
-            raise UsageError("--data NAME=FOLDER", repr(name), "write --data common-voice=~/cv-corpus-11.0/en")
+            raise UsageError(
+                "--data NAME=FOLDER",
+                repr(name),
+                "write --data common-voice=~/cv-corpus-11.0/en",
+            )
     return found
 
 
@@ -109,11 +140,15 @@ def find_copy(name: str) -> Path | None:
     if not given:
         return _find_in_data_folder(name)
     if not Path(given).exists():
-        raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
+        raise CorpusError(
+            f"a local copy of {name}", f"{given}, which is not there", "check the path"
+        )
     return Path(given)
 
 
-def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
+def find_part_of_copy(
+    copy: Path, modality: str, split: str | None, config: str = ""
+) -> Path:
     """Find the file or folder of a split in a local copy, by names down to two levels below.
 
     copy       path of the copy; it is returned itself if it has no splits
@@ -128,7 +163,9 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
     words = _list_words_of_names(copy)
     found = _list_parts_of_split(words, split, modality)
     if config:
-        of_config = [path for path in found if config in path.relative_to(copy).as_posix()]
+        of_config = [
+            path for path in found if config in path.relative_to(copy).as_posix()
+        ]
         # A copy of one configuration need not have its name in any path.
         found = of_config or found
     # a file in a folder of the split is part of that folder
@@ -143,10 +180,16 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
             # No name says which split it is: the copy has none.
             return copy
         got = f"none, but {other.name}"
-    raise CorpusError(f"one file or folder of the {split} split in {copy}", got, "name the file or folder itself")
+    raise CorpusError(
+        f"one file or folder of the {split} split in {copy}",
+        got,
+        "name the file or folder itself",
+    )
 
 
-def _list_parts_of_split(words: Mapping[Path, set[str]], split: str, modality: str) -> list[Path]:
+def _list_parts_of_split(
+    words: Mapping[Path, set[str]], split: str, modality: str
+) -> list[Path]:
     """Return the files and folders whose names say that they are of a split, and that may hold the modality.
 
     words   {path: words of its name}
@@ -216,7 +259,9 @@ def detect_modality(path: Path) -> str | None:
     if not path.is_dir() and get_ending(path) not in MANIFESTS:
         column = find_encoded_column(path)
         if column is not None:
-            is_sound = any(word in column.lower() for word in ("audio", "sound", "speech"))
+            is_sound = any(
+                word in column.lower() for word in ("audio", "sound", "speech")
+            )
             return "speech" if is_sound else "image"
     endings = Counter(Path(name).suffix.lower() for name in _list_names(path))
     counts: dict[str, int] = {}
@@ -287,4 +332,6 @@ def find_row_path(row: Row, manifest: Path, column: str | None = None) -> Any:
             return row.columns[name]
     got = f"the columns {', '.join(row.columns)}"
     cure = "rename the column, or name it with --column"
-    raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)
+    raise CorpusError(
+        f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure
+    )

@@ -11,13 +11,29 @@ import numpy as np
 
 from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
 from anisoscope.data.files import get_ending, list_files_below
-from anisoscope.data.items import FoundItems, Item, find_hub_items, find_speaker, find_transcript
-from anisoscope.data.local import ENDINGS, MANIFESTS, detect_modality, find_encoded_column, find_manifest, find_row_path
+from anisoscope.data.items import (
+    FoundItems,
+    Item,
+    find_hub_items,
+    find_speaker,
+    find_transcript,
+)
+from anisoscope.data.local import (
+    ENDINGS,
+    MANIFESTS,
+    detect_modality,
+    find_encoded_column,
+    find_manifest,
+    find_row_path,
+)
 from anisoscope.data.plans import Index, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
-CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
+CLIPS = (
+    "",
+    "clips",
+)  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,10 @@ class MediaCorpus:
 
 
 def open_media(
-    name: str, modality: str, options: CorpusOptions, check: Callable[[str, bytes, bool], Any]
+    name: str,
+    modality: str,
+    options: CorpusOptions,
+    check: Callable[[str, bytes, bool], Any],
 ) -> MediaCorpus:
     """Open a corpus of clips or images: find its items, read and check each, and stop after `limit` units.
 
@@ -59,9 +78,17 @@ def open_media(
     checked = _check_items(found.items, options, check)
     items, bad = checked.items, checked.bad
     if bad and not options.skip_bad:
-        raise CorpusError(f"readable files in {name}", list_faulty(bad), "repair or remove them, or pass --skip-bad")
+        raise CorpusError(
+            f"readable files in {name}",
+            list_faulty(bad),
+            "repair or remove them, or pass --skip-bad",
+        )
     if not items:
-        raise CorpusError(f"at least one readable file in {name}", f"{len(bad)} that are not", "name another corpus")
+        raise CorpusError(
+            f"at least one readable file in {name}",
+            f"{len(bad)} that are not",
+            "name another corpus",
+        )
     have_speakers = any(item.unit is not None for item in items)
     source = {
         **found.source,
@@ -75,7 +102,9 @@ def open_media(
     # hashes of the bytes, not names: files that were renamed or moved are the same corpus
     fingerprint = hash_parts([checked.hashes, checked.unit])
     unit = np.array(checked.unit, np.int64)
-    return MediaCorpus(name, items, checked.infos, unit, fingerprint, source, options.skip_bad)
+    return MediaCorpus(
+        name, items, checked.infos, unit, fingerprint, source, options.skip_bad
+    )
 
 
 class CheckedItems(NamedTuple):
@@ -89,7 +118,9 @@ class CheckedItems(NamedTuple):
 
 
 def _check_items(
-    found: Iterable[Item], options: CorpusOptions, check: Callable[[str, bytes, bool], Any]
+    found: Iterable[Item],
+    options: CorpusOptions,
+    check: Callable[[str, bytes, bool], Any],
 ) -> CheckedItems:
     """Read and check each item, of `limit` units at most; units are numbered in order of appearance.
 
@@ -131,7 +162,9 @@ def _find_items(name: str, modality: str, options: CorpusOptions) -> FoundItems:
     return found
 
 
-def find_local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
+def find_local_items(
+    path: Path, modality: str, column: str | None = None
+) -> FoundItems:
     """Return the items of a file, of a manifest (by its `column`), or of a folder (by a manifest in it or above it)."""
     source: dict[str, object] = {"kind": "folder", "path": str(path.resolve())}
     if path.is_dir():
@@ -141,7 +174,9 @@ def find_local_items(path: Path, modality: str, column: str | None = None) -> Fo
         return _find_items_of_folder(path, modality, source)
     encoded = find_encoded_column(path)
     if encoded or get_ending(path) in MANIFESTS:
-        return FoundItems(_iter_listed(path, None, column or encoded), {**source, "kind": "manifest"})
+        return FoundItems(
+            _iter_listed(path, None, column or encoded), {**source, "kind": "manifest"}
+        )
     if column is not None:
         raise _refuse_column(path)
     return FoundItems([Item(path.name, None, path)], {**source, "kind": "file"})
@@ -149,10 +184,16 @@ def find_local_items(path: Path, modality: str, column: str | None = None) -> Fo
 
 def _refuse_column(path: Path) -> UsageError:
     """Make the error for a column that was named, and a file or folder that has none. The caller raises it."""
-    return UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
+    return UsageError(
+        "a manifest, or a hub data set, where a column is named",
+        str(path),
+        "leave --column out",
+    )
 
 
-def _find_items_of_folder(path: Path, modality: str, source: dict[str, object]) -> FoundItems:
+def _find_items_of_folder(
+    path: Path, modality: str, source: dict[str, object]
+) -> FoundItems:
     """Return the items of a folder: those that a manifest in it or above it lists, else all files of the modality.
 
     source   the manifest's entry on the folder
@@ -170,17 +211,27 @@ def _find_items_of_folder(path: Path, modality: str, source: dict[str, object]) 
             items.append(Item(file.relative_to(path).as_posix(), None, file))
     if not items:
         expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
-        raise CorpusError(expected, f"none (it holds {detect_modality(path) or 'other'} files)", "name another folder")
+        raise CorpusError(
+            expected,
+            f"none (it holds {detect_modality(path) or 'other'} files)",
+            "name another folder",
+        )
     return FoundItems(items, source)
 
 
-def _iter_listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
+def _iter_listed(
+    manifest: Path, inside: Path | None, column: str | None = None
+) -> Iterator[Item]:
     """Yield the items that a manifest lists, only those below the folder `inside` if given.
 
     A missing file or an unreadable row gives an item with a fault.
     """
     for item, _ in list_items(manifest, column):
-        is_below = inside is None or not isinstance(item.place, Path) or inside in item.place.parents
+        is_below = (
+            inside is None
+            or not isinstance(item.place, Path)
+            or inside in item.place.parents
+        )
         if is_below:
             yield item
 
@@ -204,10 +255,17 @@ def _make_item(place: Any, row: Row, manifest: Path) -> Item:
     """
     text = find_transcript(row.columns)
     if isinstance(place, dict) and isinstance(place.get("bytes"), bytes):
-        return Item(f"{place.get('path') or row.place}", find_speaker(row.columns), place["bytes"], text=text)
+        return Item(
+            f"{place.get('path') or row.place}",
+            find_speaker(row.columns),
+            place["bytes"],
+            text=text,
+        )
     if not isinstance(place, str) or not place:
         fault = row.fault or f"{place!r} for a path"
         return Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
     tries = [manifest.resolve().parent / folder / place for folder in CLIPS]
-    path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
+    path = next(
+        filter(os.path.isfile, tries), tries[0]
+    )  # unlike Path.is_file, False for a name too long
     return Item(place, find_speaker(row.columns), path, text=text)

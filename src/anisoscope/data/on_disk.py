@@ -23,7 +23,9 @@ TEXTS_HELD = 1 << 24  # bytes of texts that stay in memory
 IDS_HELD = 1 << 22  # token ids that stay in memory: as many bytes
 BLOCK = 1 << 20  # bytes read at once
 LARGE_TEMPORARY = "/var/tmp"  # on the disk, where `/tmp` is memory on many systems
-OF_USER = frozenset(("TMPDIR", "TEMP", "TMP"))  # variables by which a user chooses the folder
+OF_USER = frozenset(
+    ("TMPDIR", "TEMP", "TMP")
+)  # variables by which a user chooses the folder
 
 
 class _NamelessFile:
@@ -34,7 +36,9 @@ class _NamelessFile:
         folder = tempfile.gettempdir()
         if OF_USER.isdisjoint(os.environ) and os.access(LARGE_TEMPORARY, os.W_OK):
             folder = LARGE_TEMPORARY
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it is open as long as this object lives
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115
+            dir=folder
+        )  # it is open as long as this object lives  # noqa: RUF100, SIM115
         self._folder = Path(folder)
         self._lock = Lock()
         self.size = 0
@@ -56,8 +60,14 @@ class _NamelessFile:
 
     def _refuse(self, error: OSError) -> CorpusError:
         """Make the error for data that cannot be written. The caller raises it."""
-        expected = f"room in {self._folder} for the texts of the corpus and 4 bytes a token"
-        return CorpusError(expected, str(error.strerror or error), "set TMPDIR to a folder with more room")
+        expected = (
+            f"room in {self._folder} for the texts of the corpus and 4 bytes a token"
+        )
+        return CorpusError(
+            expected,
+            str(error.strerror or error),
+            "set TMPDIR to a folder with more room",
+        )
 
     def read(self, first: int, last: int) -> bytes:
         """Return the bytes from `first` to before `last`."""
@@ -105,7 +115,9 @@ class TextsOnDisk(Sequence[str]):
         first = 0
         while first < len(self):
             # as many as fit into a block, one at least
-            last = max(first + 1, bisect_right(self._ends, self._ends[first] + BLOCK) - 1)
+            last = max(
+                first + 1, bisect_right(self._ends, self._ends[first] + BLOCK) - 1
+            )
             yield from self._read(first, last)
             first = last
 
@@ -162,15 +174,23 @@ class IdsOnDisk:
     def iter_blocks(self) -> Iterator[NDArray[np.int32]]:
         """Yield all ids in order, some at a time."""
         for first in range(0, self._file.size, BLOCK):
-            yield np.frombuffer(self._file.read(first, min(first + BLOCK, self._file.size)), np.int32)
+            yield np.frombuffer(
+                self._file.read(first, min(first + BLOCK, self._file.size)), np.int32
+            )
 
-    def read_ranges(self, first: NDArray[Any], count: NDArray[Any]) -> NDArray[np.int32]:
+    def read_ranges(
+        self, first: NDArray[Any], count: NDArray[Any]
+    ) -> NDArray[np.int32]:
         """Return `count[i]` ids from position `first[i]` on, for all i, joined in one array [id]."""
         ends = np.cumsum(count)
         found = np.empty(int(ends[-1]), np.int32)
         target = _view_bytes(found)
-        ranges = zip(first.tolist(), (ends - count).tolist(), ends.tolist(), strict=True)
-        self._file.read_into((4 * place, target[4 * begin : 4 * end]) for place, begin, end in ranges)
+        ranges = zip(
+            first.tolist(), (ends - count).tolist(), ends.tolist(), strict=True
+        )
+        self._file.read_into(
+            (4 * place, target[4 * begin : 4 * end]) for place, begin, end in ranges
+        )
         return found
 
 

@@ -9,12 +9,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import CorpusOptions, NamedCorpus, named_corpora, open_corpus, resolve_corpus
+from anisoscope.data.corpora import (
+    CorpusOptions,
+    NamedCorpus,
+    named_corpora,
+    open_corpus,
+    resolve_corpus,
+)
 from anisoscope.data.documents import has_text
 from anisoscope.data.labelled import ALL, LabelledCorpus, require_usable
 from anisoscope.data.labelled_tables import open_table
 from anisoscope.data.local import detect_modality, find_path
-from anisoscope.data.plans import Plan, find_decoder_start, hash_parts, number_by_content
+from anisoscope.data.plans import (
+    Plan,
+    find_decoder_start,
+    hash_parts,
+    number_by_content,
+)
 from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 from anisoscope.renamed import rename_typed_corpus
@@ -31,12 +42,36 @@ EXAMPLES = {
     "image": "builtin:digits, a folder of images or --corpus imagenet-1k",
     "speech": "a folder of wav or flac files, a manifest or --corpus librispeech",
 }
-AFTER_PADDING = {"roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "ibert"}
-AFTER_PADDING |= {"data2vec-text", "esm", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet"}
+AFTER_PADDING = {
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+    "camembert",
+    "ibert",
+}
+AFTER_PADDING |= {
+    "data2vec-text",
+    "esm",
+    "layoutlmv3",
+    "lilt",
+    "longformer",
+    "luke",
+    "markuplm",
+    "mpnet",
+}
 """Types of models whose first token has the position after the number of the padding token, 2 as a rule."""
-PLANS = {"image": ("anisoscope.data.images", "ImagePlan"), "speech": ("anisoscope.data.speech", "SpeechPlan")}
+PLANS = {
+    "image": ("anisoscope.data.images", "ImagePlan"),
+    "speech": ("anisoscope.data.speech", "SpeechPlan"),
+}
 """Module and class of the plans that are not of texts."""
-MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50", "speech": "wav2vec2-base or hubert"}
+MODELS = {
+    "text": "builtin:minilm or bert-base",
+    "image": "vit-base or resnet-50",
+    "speech": "wav2vec2-base or hubert",
+}
 
 
 def default_corpus(modality: str) -> str:
@@ -72,16 +107,22 @@ def open_plan(
     UsageError for options that the modality does not have.
     """
     _check_modality(name, modality, options.get("column"))
-    _refuse_options_of_other_modalities(modality, options.get("documents", "auto"), sequences, max_length)
+    _refuse_options_of_other_modalities(
+        modality, options.get("documents", "auto"), sequences, max_length
+    )
     files = options.pop("files", None)
     to_merge = options.pop("to_merge", False)
     if files is not None:
-        return _open_plan_by_file(name, model, processor, files, max_length, batch_tokens, options)
+        return _open_plan_by_file(
+            name, model, processor, files, max_length, batch_tokens, options
+        )
     corpus = open_corpus(name, modality=modality, **options)
     described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
     plan: Any
     if modality == "text":
-        length = choose_text_length(getattr(model, "config", None), processor, max_length)
+        length = choose_text_length(
+            getattr(model, "config", None), processor, max_length
+        )
         plan = _plan_text(corpus, model, processor, length, batch_tokens)
         if sequences is not None:
             plan = plan.spread(sequences)
@@ -92,7 +133,12 @@ def open_plan(
     if to_merge:
         described |= _prepare_for_merge(plan, corpus)
     warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
-    return plan, {**described, "words": plan.words, **corpus.source, "warnings": warnings}
+    return plan, {
+        **described,
+        "words": plan.words,
+        **corpus.source,
+        "warnings": warnings,
+    }
 
 
 def _refuse_options_of_other_modalities(
@@ -103,16 +149,29 @@ def _refuse_options_of_other_modalities(
     documents, sequences, max_length   the options as given: "auto" and None if they were not
     """
     if modality != "text" and documents != "auto":
-        raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
+        raise UsageError(
+            "--documents with a text model", f"one of {modality}", "leave it out"
+        )
     if modality != "text" and sequences is not None:
-        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
+        raise UsageError(
+            "--sequences with a text model",
+            f"one of {modality}",
+            "use --limit, which counts units",
+        )
     # what an image model reads is of one size
     if modality == "image" and max_length is not None:
-        raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
+        raise UsageError(
+            "no --max-length for an image model", str(max_length), "leave it out"
+        )
 
 
 def _plan_media(
-    corpus: Any, model: Any, processor: Any, modality: str, max_length: int | None, batch_tokens: int
+    corpus: Any,
+    model: Any,
+    processor: Any,
+    modality: str,
+    max_length: int | None,
+    batch_tokens: int,
 ) -> Any:
     """Return the batches of a corpus of images or clips for a model.
 
@@ -135,11 +194,15 @@ def _prepare_for_merge(plan: Any, corpus: Any) -> dict[str, Any]:
 
     Returns the manifest's entry on the files, with their hashes.
     """
-    files = getattr(corpus, "files", None) or {Path(corpus.name).name: corpus.fingerprint}
+    files = getattr(corpus, "files", None) or {
+        Path(corpus.name).name: corpus.fingerprint
+    }
     plan.unit = number_by_content(plan.unit, list(files.values()))
     if plan.frequency_bins:
         plan.settings = plan.settings | {"to_merge": True}
-        plan.warnings.append("bins of token frequency left out: a run to merge does not know the counts of other files")
+        plan.warnings.append(
+            "bins of token frequency left out: a run to merge does not know the counts of other files"
+        )
     return {"files": files, "fingerprint": hash_parts(sorted(files.values()))}
 
 
@@ -177,7 +240,12 @@ def _open_plan_by_file(
     if family_named(getattr(config, "model_type", "")).words:
         vocab_size = None
     plan = PlanByFile(share, make, tokenizer, vocab_size)
-    described = {"name": name, "fingerprint": plan.corpus_fingerprint, "max_length": length, "words": plan.words}
+    described = {
+        "name": name,
+        "fingerprint": plan.corpus_fingerprint,
+        "max_length": length,
+        "words": plan.words,
+    }
     warnings = [*_describe_skipped(plan.source["skipped"]), *plan.warnings]
     return plan, {**described, **plan.source, "warnings": warnings}
 
@@ -213,7 +281,9 @@ def open_texts_with_images(
         return None
     if isinstance(processor, str):
         cure = "save the processor that was published with the model beside it; some want pip install torchvision"
-        raise UsageError("a processor of images and texts beside the model", processor, cure)
+        raise UsageError(
+            "a processor of images and texts beside the model", processor, cure
+        )
     _refuse_options_of_texts(options)
     corpus = read()
     plan = module.ImageTextPlan(
@@ -223,12 +293,19 @@ def open_texts_with_images(
         batch_tokens=batch_tokens,
         are_pairs=has_two_towers(model),
     )
-    described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}
+    described = {
+        "name": name,
+        "fingerprint": plan.fingerprint,
+        "preprocessing": plan.settings,
+        "words": plan.words,
+    }
     warnings = [*_describe_skipped(corpus.source["skipped"]), *plan.warnings]
     return plan, {**described, **corpus.source, "warnings": warnings}
 
 
-def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) -> Callable[[], Any] | None:
+def _find_texts_with_images(
+    module: Any, name: str, options: Mapping[str, Any]
+) -> Callable[[], Any] | None:
     """Return a function without arguments that reads a corpus; None if it holds no texts with images.
 
     module    `data.image_texts`
@@ -246,7 +323,9 @@ def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) 
         return module.find_image_text_set(name, **of_sets)  # type: ignore[no-any-return]
     if not module.holds_image_texts(name):
         return None
-    of_images = {option: value for option, value in options.items() if option not in OF_TEXTS}
+    of_images = {
+        option: value for option, value in options.items() if option not in OF_TEXTS
+    }
     return partial(module.open_image_texts, name, **of_images)
 
 
@@ -259,10 +338,16 @@ def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
         value = options.get(option)
         if value is not None and value != "auto":
             cure = "leave it out; --limit counts images or chats"
-            raise UsageError("options of texts with images", f"--{option.replace('_', '-')} {value}", cure)
+            raise UsageError(
+                "options of texts with images",
+                f"--{option.replace('_', '-')} {value}",
+                cure,
+            )
 
 
-def open_texts(texts: list[str], model: Any, processor: Any, **options: Any) -> tuple[Plan, dict[str, Any]]:
+def open_texts(
+    texts: list[str], model: Any, processor: Any, **options: Any
+) -> tuple[Plan, dict[str, Any]]:
     """Open texts in memory for a model, each a unit of its own. Return their batches, and the manifest's entry on them.
 
     processor   the model's tokenizer
@@ -272,7 +357,9 @@ def open_texts(texts: list[str], model: Any, processor: Any, **options: Any) -> 
         path = Path(folder, "texts.jsonl")
         lines = [json.dumps({"text": text}) for text in texts]
         path.write_text("\n".join(lines), "utf-8")
-        plan, described = open_plan(str(path), model, processor, modality="text", **options)
+        plan, described = open_plan(
+            str(path), model, processor, modality="text", **options
+        )
     # the temporary file means nothing to a reader of the manifest
     described.pop("path", None)
     described["name"] = "texts"
@@ -298,10 +385,19 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
     if holds not in EXAMPLES or holds == modality:
         return
     # a manifest of clips may have a column with their texts
-    if modality == "text" and path is not None and is_table(path) and (column or has_text(path)):
+    if (
+        modality == "text"
+        and path is not None
+        and is_table(path)
+        and (column or has_text(path))
+    ):
         return
     cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
-    raise UsageError(f"a corpus that the model reads ({modality})", f"{name}, which holds {holds}", cure)
+    raise UsageError(
+        f"a corpus that the model reads ({modality})",
+        f"{name}, which holds {holds}",
+        cure,
+    )
 
 
 def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
@@ -314,7 +410,11 @@ def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> i
     """
     if not hasattr(tokenizer, "tokenize"):
         got = "none" if tokenizer is None else type(tokenizer).__name__
-        raise UsageError("a tokenizer for a text corpus", got, "let the factory return (model, tokenizer)")
+        raise UsageError(
+            "a tokenizer for a text corpus",
+            got,
+            "let the factory return (model, tokenizer)",
+        )
     longest = find_longest_input(config, tokenizer)
     if max_length is not None and longest is not None and max_length > longest:
         expected = f"--max-length of at most {longest}, which the model reads"
@@ -327,7 +427,10 @@ def find_longest_input(config: Any, tokenizer: Any) -> int | None:
 
     config   the model's configuration
     """
-    limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
+    limits = [
+        getattr(tokenizer, "model_max_length", None),
+        getattr(config, "max_length_inputs", None),
+    ]
     # T5 keeps a length in its config that it does not need: its positions are relative
     if not getattr(config, "relative_attention_num_buckets", None):
         limits.append(_count_positions(config))
@@ -338,7 +441,9 @@ def find_longest_input(config: Any, tokenizer: Any) -> int | None:
 
 def _count_positions(config: Any) -> int | None:
     """Return how many tokens the position table of a model has room for; None if it has none."""
-    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    positions = getattr(config, "max_position_embeddings", None) or getattr(
+        config, "n_positions", None
+    )
     if not positions:
         return None
     if getattr(config, "model_type", "") not in AFTER_PADDING:
@@ -349,7 +454,9 @@ def _count_positions(config: Any) -> int | None:
     return int(positions) - (padding + 1)
 
 
-def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
+def _plan_text(
+    corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int
+) -> Any:
     """Return the batches of a text corpus for a model: in tokens, or in words for a model that reads characters.
 
     length         tokens of a window at most
@@ -363,7 +470,9 @@ def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     kind = getattr(config, "model_type", "")
     family = family_named(kind)
     if family.words:
-        return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
+        return plan_characters(
+            corpus, tokenizer, max_length=length, batch_tokens=batch_tokens
+        )
     start = None
     if getattr(config, "is_encoder_decoder", False):
         start = find_decoder_start(config)

@@ -90,7 +90,11 @@ def pack(lengths: Column, budget: int) -> list[Index]:
     UsageError for a budget below 1.
     """
     if budget < 1:
-        raise UsageError("a budget of at least 1 token per batch", str(budget), "raise --batch-tokens")
+        raise UsageError(
+            "a budget of at least 1 token per batch",
+            str(budget),
+            "raise --batch-tokens",
+        )
     # small integers are sorted: in two bytes each they take a fraction of the time
     shorter_by = lengths.max(initial=0) - lengths
     if len(lengths) and shorter_by.max() < 1 << 16:
@@ -182,4 +186,13 @@ def _to_bytes(array: NDArray[Any]) -> bytes | memoryview:
 def find_decoder_start(config: Any) -> int:
     """Return the id of the token that a decoder's input begins with, as the model's configuration names it; else 0."""
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-    return int(next((value for name in names if (value := getattr(config, name, None)) is not None), 0))
+    return int(
+        next(
+            (
+                value
+                for name in names
+                if (value := getattr(config, name, None)) is not None
+            ),
+            0,
+        )
+    )

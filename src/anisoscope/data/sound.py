@@ -16,7 +16,9 @@ Samples = NDArray[np.float32]
 RATES = (1_000, 768_000)
 """Lowest and highest samples per second of a clip: beyond them resampling would take gigabytes, and no sound is so."""
 
-LARGEST = 2**29  # most samples of a clip over all its channels: 3 hours at 48 kHz, 2 GB when decoded
+LARGEST = (
+    2**29
+)  # most samples of a clip over all its channels: 3 hours at 48 kHz, 2 GB when decoded
 
 
 class ClipInfo(NamedTuple):
@@ -79,12 +81,18 @@ def _read_header(name: str, data: bytes) -> ClipInfo:
     except soundfile.SoundFileError:
         raise _refuse_clip(name, "it is no sound file") from None
     declared = int.from_bytes(data[4:8], "little") + 8
-    if data.startswith(b"RIFF") and len(data) < declared - 1 and declared - 8 not in (0, 0xFFFFFFFF):
+    if (
+        data.startswith(b"RIFF")
+        and len(data) < declared - 1
+        and declared - 8 not in (0, 0xFFFFFFFF)
+    ):
         raise _refuse_clip(name, f"it ends after {len(data)} of {declared} bytes")
     if info.frames <= 0:
         raise _refuse_clip(name, "no samples")
     if not RATES[0] <= info.samplerate <= RATES[1]:
-        raise _refuse_clip(name, f"a header that says {info.samplerate:,} samples a second")
+        raise _refuse_clip(
+            name, f"a header that says {info.samplerate:,} samples a second"
+        )
     if info.frames * info.channels > LARGEST:
         got = f"a header that says {info.frames:,} samples of {info.channels} channels; {LARGEST:,} at most are read"
         raise _refuse_clip(name, got)
@@ -97,4 +105,6 @@ def _refuse_clip(name: str, got: str) -> CorpusError:
     name   of the clip
     got    what was found in it
     """
-    return CorpusError(f"a sound file in {name}", got, "repair or remove it, or pass --skip-bad")
+    return CorpusError(
+        f"a sound file in {name}", got, "repair or remove it, or pass --skip-bad"
+    )

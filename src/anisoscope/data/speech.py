@@ -20,8 +20,17 @@ from anisoscope.errors import CorpusError, UsageError
 
 SECONDS = 30  # longest window; a longer clip is cut into equal windows
 RATE = 16_000  # samples per second where the checkpoint does not say
-STRIDE = 320  # samples per position of a model that does not say; what every wav2vec 2.0 has
-RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_length", "chunk_length")
+STRIDE = (
+    320  # samples per position of a model that does not say; what every wav2vec 2.0 has
+)
+RECORDED = (
+    "do_normalize",
+    "feature_size",
+    "padding_value",
+    "n_fft",
+    "hop_length",
+    "chunk_length",
+)
 """Settings of a feature extractor that a manifest names."""
 TRANSCRIPTS = "transcripts"
 """What the manifest calls the text that the decoder reads, if it reads any."""
@@ -36,9 +45,13 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
     options   fields of `CorpusOptions`
     """
     corpus = open_media(name, "speech", CorpusOptions(**options), check)
-    formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
+    formats = Counter(
+        f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos
+    )
     seconds = round(sum(info.frames / info.rate for info in corpus.infos), 1)
-    return replace(corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds})
+    return replace(
+        corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds}
+    )
 
 
 def _find_prompt(config: Any, processor: Any) -> list[int]:
@@ -56,7 +69,11 @@ def _find_prompt(config: Any, processor: Any) -> list[int]:
 
 
 def _read_transcripts(
-    corpus: MediaCorpus, windows: "ClipWindows", processor: Any, config: Any, prompt: int
+    corpus: MediaCorpus,
+    windows: "ClipWindows",
+    processor: Any,
+    config: Any,
+    prompt: int,
 ) -> tuple[list[list[int]], str]:
     """Return (token ids of each window's transcript, a note to the user); no ids if the decoder is to read none.
 
@@ -76,7 +93,11 @@ def _read_transcripts(
         return [], f"{alone}: {reason}"
     ids = []
     for clip in clips:
-        ids.append(list(map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])))
+        ids.append(
+            list(
+                map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])
+            )
+        )
     longest = max(map(len, ids))
     # prompt and transcript share the decoder's positions
     room = int(getattr(config, "max_target_positions", 0) or longest + prompt) - prompt
@@ -143,7 +164,9 @@ class SoundInput(NamedTuple):
     settings: dict[str, Any]
 
 
-def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> SoundInput:
+def choose_sound_input(
+    config: Any, processor: Any, max_length: int | None
+) -> SoundInput:
     """Find out how a model reads sound: as log-mel windows or as samples, and how many samples make a position.
 
     config       the model's configuration
@@ -156,7 +179,11 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
     # a model of mel features without such a table is none of Whisper's family
     if reads_features and not hasattr(config, "max_source_positions"):
         family = getattr(config, "model_type", type(config).__name__)
-        raise UsageError("a model that reads samples, or Whisper", family, "name wav2vec 2.0, HuBERT, Whisper or kin")
+        raise UsageError(
+            "a model that reads samples, or Whisper",
+            family,
+            "name wav2vec 2.0, HuBERT, Whisper or kin",
+        )
     extractor = getattr(processor, "feature_extractor", processor)
     is_given = hasattr(extractor, "sampling_rate")
     if not is_given:
@@ -170,14 +197,22 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
         shortest = 1
     else:
         # a first convolution that is normalised over time knows no mask: padding would change its numbers
-        kind = "padded" if getattr(config, "feat_extract_norm", None) == "layer" else "unpadded"
+        kind = (
+            "padded"
+            if getattr(config, "feat_extract_norm", None) == "layer"
+            else "unpadded"
+        )
         stride = prod(getattr(config, "conv_stride", (STRIDE,)))
         shortest = _find_receptive_field(config)
     longest = int(getattr(extractor, "n_samples", 0)) or SECONDS * rate
     if max_length:
         longest = min(longest, max_length * stride)
     if longest < shortest:
-        raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
+        raise UsageError(
+            f"windows of at least {shortest} samples",
+            f"{longest}",
+            "raise --max-length",
+        )
     settings = {
         **_record_settings(extractor),
         "extractor": "checkpoint" if is_given else "default",
@@ -206,8 +241,14 @@ def _require_window(config: Any, extractor: Any) -> None:
     wanted = 2 * int(config.max_source_positions)
     got = int(getattr(extractor, "nb_max_frames", 0))
     if wanted != got:
-        expected = f"a feature extractor of {wanted} frames per window, which the model reads"
-        raise UsageError(expected, f"{got} frames", "use the feature extractor published with the model")
+        expected = (
+            f"a feature extractor of {wanted} frames per window, which the model reads"
+        )
+        raise UsageError(
+            expected,
+            f"{got} frames",
+            "use the feature extractor published with the model",
+        )
 
 
 def _default_extractor(config: Any, features: bool) -> Any:
@@ -271,7 +312,9 @@ def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipW
             length = last - first
             rows.append((clip, first, length, unit, reached[unit]))
             # a window of features is padded to the full length
-            reached[unit] += how.extractor.nb_max_frames if how.kind == "features" else length
+            reached[unit] += (
+                how.extractor.nb_max_frames if how.kind == "features" else length
+            )
     return ClipWindows(*np.array(rows, dtype=np.int64).T)
 
 
@@ -307,17 +350,30 @@ class SpeechPlan(Plan):
         notes = []
         n_short = len(corpus.infos) - len(kept)
         if n_short:
-            notes.append(f"{n_short} clips of fewer than {how.shortest} samples left out")
+            notes.append(
+                f"{n_short} clips of fewer than {how.shortest} samples left out"
+            )
         self.prompt = _find_prompt(config, processor)
         self.windows = windows = cut_into_windows(corpus, kept, how)
-        self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
+        self.settings = {
+            **how.settings,
+            "decoder_prompt": self.prompt,
+            "batch_tokens": batch_tokens,
+        }
         self.texts: list[list[int]] = []
         if self.prompt:
-            self.texts, note = _read_transcripts(corpus, windows, processor, config, len(self.prompt))
+            self.texts, note = _read_transcripts(
+                corpus, windows, processor, config, len(self.prompt)
+            )
             notes.append(note)
         if self.texts:
-            self.settings |= {"decoder_reads": TRANSCRIPTS, "transcripts": hash_parts([self.texts])}
-        self._decoder_start = _find_decoder_starts(windows.unit, len(self.prompt), self.texts)
+            self.settings |= {
+                "decoder_reads": TRANSCRIPTS,
+                "transcripts": hash_parts([self.texts]),
+            }
+        self._decoder_start = _find_decoder_starts(
+            windows.unit, len(self.prompt), self.texts
+        )
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
         self.real = windows.length
         if how.kind == "features":
@@ -325,7 +381,14 @@ class SpeechPlan(Plan):
             self.real = -(-windows.length // how.extractor.hop_length)
         batches = _batch_windows(windows.length, how, batch_tokens, config)
         identity = [corpus.fingerprint, self.settings, *windows]
-        super().__init__(batches, self.real, windows.unit, identity, self._name_things(), list(filter(None, notes)))
+        super().__init__(
+            batches,
+            self.real,
+            windows.unit,
+            identity,
+            self._name_things(),
+            list(filter(None, notes)),
+        )
 
     def _name_things(self) -> dict[str, str]:
         """Return what tables and the page call positions, sequences, units and what is counted, as {role: word}."""
@@ -342,14 +405,20 @@ class SpeechPlan(Plan):
         """Build the batch of these windows: the model's inputs, units, and streams (which positions are real)."""
         inputs, name, width = self._inputs([self._window(row) for row in rows.tolist()])
         real = torch.from_numpy(np.arange(width) < self.real[rows, None])
-        streams = {name: Stream(real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows]))}
+        streams = {
+            name: Stream(
+                real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows])
+            )
+        }
         if self.prompt:
             ids, mask = self._decoder_ids(rows)
             inputs["decoder_input_ids"] = ids
             if not mask.all():
                 inputs["decoder_attention_mask"] = mask.long()
             special = mask & (torch.arange(ids.shape[1]) < len(self.prompt))
-            streams["decoder"] = Stream(mask, special, torch.from_numpy(self._decoder_start[rows]))
+            streams["decoder"] = Stream(
+                mask, special, torch.from_numpy(self._decoder_start[rows])
+            )
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
     def _decoder_ids(self, rows: Index) -> tuple[Tensor, Tensor]:
@@ -389,7 +458,9 @@ class SpeechPlan(Plan):
             features = how.extractor(sounds, **options)["input_features"]
             return {"input_features": features}, "frames", features.shape[-1]
         has_padding = how.kind == "padded"
-        values = how.extractor(sounds, padding=has_padding, return_attention_mask=has_padding, **options)
+        values = how.extractor(
+            sounds, padding=has_padding, return_attention_mask=has_padding, **options
+        )
         inputs = {"input_values": values["input_values"]}
         if has_padding:
             inputs["attention_mask"] = values["attention_mask"]
@@ -407,13 +478,19 @@ def _select_long_enough(corpus: MediaCorpus, how: SoundInput) -> Index:
     kept = np.flatnonzero(lengths >= how.shortest)
     short = np.flatnonzero(lengths < how.shortest)
     if len(short) and (not len(kept) or not corpus.skip_bad):
-        listed = list_faulty([f"{corpus.items[clip].name} ({lengths[clip]} samples)" for clip in short])
+        listed = list_faulty(
+            [f"{corpus.items[clip].name} ({lengths[clip]} samples)" for clip in short]
+        )
         expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
-        raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
+        raise CorpusError(
+            expected, listed, "pass --skip-bad" if len(kept) else "name another corpus"
+        )
     return kept
 
 
-def _batch_windows(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
+def _batch_windows(
+    lengths: Index, how: SoundInput, budget: int, config: Any
+) -> list[Index]:
     """Group windows of clips into batches of at most `budget` positions; returns the window numbers of each batch.
 
     Only windows of the same length share a batch if the model allows no padding.

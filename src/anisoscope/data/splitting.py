@@ -7,17 +7,31 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from anisoscope.data.files import SMALLER, get_memory_budget, read_pieces, read_text, refuse_large_file
+from anisoscope.data.files import (
+    SMALLER,
+    get_memory_budget,
+    read_pieces,
+    read_text,
+    refuse_large_file,
+)
 from anisoscope.data.on_disk import empty_list, keep_texts
 from anisoscope.errors import UsageError, suggest_names
 
-RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be split into documents
+RULES = (
+    "auto",
+    "file",
+    "blank-line",
+    "line",
+    "tokens:N",
+)  # how a text can be split into documents
 DOCUMENT_WORDS = 200  # median length from which blocks between blank lines are documents; shorter ones are paragraphs
 BLOCK = 8192  # tokens of one unit of long text without marks
 ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
 """Units from which an interval is no longer rough; tokens of the smallest block, and the largest of short texts."""
 
-CHARACTERS = 6  # of a token, to estimate a text's length in tokens before a tokenizer is known
+CHARACTERS = (
+    6  # of a token, to estimate a text's length in tokens before a tokenizer is known
+)
 PIECE = 100_000  # characters of text without marks: long enough to tokenise as running text, short enough for memory
 _WORD = re.compile(r"\S+")
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
@@ -64,7 +78,9 @@ def check_rule(rule: str) -> str:
 
 
 HEAD = 1 << 24  # characters of a text that decide how it is split
-MOST_CHARACTERS = 64  # of a token, to decide how much of a text is read for a limit in tokens
+MOST_CHARACTERS = (
+    64  # of a token, to decide how much of a text is read for a limit in tokens
+)
 
 
 def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
@@ -87,7 +103,10 @@ def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
     parts: Iterator[str] = chain(empty_list(head), pieces)
     if form.block is not None and limit is not None:
         parts = _take_enough(parts, limit * form.block * MOST_CHARACTERS)
-    return replace(form, documents=keep_texts(unfinished.pass_on(_iter_documents(form, parts, limit))))
+    return replace(
+        form,
+        documents=keep_texts(unfinished.pass_on(_iter_documents(form, parts, limit))),
+    )
 
 
 class _Unfinished:
@@ -196,7 +215,9 @@ def _make_form_of_blocks(block: int, *, guessed: bool) -> SplitText:
     return SplitText([], f"blocks of {block} tokens", "block", block, guessed)
 
 
-def _iter_documents(form: SplitText, parts: Iterable[str], limit: int | None) -> Iterator[str]:
+def _iter_documents(
+    form: SplitText, parts: Iterable[str], limit: int | None
+) -> Iterator[str]:
     """Yield at most `limit` documents of a text, or all pieces of a running one.
 
     form    how it is split
@@ -212,7 +233,10 @@ def _iter_documents(form: SplitText, parts: Iterable[str], limit: int | None) ->
 def _holds_articles(lines: Iterator[str]) -> bool:
     """Return whether the lines of a text are WikiText: the first is a title, and there are several articles."""
     first = next(_iter_filled(lines), "")
-    return is_title(first) and len(list(islice(split_articles(chain([first], lines)), 2))) > 1
+    return (
+        is_title(first)
+        and len(list(islice(split_articles(chain([first], lines)), 2))) > 1
+    )
 
 
 def _choose_short_units(size: int, n_blocks: int, n_lines: int) -> SplitText:
@@ -239,7 +263,9 @@ def _choose_short_units(size: int, n_blocks: int, n_lines: int) -> SplitText:
 def cut_into_blocks(texts: Iterable[str], block: int) -> SplitText:
     """Return texts as running text, which a plan cuts into units of `block` tokens."""
     pieces = (piece for text in texts for piece in _cut_running_text([text]))
-    return replace(_make_form_of_blocks(block, guessed=False), documents=keep_texts(pieces))
+    return replace(
+        _make_form_of_blocks(block, guessed=False), documents=keep_texts(pieces)
+    )
 
 
 def cut_pieces(text: str) -> Iterator[str]:

@@ -40,7 +40,9 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     for split, size in SIZES.items():
         splits[split] = _make_utterances(size, fillers, keywords, draw)
     labels = tuple(f"class {i + 1}" for i in range(classes))
-    return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
+    return LabelledCorpus(
+        name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed}
+    )
 
 
 def _read_number_of_classes(name: str) -> int:
@@ -50,7 +52,11 @@ def _read_number_of_classes(name: str) -> int:
         return 2
     classes = int(text) if text.isdigit() else 0
     if not 2 <= classes <= 50:
-        raise UsageError("synthetic:N with 2 to 50 classes", repr(name), "three classes are synthetic:3")
+        raise UsageError(
+            "synthetic:N with 2 to 50 classes",
+            repr(name),
+            "three classes are synthetic:3",
+        )
     return classes
 
 
@@ -69,7 +75,9 @@ def open_pairs(name: str, seed: int) -> LabelledCorpus:
     for split, size in SIZES.items():
         splits[split] = _make_pairs(size, fillers, things, draw)
     labels = ("entailment", "neutral", "contradiction")
-    return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
+    return LabelledCorpus(
+        name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed}
+    )
 
 
 def _draw_words(count: int, draw: np.random.Generator) -> list[str]:
@@ -81,9 +89,14 @@ def _draw_words(count: int, draw: np.random.Generator) -> list[str]:
     return list(made)
 
 
-def _draw_filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
+def _draw_filler(
+    count: int, fillers: list[str], draw: np.random.Generator
+) -> list[str]:
     """Draw `count` words among the `fillers`, with frequencies by Zipf's law."""
-    return [fillers[i] for i in draw.choice(len(fillers), count, p=_compute_zipf(len(fillers)))]
+    return [
+        fillers[i]
+        for i in draw.choice(len(fillers), count, p=_compute_zipf(len(fillers)))
+    ]
 
 
 @cache
@@ -94,7 +107,9 @@ def _compute_zipf(count: int) -> NDArray[np.float64]:
     return shares
 
 
-def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
+def _make_utterances(
+    size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator
+) -> Examples:
     """Make `size` texts, of each class in turn: filler words, one to three keywords of the class, sometimes another's.
 
     fillers    words that say nothing of the class
@@ -110,7 +125,10 @@ def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], d
         own = int(draw.integers(1, 4))
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
-        items = [(word, 0.0) for word in _draw_filler(int(draw.integers(*LENGTHS)), fillers, draw)]
+        items = [
+            (word, 0.0)
+            for word in _draw_filler(int(draw.integers(*LENGTHS)), fillers, draw)
+        ]
         items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
         items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
         order = draw.permutation(len(items))
@@ -119,7 +137,12 @@ def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], d
     return tuple(made[i] for i in draw.permutation(size))
 
 
-def _make_pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
+def _make_pairs(
+    size: int,
+    fillers: list[str],
+    things: list[tuple[str, str]],
+    draw: np.random.Generator,
+) -> Examples:
     """Make `size` pairs of texts that each name a thing: the same one, another one, or its opposite.
 
     fillers   words that say nothing of the class
@@ -137,7 +160,9 @@ def _make_pairs(size: int, fillers: list[str], things: list[tuple[str, str]], dr
     return tuple(made[i] for i in draw.permutation(size))
 
 
-def _insert_word(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _insert_word(
+    word: str, fillers: list[str], draw: np.random.Generator
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Make a text of fillers with `word` somewhere in it. Return it, and a rationale that marks the word."""
     text = _draw_filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
     marks = [0.0] * len(text)

@@ -14,10 +14,23 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.data.files import find_fault, get_ending, iter_lines, read_bytes, read_text
+from anisoscope.data.files import (
+    find_fault,
+    get_ending,
+    iter_lines,
+    read_bytes,
+    read_text,
+)
 from anisoscope.errors import CorpusError, suggest_names
 
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")  # before `.gz` where they are packed
+TABLES = (
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+)  # before `.gz` where they are packed
 
 FORM = {
     ".csv": "rows of a CSV table",
@@ -34,7 +47,9 @@ ROWS_AT_ONCE = 128  # rows of a parquet file decoded at a time: they may be whol
 STREAM = 1 << 20  # bytes of a column of parquet read at a time
 SEPARATORS = ",;\t"  # what may stand between the columns of a .csv file: the one that its header has most of
 LARGEST_FIELD = 2**31 - 1
-LONGEST_RECORD = 1 << 24  # characters of a record over several lines: a quotation mark open for longer is a slip
+LONGEST_RECORD = (
+    1 << 24
+)  # characters of a record over several lines: a quotation mark open for longer is a slip
 LOOKED = 1000  # lines that tell which values a column has
 MOSTLY = 0.9  # share of numbers from which a column is one of numbers
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -98,7 +113,9 @@ def list_faulty(bad: list[str]) -> str:
     return listed
 
 
-def require_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
+def require_column(
+    column: str, present: Iterable[str], where: str, role: str = ""
+) -> str:
     """Return a column's name unchanged. CorpusError, with similar names and all columns, if there is no such column.
 
     column    the name that the user gave
@@ -111,7 +128,9 @@ def require_column(column: str, present: Iterable[str], where: str, role: str = 
         return column
     purpose = f" for {role}" if role else ""
     expected = f"a column {column!r}{purpose} in {where}"
-    raise CorpusError(expected, f"the columns {', '.join(present)}", suggest_names(column, present))
+    raise CorpusError(
+        expected, f"the columns {', '.join(present)}", suggest_names(column, present)
+    )
 
 
 def _iter_json_rows(path: Path) -> Iterator[Row]:
@@ -141,7 +160,9 @@ def _iter_array(path: Path) -> Iterator[Row]:
         cure = "repair it, or write it as JSON lines, of which --skip-bad can leave single ones out"
         raise CorpusError(f"{FORM['.json']} in {path}", fault or f"{text[:60]!r}", cure)
     for number, item in enumerate(found, 1):
-        yield _make_row(f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text)
+        yield _make_row(
+            f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text
+        )
 
 
 def _parse_json(text: str) -> tuple[Any, str]:
@@ -195,12 +216,17 @@ def _iter_parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
         # otherwise the texts of a row group, which may be the whole file, are in memory
         table = parquet.ParquetFile(source, buffer_size=STREAM, pre_buffer=False)
         wanted = [column] if column in table.schema_arrow.names else None
-        batches = (b.to_pylist() for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted))
+        batches = (
+            b.to_pylist()
+            for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
+        )
         for number, row in enumerate(chain.from_iterable(batches), 1):
             yield Row(f"row {number}", row)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         cure = "write the file again: it is damaged or in another format"
-        raise CorpusError(f"{FORM['.parquet']} in {path}", str(error).split("\n")[0][:120], cure) from None
+        raise CorpusError(
+            f"{FORM['.parquet']} in {path}", str(error).split("\n")[0][:120], cure
+        ) from None
 
 
 def _iter_delimited_rows(path: Path) -> Iterator[Row]:
@@ -292,9 +318,15 @@ class _Table:
             return _Record(values, [line])
         taken = [line]
         try:
-            values = next(csv.reader(self._iter_open_lines(taken), delimiter=self.separator, strict=True))
+            values = next(
+                csv.reader(
+                    self._iter_open_lines(taken), delimiter=self.separator, strict=True
+                )
+            )
         except csv.Error:
-            is_endless = self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
+            is_endless = (
+                self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
+            )
             if is_endless and len(taken) > 1:
                 # the lines that the open quotation mark swallowed are rows of their own
                 self.put_back(taken[1:])
@@ -353,7 +385,9 @@ class _Table:
             values = zip(range(open_column + 1, count), first[-behind:], strict=False)
             shown.append(len(first) >= count and self._any_familiar(values))
         if open_column:
-            shown.append(len(last) >= count and self._any_familiar(enumerate(last[:open_column])))
+            shown.append(
+                len(last) >= count and self._any_familiar(enumerate(last[:open_column]))
+            )
         return any(shown) and 2 * sum(shown) >= len(shown)
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:

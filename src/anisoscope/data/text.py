@@ -16,7 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from anisoscope.data import hub
-from anisoscope.data.corpora import CorpusOptions, HubPart, NamedCorpus, named_corpora, resolve_corpus
+from anisoscope.data.corpora import (
+    CorpusOptions,
+    HubPart,
+    NamedCorpus,
+    named_corpora,
+    resolve_corpus,
+)
 from anisoscope.data.documents import (
     choose_column,
     list_separate_files,
@@ -94,7 +100,9 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         "empty": read.empty,
         "skipped": read.skipped,
     }
-    fingerprint = hash_parts(chain([True if read.block is None else read.block], read.documents))
+    fingerprint = hash_parts(
+        chain([True if read.block is None else read.block], read.documents)
+    )
     numbers = None
     hashes_by_file: dict[str, str] = {}
     if isinstance(place, Path) and read.owner is not None:
@@ -106,7 +114,9 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         hashes_by_file = dict(zip(files, hashes.values(), strict=True))
     notes: tuple[str, ...] = ()
     if read.guessed:
-        rule = f"it is split into units by {read.how}; choose otherwise with --documents"
+        rule = (
+            f"it is split into units by {read.how}; choose otherwise with --documents"
+        )
         notes = (f"the text marks no documents: {rule}",)
     return TextCorpus(
         name,
@@ -135,11 +145,16 @@ def _read_text(
     if isinstance(place, HubPart):
         return _read_hub_text(place, options)
     if isinstance(place, Path):
-        source: dict[str, object] = {"kind": "folder" if place.is_dir() else "file", "path": str(place.resolve())}
+        source: dict[str, object] = {
+            "kind": "folder" if place.is_dir() else "file",
+            "path": str(place.resolve()),
+        }
         return read_path(place, options), source
     # such a corpus comes as documents: nothing is left to split
     if options.documents != "auto":
-        raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
+        raise UsageError(
+            "--documents with text of your own", f"it with {name}", "leave it out"
+        )
     read, source = place.make(options.limit)
     return read, source
 
@@ -153,7 +168,9 @@ def refuse_empty(where: str, empty: int, skipped: int) -> CorpusError:
     counts = {"empty": empty, "unreadable": skipped}
     found = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     got = f"no text ({found} documents)" if found else "no text"
-    return CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
+    return CorpusError(
+        f"text in {where}", got, "name a corpus with text, or another column"
+    )
 
 
 def open_separate_file(
@@ -179,7 +196,15 @@ def open_separate_file(
     }
     numbers = _number_by_file([number] * len(read.documents), len(files))
     fingerprint = hash_parts(chain([True], read.documents))
-    return TextCorpus(name, read.documents, fingerprint, source, unit=read.unit, numbers=numbers, is_part=True)
+    return TextCorpus(
+        name,
+        read.documents,
+        fingerprint,
+        source,
+        unit=read.unit,
+        numbers=numbers,
+        is_part=True,
+    )
 
 
 def _number_by_file(owner: Sequence[int], files: int) -> Index:
@@ -196,7 +221,9 @@ def _number_by_file(owner: Sequence[int], files: int) -> Index:
     return numbers
 
 
-def _hash_files(documents: Iterable[str], owner: Iterable[int], files: Iterable[int]) -> dict[int, str]:
+def _hash_files(
+    documents: Iterable[str], owner: Iterable[int], files: Iterable[int]
+) -> dict[int, str]:
     """Return a hash of the documents of each file, by the number of the file. Those of a file follow each other."""
     hashes = {file: hash_parts([True]) for file in files}
     for file, group in groupby(zip(owner, documents, strict=True), key=itemgetter(0)):
@@ -214,10 +241,14 @@ def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
         return False
     path = find_path(name)
     # with fewer files than shards some shard would have nothing to read
-    return path is not None and len(list_separate_files(path, corpus_options)) >= shard[1]
+    return (
+        path is not None and len(list_separate_files(path, corpus_options)) >= shard[1]
+    )
 
 
-def _read_hub_text(part: HubPart, options: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
+def _read_hub_text(
+    part: HubPart, options: CorpusOptions
+) -> tuple[SplitText, dict[str, object]]:
     """Read the text column of a hub data set's split. Returns (documents, the manifest's entry on the source).
 
     part      the data set's name, and which part of it is wanted
@@ -227,11 +258,19 @@ def _read_hub_text(part: HubPart, options: CorpusOptions) -> tuple[SplitText, di
     rows, about = hub.open_split(found, part)
     # the other columns are not downloaded
     for _, first in islice(hub.number_rows(rows, found.id), 1):
-        column = choose_column(first, options.column, f"{found.id}, split {about['split']}")
+        column = choose_column(
+            first, options.column, f"{found.id}, split {about['split']}"
+        )
         rows = rows.select_columns([column])
         options = replace(options, column=column)
     texts = (Row(place, row) for place, row in hub.number_rows(rows, found.id))
-    source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
+    source = {
+        "kind": "hub",
+        "id": found.id,
+        "revision": part.revision,
+        **about,
+        **found.notes,
+    }
     return read_rows(texts, options, part.id), source
 
 
@@ -266,21 +305,35 @@ def plan_text(
     notes = list(corpus.notes)
     # one file may be too short to tell: of several, all together are checked
     if not corpus.is_part:
-        notes += check_vocabulary(tokenizer, windows.ids, list(affixes.values()), vocab_size)
+        notes += check_vocabulary(
+            tokenizer, windows.ids, list(affixes.values()), vocab_size
+        )
     settings: dict[str, object] = {
         "max_length": max_length,
         "batch_tokens": batch_tokens,
         "padding_side": padding_side,
         "pad_id": _choose_pad_id(tokenizer, vocab_size),
-        "special_tokens": {name: [around.prefix, around.suffix] for name, around in affixes.items()},
+        "special_tokens": {
+            name: [around.prefix, around.suffix] for name, around in affixes.items()
+        },
     }
     if corpus.is_part:
         settings["is_part"] = True
-        notes.append("bins of token frequency left out: a shard of files does not know the counts of the others")
-    identity = [corpus.fingerprint, settings, windows.ids, Int64(windows.unit), Int64(windows.length)]
+        notes.append(
+            "bins of token frequency left out: a shard of files does not know the counts of the others"
+        )
+    identity = [
+        corpus.fingerprint,
+        settings,
+        windows.ids,
+        Int64(windows.unit),
+        Int64(windows.length),
+    ]
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)
-    return TextPlan(windows, affixes, settings, identity, words, notes, punctuation=punctuation)
+    return TextPlan(
+        windows, affixes, settings, identity, words, notes, punctuation=punctuation
+    )
 
 
 def _find_affixes_by_stack(
@@ -299,7 +352,10 @@ def _find_affixes_by_stack(
 
 
 def _cut_into_windows(
-    corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase", max_length: int, n_special: int
+    corpus: TextCorpus,
+    tokenizer: "PreTrainedTokenizerBase",
+    max_length: int,
+    n_special: int,
 ) -> TextWindows:
     """Tokenise the units of a corpus and cut them into windows with room for `n_special` special tokens."""
     ids, lengths = _tokenise_units(corpus, tokenizer)
@@ -312,7 +368,9 @@ def _cut_into_windows(
     return windows._replace(unit=corpus.numbers[filled][windows.unit])
 
 
-def _tokenise_units(corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase") -> tuple[Ids, NDArray[np.int32]]:
+def _tokenise_units(
+    corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[Ids, NDArray[np.int32]]:
     """Return the token ids of all units, without special tokens, and the length of each unit [unit]: a document, or a
     block of running text.
     """
@@ -352,7 +410,9 @@ class _Words:
         self._split = split
         self.ids: dict[str, int] = {"": 0}
 
-    def __call__(self, texts: Sequence[str], *, add_special_tokens: bool, **_: Any) -> dict[str, list[list[int]]]:
+    def __call__(
+        self, texts: Sequence[str], *, add_special_tokens: bool, **_: Any
+    ) -> dict[str, list[list[int]]]:
         """Return the word numbers of each text as `input_ids`, with [CLS] and [SEP] around it if special tokens are
         wanted.
         """
@@ -366,7 +426,9 @@ class _Words:
         return {"input_ids": rows}
 
 
-def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int) -> TextPlan:
+def plan_characters(
+    corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int
+) -> TextPlan:
     """Cut a text corpus into windows of words and batch them, for a model that reads each word as a row of characters.
 
     Everything else is as in `plan_text`.
@@ -382,4 +444,12 @@ def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batc
     characters[numbers.pad_token_id] = 0
     words = plan.words | {"position": "word", "counted": "word"}
     identity = ["characters", plan.fingerprint]
-    return TextPlan(plan.windows, plan.affixes, plan.settings, identity, words, plan.warnings, characters)
+    return TextPlan(
+        plan.windows,
+        plan.affixes,
+        plan.settings,
+        identity,
+        words,
+        plan.warnings,
+        characters,
+    )

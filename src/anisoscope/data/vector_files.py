@@ -22,10 +22,22 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anisoscope.data.arrays import VectorArrays, wrap_vectors
-from anisoscope.data.files import get_ending, get_memory_budget, iter_lines, list_files_below, refuse_large_file
+from anisoscope.data.files import (
+    get_ending,
+    get_memory_budget,
+    iter_lines,
+    list_files_below,
+    refuse_large_file,
+)
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
-from anisoscope.data.vector_tables import LARGE, is_number, read_arrow, read_arrow_table, read_delimited
+from anisoscope.data.vector_tables import (
+    LARGE,
+    is_number,
+    read_arrow,
+    read_arrow_table,
+    read_delimited,
+)
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
 from anisoscope.options import expand_home
@@ -46,7 +58,12 @@ CURES = {
     ".mat": "load it with scipy.io.loadmat and save numbers: numpy.save('x.npy', x)",
     ".xlsx": "save it as .csv",
 }
-CURES |= {".pickle": CURES[".pkl"], ".joblib": CURES[".pkl"], ".hdf5": CURES[".h5"], ".xls": CURES[".xlsx"]}
+CURES |= {
+    ".pickle": CURES[".pkl"],
+    ".joblib": CURES[".pkl"],
+    ".hdf5": CURES[".h5"],
+    ".xls": CURES[".xlsx"],
+}
 """Files that hold vectors and are not read, each with its cure."""
 DAMAGED = (
     OSError,
@@ -70,10 +87,20 @@ OF_MODEL = re.compile(
     r"|(pytorch_model|model|adapter_model|training_args|optimizer|scheduler)\b.*\.(safetensors|bin|pt|pth)|vocab\.txt"
 )
 """Files that show a folder to be a checkpoint."""
-OF_WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight"}
+OF_WEIGHTS = {
+    "weight",
+    "bias",
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+    "in_proj_weight",
+}
 """Last parts of the names of a model's tensors, as torch.nn gives them."""
 LAYERS = re.compile(r"(.*[^a-z])?(layer|hidden|hidden_states?|block|h)[-_.]?\d+", re.I)
-PIECES = re.compile(r"(.*[^a-z])?(part|shard|chunk|batch|train|test|val|validation|data|rank)[-_.]?\d*(-of-\d+)?", re.I)
+PIECES = re.compile(
+    r"(.*[^a-z])?(part|shard|chunk|batch|train|test|val|validation|data|rank)[-_.]?\d*(-of-\d+)?",
+    re.I,
+)
 """How files of a folder are called when each is a layer, and when each is a piece of the same table."""
 FILE = "file"
 """The column that names the file of each row of a folder."""
@@ -109,7 +136,9 @@ def _is_saved(folder: Path) -> bool:
 
 def _list_vector_files(folder: Path) -> list[Path]:
     """Return the files of vectors in a folder, in numerical order; empty if it is a checkpoint or holds other files."""
-    files = [file for file in folder.iterdir() if file.is_file() and not _is_side_file(file)]
+    files = [
+        file for file in folder.iterdir() if file.is_file() and not _is_side_file(file)
+    ]
     # The weights of a model are tensors as well, often in files of the same kinds.
     if any(OF_MODEL.fullmatch(file.name) for file in files):
         return []
@@ -128,7 +157,9 @@ def _list_vector_files(folder: Path) -> list[Path]:
 
 def _is_side_file(file: Path) -> bool:
     """Return whether a file is hidden or only describes the others of its folder."""
-    return file.name.startswith((".", "_")) or file.name.lower().startswith(("readme", "license", "dataset_info"))
+    return file.name.startswith((".", "_")) or file.name.lower().startswith(
+        ("readme", "license", "dataset_info")
+    )
 
 
 def _reads_as_vectors(path: Path) -> bool:
@@ -220,14 +251,24 @@ def open_vectors(
     """
     place = expand_home(path)
     if not place.is_dir() and get_ending(place) not in ENDINGS:
-        cure = CURES.get(get_ending(place), "convert it, for instance to .npy or .parquet")
+        cure = CURES.get(
+            get_ending(place), "convert it, for instance to .npy or .parquet"
+        )
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), cure)
     content = read_content(place, split=split)
-    named = {"columns": columns, "unit_column": unit_column, "label_column": label_column}
-    return read_vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **named)
+    named = {
+        "columns": columns,
+        "unit_column": unit_column,
+        "label_column": label_column,
+    }
+    return read_vectors_of(
+        content, place.name or str(place), {"path": str(place.resolve())}, **named
+    )
 
 
-def read_vectors_of(content: Content, name: str, source: dict[str, Any], **named: str | None) -> VectorArrays:
+def read_vectors_of(
+    content: Content, name: str, source: dict[str, Any], **named: str | None
+) -> VectorArrays:
     """Decide what each column of a file or table is (vectors, units, labels, mask), and make vectors of it.
 
     name      name of the file or table, for errors and the result
@@ -276,7 +317,9 @@ def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
     for layer, columns in roles.layers.items():
         first = content.columns[columns[0]]
         if len(columns) > 1 or first.ndim == 1:
-            numbers = [np.asarray(content.columns[column], np.float64) for column in columns]
+            numbers = [
+                np.asarray(content.columns[column], np.float64) for column in columns
+            ]
             layers[layer] = np.stack(numbers, axis=1)
         elif roles.places is not None:
             layers[layer] = _as_array(first)[:, list(roles.places)]
@@ -291,7 +334,9 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
     if _is_saved(path):
         return _read_saved_data_set(path, split)
     if split is not None:
-        raise UsageError("--split with a data set of several splits", str(path), "leave it out")
+        raise UsageError(
+            "--split with a data set of several splits", str(path), "leave it out"
+        )
     if path.is_dir():
         return _read_folder(path)
     kind = get_ending(path)
@@ -301,7 +346,11 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
         return read_delimited(path)
     # texts are unpacked as they are read; arrays and tables of arrow are read in place
     if path.name.lower().endswith(".gz"):
-        raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
+        raise CorpusError(
+            f"a file that is not packed, in {path}",
+            "gzip",
+            f"unpack it: gunzip {path.name}",
+        )
     return _read_binary(path, kind)
 
 
@@ -327,8 +376,15 @@ def _explain_damage(path: Path, error: BaseException) -> CorpusError:
     """
     reason = (str(error) or type(error).__name__).splitlines()[0]
     # numpy and torch refuse objects in words of their own, since unpickling them could run code
-    if any(word in reason.lower() for word in ("pickle", "object", "weights_only", "unsupported global")):
-        return CorpusError(f"vectors in {path}", "a file of objects, or none of numpy's", "store numbers, not objects")
+    if any(
+        word in reason.lower()
+        for word in ("pickle", "object", "weights_only", "unsupported global")
+    ):
+        return CorpusError(
+            f"vectors in {path}",
+            "a file of objects, or none of numpy's",
+            "store numbers, not objects",
+        )
     return CorpusError(f"vectors in {path}", reason[:200], "write the file again")
 
 
@@ -380,7 +436,9 @@ def _check_sizes(path: Path) -> None:
     if total > max(SMALL, MOST_PACKED * packed):
         got = f"{packed:,} bytes that unpack to {total:,}"
         cure = "store what you mean as .npy: vectors do not pack so well"
-        raise CorpusError(f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure)
+        raise CorpusError(
+            f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure
+        )
     if total > budget:
         cure = "store it as .npy or by numpy.savez without compression, which are read in blocks"
         raise refuse_large_file(path, total, budget, cure)
@@ -410,7 +468,9 @@ def _count_unpacked_bytes(path: Path) -> int:
 def _is_mapped(info: ZipInfo) -> bool:
     """Return whether an array of an archive is large and stored as it is, so that it can be read in place."""
     is_encrypted = bool(info.flag_bits & 1)
-    return info.compress_type == ZIP_STORED and not is_encrypted and info.file_size > LARGE
+    return (
+        info.compress_type == ZIP_STORED and not is_encrypted and info.file_size > LARGE
+    )
 
 
 def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
@@ -429,7 +489,9 @@ def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
             if dtype.hasobject or dtype.names:
                 continue
             order: Any = "F" if by_columns else "C"
-            found[info.filename.removesuffix(".npy")] = np.memmap(path, dtype, "r", file.tell(), shape, order)
+            found[info.filename.removesuffix(".npy")] = np.memmap(
+                path, dtype, "r", file.tell(), shape, order
+            )
     return found
 
 
@@ -453,7 +515,11 @@ def _count_announced_bytes(file: Any) -> int:
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of a numpy array: (shape, whether it is stored column by column, type of its numbers)."""
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     return read(file)
 
 
@@ -467,8 +533,12 @@ def _read_torch(path: Path) -> Content:
             loaded = torch.load(path, "cpu", weights_only=True, mmap=True)
         except RuntimeError:  # an older form, which cannot be read in place
             loaded = torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # what torch raises of a damaged pickle depends on the damage
-        raise ValueError(f"objects, or a damaged file ({type(error).__name__})") from error
+    except (
+        Exception
+    ) as error:  # what torch raises of a damaged pickle depends on the damage
+        raise ValueError(
+            f"objects, or a damaged file ({type(error).__name__})"
+        ) from error
     return _build_content(dict(_iter_tensors(loaded, path)), path)
 
 
@@ -516,7 +586,9 @@ def _to_plain_tensor(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> Iterator[tuple[str, Tensor]]:
+def _iter_tensors_of_list(
+    tensors: Sequence[Tensor], path: Path, name: str
+) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) of a list of tensors: rows [dim] as one tensor, [sequence, token, dim] as a layer each.
 
     CorpusError for matrices, which may be layers or sequences, and for tensors of different shapes.
@@ -533,7 +605,9 @@ def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> I
         raise _refuse_list_of_tensors(len(tensors), shapes, path)
 
 
-def _refuse_list_of_tensors(count: int, shapes: set[tuple[int, ...]], path: Path) -> CorpusError:
+def _refuse_list_of_tensors(
+    count: int, shapes: set[tuple[int, ...]], path: Path
+) -> CorpusError:
     """Return the error for a list of tensors that may mean several things, or nothing.
 
     count    how many tensors the list has
@@ -545,7 +619,9 @@ def _refuse_list_of_tensors(count: int, shapes: set[tuple[int, ...]], path: Path
         cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
         return CorpusError(f"one way to read {path.name}", got, cure)
     got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
-    return CorpusError(f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]")
+    return CorpusError(
+        f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]"
+    )
 
 
 def _build_content(found: dict[str, Any], path: Path) -> Content:
@@ -576,7 +652,11 @@ def _require_axes(name: str, values: Any, path: Path) -> None:
     """Raise CorpusError if the only array of a file has neither two axes nor three."""
     if values.ndim in (2, 3):
         return
-    cure = "add an axis: x[None]" if values.ndim == 1 else "store numbers [vector, dim] or [sequence, token, dim]"
+    cure = (
+        "add an axis: x[None]"
+        if values.ndim == 1
+        else "store numbers [vector, dim] or [sequence, token, dim]"
+    )
     got = f"{list(values.shape)} in {path.name}, {name!r}"
     raise CorpusError("vectors [vector, dim] or [sequence, token, dim]", got, cure)
 
@@ -590,7 +670,13 @@ def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
     found   {name: array}
     """
     hidden, ids = found.get("hidden_states"), found.get("token_ids")
-    if hidden is None or ids is None or hidden.ndim != 3 or ids.ndim != 1 or len(ids) != len(hidden):
+    if (
+        hidden is None
+        or ids is None
+        or hidden.ndim != 3
+        or ids.ndim != 1
+        or len(ids) != len(hidden)
+    ):
         return found
     split = dict(found)
     del split["hidden_states"]
@@ -611,12 +697,18 @@ def _read_saved_data_set(folder: Path, split: str | None) -> Content:
         loaded: Any = datasets.load_from_disk(str(folder))
     except Exception as error:  # of many kinds: what is damaged is told by the library
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-        raise CorpusError(f"a data set saved by datasets in {folder}", got, "save it again: save_to_disk") from error
+        raise CorpusError(
+            f"a data set saved by datasets in {folder}",
+            got,
+            "save it again: save_to_disk",
+        ) from error
     has_splits = hasattr(loaded, "keys")
     if has_splits:
         loaded = loaded[_choose_split(list(loaded.keys()), split, folder)]
     elif split is not None:
-        raise UsageError("--split with a data set of several splits", str(folder), "leave it out")
+        raise UsageError(
+            "--split with a data set of several splits", str(folder), "leave it out"
+        )
     return read_dataset(loaded)
 
 
@@ -624,10 +716,16 @@ def _choose_split(names: list[str], split: str | None, folder: Path) -> str:
     """Return the split to read: the one asked for, else the only one. CorpusError if it is missing or unclear."""
     if split is None:
         if len(names) > 1:
-            raise CorpusError(f"one split of {folder}", ", ".join(names), f"name it: --split {names[0]}")
+            raise CorpusError(
+                f"one split of {folder}",
+                ", ".join(names),
+                f"name it: --split {names[0]}",
+            )
         return names[0]
     if split not in names:
-        raise CorpusError(f"a split of {folder}", split, f"name one of {', '.join(names)}")
+        raise CorpusError(
+            f"a split of {folder}", split, f"name one of {', '.join(names)}"
+        )
     return split
 
 
@@ -669,7 +767,11 @@ def _refuse_folder(folder: Path) -> CorpusError:
     """Make the error for a folder that holds no files of vectors of one kind. The caller raises it."""
     found = sorted({get_ending(file) or file.name for file in list_files_below(folder)})
     got = f"{', '.join(found[:6]) or 'nothing'} in {folder}"
-    return CorpusError(f"a folder of files of vectors of one kind ({', '.join(ENDINGS)})", got, "name one file")
+    return CorpusError(
+        f"a folder of files of vectors of one kind ({', '.join(ENDINGS)})",
+        got,
+        "name one file",
+    )
 
 
 def _require_one_reading(folder: Path, parts: Sequence[Content]) -> None:
@@ -689,14 +791,20 @@ def _read_file_of_folder(file: Path) -> Content:
     """Read one file of a folder; an array may be a single vector [dim]."""
     if get_ending(file) == ".npy":
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray) and loaded.ndim == 1 and not loaded.dtype.names:
+        if (
+            isinstance(loaded, np.ndarray)
+            and loaded.ndim == 1
+            and not loaded.dtype.names
+        ):
             return Content({file.stem: loaded[None]}, is_table=False)
     return read_content(file)
 
 
 def _get_only_shape(content: Content) -> tuple[int, ...]:
     """Return the shape of the only array with more than one axis; () if there is not exactly one."""
-    wide = [tuple(values.shape) for values in content.columns.values() if values.ndim > 1]
+    wide = [
+        tuple(values.shape) for values in content.columns.values() if values.ndim > 1
+    ]
     return wide[0] if len(wide) == 1 else ()
 
 
@@ -745,11 +853,17 @@ def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
     for part in parts:
         index |= set(part.index)
         unusable |= part.unusable
-    notes = [f"{len(files)} files read one after the other (--unit-column {FILE} makes a unit of each)"]
-    return Content(columns, {}, unusable, tuple(index), first.named, first.is_table, notes)
+    notes = [
+        f"{len(files)} files read one after the other (--unit-column {FILE} makes a unit of each)"
+    ]
+    return Content(
+        columns, {}, unusable, tuple(index), first.named, first.is_table, notes
+    )
 
 
-def _require_same_columns(parts: Sequence[Content], files: Sequence[Path], *, by_name: bool) -> None:
+def _require_same_columns(
+    parts: Sequence[Content], files: Sequence[Path], *, by_name: bool
+) -> None:
     """Raise CorpusError if the files of a folder hold different columns.
 
     parts     what each file holds
@@ -761,7 +875,9 @@ def _require_same_columns(parts: Sequence[Content], files: Sequence[Path], *, by
         is_same = own == names if by_name else len(own) == len(names)
         if not is_same:
             got = f"{', '.join(own[:6])} in {file.name}, {', '.join(names[:6])} in {files[0].name}"
-            raise CorpusError("the same columns in all files of a folder", got, "measure them apart")
+            raise CorpusError(
+                "the same columns in all files of a folder", got, "measure them apart"
+            )
 
 
 def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:
@@ -772,5 +888,7 @@ def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:
     widths = {piece.shape[1:] for piece in pieces}
     if len(widths) > 1:
         shapes = ", ".join(str(list(piece.shape)) for piece in pieces[:3])
-        raise CorpusError(f"files of vectors of one width in {folder}", shapes, "measure them apart")
+        raise CorpusError(
+            f"files of vectors of one width in {folder}", shapes, "measure them apart"
+        )
     return np.concatenate([_as_array(piece) for piece in pieces])

@@ -21,7 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.data.files import get_memory_budget, iter_lines, read_text, refuse_large_file
+from anisoscope.data.files import (
+    get_memory_budget,
+    iter_lines,
+    read_text,
+    refuse_large_file,
+)
 from anisoscope.data.vector_roles import CALLED_VECTORS, NUMBERED, PRECISIONS, Content
 from anisoscope.errors import CorpusError
 
@@ -29,7 +34,9 @@ IN_BASE64 = ("embedding", "base64", "vector")
 """Keys whose text may be a vector: float32 of little-endian byte order in base64."""
 OF_TOKENS = re.compile(r".*(token|hidden|state|feature|frame)s?.*")
 """Names of lists of vectors that are one sequence, a vector a token."""
-SEVERAL = re.compile(r".*(embeddings|vectors|vecs|embs|predictions|data|points|results)")
+SEVERAL = re.compile(
+    r".*(embeddings|vectors|vecs|embs|predictions|data|points|results)"
+)
 """Names of lists of vectors that stand on their own."""
 RECORDS = 'write one object a vector: {"id": …, "embedding": […]}, or with pandas orient=\'records\''
 
@@ -85,11 +92,15 @@ def _load_lines(path: Path) -> list[Any]:
             continue
         size += len(line)
         if size > budget:
-            raise refuse_large_file(path, size, budget, "store the vectors as .npy, which is read in blocks")
+            raise refuse_large_file(
+                path, size, budget, "store the vectors as .npy, which is read in blocks"
+            )
         try:
             values.append(json.loads(line))
         except RecursionError:
-            raise _refuse_damaged(path, f"brackets nested too deep in line {number}") from None
+            raise _refuse_damaged(
+                path, f"brackets nested too deep in line {number}"
+            ) from None
         except ValueError:
             raise _refuse_damaged(path, f"{line[:40]!r} in line {number}") from None
     return values
@@ -99,7 +110,9 @@ def _refuse_damaged(path: Path, got: str) -> CorpusError:
     """Make the error for a JSON file that cannot be parsed; `got` says what was found (shortened). The caller raises
     it.
     """
-    return CorpusError(f"JSON in {path}", got[:160], "correct the line, or write the file again")
+    return CorpusError(
+        f"JSON in {path}", got[:160], "correct the line, or write the file again"
+    )
 
 
 def read_json_value(value: Any, file: str) -> Content:
@@ -137,11 +150,15 @@ def _iter_lists_of_numbers(
     scalars   single values found on the way, by name
     """
     if isinstance(value, dict):
-        yield from _iter_lists_of_object(value, path, places, scalars | _collect_scalars(value))
+        yield from _iter_lists_of_object(
+            value, path, places, scalars | _collect_scalars(value)
+        )
         return
     if isinstance(value, list) and _is_nested(value):
         for place, each in enumerate(value):
-            yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), scalars)
+            yield from _iter_lists_of_numbers(
+                each, f"{path}[]", (*places, place), scalars
+            )
         return
     numbers = None
     if isinstance(value, list):
@@ -175,10 +192,14 @@ def _iter_lists_of_object(
             continue
         for place, each in enumerate(item):
             own = _collect_entries(parallel, len(item), place)
-            yield from _iter_lists_of_numbers(each, f"{inner}[]", (*places, place), scalars | own)
+            yield from _iter_lists_of_numbers(
+                each, f"{inner}[]", (*places, place), scalars | own
+            )
 
 
-def _separate_parallel_lists(value: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+def _separate_parallel_lists(
+    value: dict[str, Any],
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """Return ({key: list of lists or objects}, {key: plain list as long as one of them}) of a JSON object."""
     nested: dict[str, list[Any]] = {}
     plain: dict[str, list[Any]] = {}
@@ -194,7 +215,9 @@ def _separate_parallel_lists(value: dict[str, Any]) -> tuple[dict[str, list[Any]
     return nested, parallel
 
 
-def _collect_entries(parallel: dict[str, list[Any]], length: int, place: int) -> dict[str, Any]:
+def _collect_entries(
+    parallel: dict[str, list[Any]], length: int, place: int
+) -> dict[str, Any]:
     """Return {key: entry number `place`} of the lists that have this length.
 
     parallel   {key: plain list}
@@ -223,7 +246,9 @@ def _to_numbers(value: list[Any]) -> NDArray[Any] | None:
         numbers = np.array(value)
     except (ValueError, OverflowError):  # lists of different lengths among others
         return None
-    if numbers.dtype.kind == "O" and numbers.ndim == 1:  # numbers and null, or very large ones
+    if (
+        numbers.dtype.kind == "O" and numbers.ndim == 1
+    ):  # numbers and null, or very large ones
         converted = _to_floats(value)
         if converted is None:
             return None
@@ -382,7 +407,9 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
     return "several vectors in a record: call them embeddings, or token_embeddings"
 
 
-def _group_members(members: list[FoundVectors], above: int, kept: list[int]) -> list[list[FoundVectors]]:
+def _group_members(
+    members: list[FoundVectors], above: int, kept: list[int]
+) -> list[list[FoundVectors]]:
     """Group lists of numbers into sequences: those that differ only in their place in the innermost level that counts.
 
     above   how many levels of lists have objects between them and the numbers
@@ -450,7 +477,9 @@ def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> N
         widths.add(len(members[0].numbers))
     if len(widths) > 1:
         return
-    got = f"{len(by_path)} lists of {widths.pop()} numbers, which may be rows or columns"
+    got = (
+        f"{len(by_path)} lists of {widths.pop()} numbers, which may be rows or columns"
+    )
     raise CorpusError(f"one way to read {file}", got, RECORDS)
 
 
@@ -462,7 +491,9 @@ def _as_records(value: Any, file: str) -> Any:
     if not isinstance(value, dict) or not value:
         return value
     rows, names = value.get("data"), value.get("columns")
-    if isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names):  # orient="split"
+    if (
+        isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names)
+    ):  # orient="split"
         return [dict(zip(map(str, names), row, strict=True)) for row in rows]
     if not _are_objects_alike(list(value.values())):
         return value
@@ -542,9 +573,16 @@ def _iter_lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
     if isinstance(value, dict):
         for item in value.values():
             yield from _iter_lists_of_records(item)
-    elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+    elif (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, dict) for item in value)
+    ):
         # the first object stands for all, as in the header of a table
-        holds_numbers = any(isinstance(item, int | float) for item in _collect_scalars(value[0]).values())
+        holds_numbers = any(
+            isinstance(item, int | float)
+            for item in _collect_scalars(value[0]).values()
+        )
         if holds_numbers:
             yield value
 

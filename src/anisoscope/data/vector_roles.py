@@ -26,7 +26,14 @@ from anisoscope.errors import CorpusError, UsageError, suggest_names
 
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names by which units, labels and a mask are found beside vectors."""
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "offset_mapping")
+INPUTS = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "position_ids",
+    "special_tokens_mask",
+    "offset_mapping",
+)
 """What a tokenizer gives: lists of numbers that are no vectors."""
 PACKED = ("binary", "ubinary")
 PRECISIONS = ("float", "float32", "float16", "int8", "uint8", *PACKED)
@@ -36,13 +43,62 @@ IS_ID = re.compile(
     r"|.*[_ .-](id|idx|index|key|uuid)|(id|index)[_ .-].*"
 )
 OTHERS = {
-    *("label", "labels", "class", "classes", "target", "unit", "units", "split", "fold", "group", "cluster"),
-    *("weight", "score", "similarity", "distance", "probability", "prob", "rank", "rating", "stars"),
-    *("length", "len", "size", "count", "counts", "n_tokens", "tokens", "token_count", "page", "position", "offset"),
-    *("year", "month", "day", "date", "time", "timestamp", "start", "end", "layer", "step", "seed", "line"),
+    *(
+        "label",
+        "labels",
+        "class",
+        "classes",
+        "target",
+        "unit",
+        "units",
+        "split",
+        "fold",
+        "group",
+        "cluster",
+    ),
+    *(
+        "weight",
+        "score",
+        "similarity",
+        "distance",
+        "probability",
+        "prob",
+        "rank",
+        "rating",
+        "stars",
+    ),
+    *(
+        "length",
+        "len",
+        "size",
+        "count",
+        "counts",
+        "n_tokens",
+        "tokens",
+        "token_count",
+        "page",
+        "position",
+        "offset",
+    ),
+    *(
+        "year",
+        "month",
+        "day",
+        "date",
+        "time",
+        "timestamp",
+        "start",
+        "end",
+        "layer",
+        "step",
+        "seed",
+        "line",
+    ),
 }
 """Names of numbers that say something about a vector and are no part of it."""
-CALLED_VECTORS = re.compile(r"(^|.*[_ .\[\]-])(emb|embs|embedding|embeddings|vector|vectors|vec|vecs)(\[\])?$")
+CALLED_VECTORS = re.compile(
+    r"(^|.*[_ .\[\]-])(emb|embs|embedding|embeddings|vector|vectors|vec|vecs)(\[\])?$"
+)
 NUMBERED = re.compile(r"(.*?)(\d+)[\])]?")
 MOST = 0.75  # share of the columns of numbers from which numbered ones are the vector
 LOOKED = 1000  # rows of an array that are looked at for columns that are no dimensions
@@ -126,7 +182,10 @@ def decide_roles(
 
 
 def _complete_left_out(
-    content: Content, left_out: Mapping[str, str], layers: Mapping[str, tuple[str, ...]], taken: Iterable[str]
+    content: Content,
+    left_out: Mapping[str, str],
+    layers: Mapping[str, tuple[str, ...]],
+    taken: Iterable[str],
 ) -> dict[str, str]:
     """Return {column: what it was taken for} for every column that is not used.
 
@@ -155,21 +214,31 @@ def _decide_layers(
     left_out   receives {column that the rules leave out: what it was taken for}
     file       its name, for errors
     """
-    candidates = [name for name in content.columns if name not in left_out and name not in taken]
+    candidates = [
+        name for name in content.columns if name not in left_out and name not in taken
+    ]
     wide = [name for name in candidates if _is_wide(content.columns[name])]
     if wide:
         return _decide_lists(content, wide, left_out, file)
     return _decide_numbers(content, candidates, left_out, file)
 
 
-def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[int]) -> str:
+def describe_roles(
+    content: Content, roles: Roles, file: str, shape: Sequence[int]
+) -> str:
     """Say in one line what a file was read as: vectors, units, labels, what was left out, and the header."""
     count, dim = shape[0], shape[-1]
     things = f"{count:,} vectors"
     if len(shape) == 3:
         things = f"{count:,} sequences of up to {shape[1]:,} vectors"
-    parts = [f"{file}: {things} of {dim:,} numbers, {_describe_columns(content, roles)}"]
-    for role, name in (("units", roles.units), ("labels", roles.labels), ("mask", roles.mask)):
+    parts = [
+        f"{file}: {things} of {dim:,} numbers, {_describe_columns(content, roles)}"
+    ]
+    for role, name in (
+        ("units", roles.units),
+        ("labels", roles.labels),
+        ("mask", roles.mask),
+    ):
         if name is not None:
             parts.append(f"{role}: {name}")
     if roles.left_out:
@@ -207,7 +276,9 @@ def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
 # ---- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def _find_side_column(content: Content, named: str | None, known: Sequence[str]) -> str | None:
+def _find_side_column(
+    content: Content, named: str | None, known: Sequence[str]
+) -> str | None:
     """Return the column of units or labels: the one that the user named, else the first with a usual name.
 
     None if there is none. CorpusError if the one that the user named is missing.
@@ -222,7 +293,9 @@ def _find_side_column(content: Content, named: str | None, known: Sequence[str])
         return None
     if named not in content.columns:
         names = [*content.columns, *content.unusable]
-        raise CorpusError("a column or an array of the file", repr(named), suggest_names(named, names))
+        raise CorpusError(
+            "a column or an array of the file", repr(named), suggest_names(named, names)
+        )
     return named
 
 
@@ -258,7 +331,11 @@ def _choose(
             narrow.append(name)
     if wide and narrow:
         got = f"{wide[0]!r} (lists) and {narrow[0]!r} (one number a row)"
-        raise CorpusError("columns of lists or columns of numbers in --columns", got, "name columns of one kind")
+        raise CorpusError(
+            "columns of lists or columns of numbers in --columns",
+            got,
+            "name columns of one kind",
+        )
     if wide:
         return {name: (name,) for name in wide}, None
     return {Path(file).stem: tuple(chosen)}, None
@@ -271,7 +348,11 @@ def _find_only_matrix(content: Content, taken: Iterable[str]) -> str | None:
     """
     if content.is_table:
         return None
-    arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
+    arrays = [
+        name
+        for name, values in content.columns.items()
+        if _is_wide(values) and name not in taken
+    ]
     if len(arrays) != 1 or np.ndim(content.columns[arrays[0]]) != 2:
         return None
     return arrays[0]
@@ -284,10 +365,16 @@ def _require_numbers(content: Content, names: Sequence[str], file: str) -> None:
         if not reason and not _is_numeric(content.columns[name]):
             reason = "text"
         if reason:
-            raise CorpusError(f"numbers in the column {name!r} of {file}", reason, "leave it out of --columns")
+            raise CorpusError(
+                f"numbers in the column {name!r} of {file}",
+                reason,
+                "leave it out of --columns",
+            )
 
 
-def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True) -> list[str]:
+def select_names(
+    spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True
+) -> list[str]:
     """Return the names of columns that a user's specification means, in the order of the file.
 
     It has parts with commas between them (`0-7`, `dim_*`, `dim_0-dim_7`, `embedding,mean`). Each part is tried as an
@@ -300,7 +387,11 @@ def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_
     """
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     if not parts:
-        raise UsageError("names, patterns or places for --columns", repr(spec), "--columns 0-7, or --columns 'dim_*'")
+        raise UsageError(
+            "names, patterns or places for --columns",
+            repr(spec),
+            "--columns 0-7, or --columns 'dim_*'",
+        )
     chosen: set[str] = set()
     for part in parts:
         found = _match_names(part, names, by_place)
@@ -318,7 +409,11 @@ def _refuse_unknown_part(part: str, names: Sequence[str], file: str) -> CorpusEr
         cure = suggest_names(part, names)
     else:  # among hundreds of dimensions nearly every one is similar
         cure = "check the names"
-    return CorpusError(f"a column of {file} for --columns {part}", f"columns {compress_names(list(names))}", cure)
+    return CorpusError(
+        f"a column of {file} for --columns {part}",
+        f"columns {compress_names(list(names))}",
+        cure,
+    )
 
 
 def _match_names(part: str, names: Sequence[str], by_place: bool) -> list[str]:
@@ -364,7 +459,9 @@ def _match_places(part: str, names: Sequence[str]) -> list[str]:
 # ---- what is decided by rules ----------------------------------------------------------------------------------------
 
 
-def _identify_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
+def _identify_others(
+    content: Content, taken: Iterable[str], file: str
+) -> dict[str, str]:
     """Return {column that cannot be part of a vector: what it was taken for (id, text, row numbers …)}.
 
     taken   columns of units and labels
@@ -405,7 +502,11 @@ def _require_no_bad_cell(content: Content, name: str, file: str) -> None:
     """Raise CorpusError, with the row or line, for a text in a column that mostly holds numbers."""
     bad = _find_bad_cell(content.columns[name], content.first_line)
     if bad:
-        raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
+        raise CorpusError(
+            f"a number in every row of the column {name!r} of {file}",
+            bad,
+            "correct the cell",
+        )
 
 
 def _find_bad_cell(values: Any, first_line: int) -> str:
@@ -445,7 +546,9 @@ def _identify_by_name(name: str) -> str:
     return ""
 
 
-def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
+def _decide_lists(
+    content: Content, wide: list[str], left_out: dict[str, str], file: str
+) -> dict[str, tuple[str, ...]]:
     """Decide which columns of lists or arrays are vectors, and return {layer: its columns}.
 
     wide       names of the columns with more than one axis
@@ -453,7 +556,9 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
     """
     wide = _leave_out_precisions(wide, left_out)
     if not wide:
-        cure = "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
+        cure = (
+            "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
+        )
         raise CorpusError(f"vectors of numbers in {file}", "packed bits only", cure)
     if content.is_table:
         wide = _prefer_named_vectors(wide, left_out)
@@ -534,7 +639,9 @@ def _check_arrays(content: Content, wide: list[str], file: str) -> None:
     for name in wide:
         if name.endswith((".weight", ".bias")) or ".weight_" in name:
             cure = f"name the folder of the checkpoint with its config.json; or one array of it, as --columns {name}"
-            raise CorpusError(f"vectors in {file}", f"weights of a model, such as {name}", cure)
+            raise CorpusError(
+                f"vectors in {file}", f"weights of a model, such as {name}", cure
+            )
     shapes = {name: tuple(content.columns[name].shape) for name in wide}
     # layers of the same vectors may differ in their last axis, never in the others
     shapes_of_vectors = {shape[:-1] for shape in shapes.values()}
@@ -542,10 +649,16 @@ def _check_arrays(content: Content, wide: list[str], file: str) -> None:
         got = ", ".join(f"{name} {list(shapes[name])}" for name in wide[:SHOWN])
         if len(wide) > SHOWN:
             got += " …"
-        raise CorpusError(f"arrays of the same vectors in {file}", got, f"name those to measure: --columns {wide[0]}")
+        raise CorpusError(
+            f"arrays of the same vectors in {file}",
+            got,
+            f"name those to measure: --columns {wide[0]}",
+        )
 
 
-def _leave_out_narrow(content: Content, wide: list[str], left_out: dict[str, str]) -> list[str]:
+def _leave_out_narrow(
+    content: Content, wide: list[str], left_out: dict[str, str]
+) -> list[str]:
     """Drop arrays whose vectors have a single dimension, and return the others; all if every array is so.
 
     wide       names of arrays with more than one axis
@@ -628,7 +741,9 @@ def _begins_with_row_numbers(content: Content, numbers: list[str]) -> bool:
     return not all(_is_whole(content.columns[name]) for name in numbers[1:])
 
 
-def _prefer_numbered(numbers: list[str], left_out: dict[str, str], file: str) -> list[str]:
+def _prefer_numbered(
+    numbers: list[str], left_out: dict[str, str], file: str
+) -> list[str]:
     """Return the numbered columns of one name (dim_0, dim_1 …), or all columns of numbers if there are none.
 
     numbers    the columns of numbers
@@ -641,7 +756,9 @@ def _prefer_numbered(numbers: list[str], left_out: dict[str, str], file: str) ->
     if not series or not others:
         return numbers
     if len(series) < MOST * len(numbers):
-        got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
+        got = (
+            f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
+        )
         raise _refuse_two_readings(file, got, series)
     left_out.update(dict.fromkeys(others, "as well as the numbered columns"))
     return series
@@ -743,7 +860,9 @@ def _describe_kind(values: Any) -> str:
 # ---- what is said ----------------------------------------------------------------------------------------------------
 
 
-def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
+def _refuse_two_readings(
+    file: str, got: str, likely: Sequence[str], *, array: bool = False
+) -> CorpusError:
     """Make the error for a file whose columns can be read in two ways. The caller raises it.
 
     got      what was found, in words
@@ -766,7 +885,11 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
     more = len(content.columns) + len(content.unusable) - len(seen)
     if more > 0:
         got += f" and {more} more"
-    kind = "columns of numbers, or a column of lists," if content.is_table else "arrays [vector, dim]"
+    kind = (
+        "columns of numbers, or a column of lists,"
+        if content.is_table
+        else "arrays [vector, dim]"
+    )
     cure = "name the columns with --columns; a file of texts is measured with a model: MODEL --corpus FILE"
     return CorpusError(f"{kind} in {file}", got, cure)
 

@@ -24,7 +24,9 @@ LOOKED = 100  # lines of a table that tell its separator and its header
 SEPARATORS = (",", ";", "\t", "|")
 MISSING = ["", "nan", "NaN", "NAN", "NA", "null", "None", "none", "n/a", "N/A", "#N/A"]
 """How a missing number is written."""
-BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must fit into them
+BLOCK = (
+    1 << 24
+)  # bytes of a table of text that are parsed at once: a row must fit into them
 LARGE = 1 << 28
 """Bytes of a column of vectors, or of an array in an archive, from which on it is read in pieces, not as a whole."""
 DECIMAL_COMMA = re.compile(r"\s*-?\d*,\d+(e-?\d+)?\s*", re.I)
@@ -86,7 +88,9 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
     leaves = _list_leaves(file)
     found = {}
     for field in file.schema_arrow:
-        holds_decimals = _is_list_type(field.type) and types.is_floating(field.type.value_type)
+        holds_decimals = _is_list_type(field.type) and types.is_floating(
+            field.type.value_type
+        )
         # a dot in its own name cannot be told from one that leads into a record
         if not holds_decimals or "." in field.name or leaves.count(field.name) != 1:
             continue
@@ -114,7 +118,11 @@ def _count_numbers(file: Any, place: int) -> int:
 
 def _is_list_type(kind: Any) -> bool:
     """Return whether an Arrow type is one of its three kinds of lists."""
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+    )
 
 
 def _list_leaves(file: Any) -> list[str]:
@@ -134,7 +142,9 @@ class StreamedVectors:
 
     ndim = 2
 
-    def __init__(self, path: Path, name: str, rows: int, dim: int, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, path: Path, name: str, rows: int, dim: int, dtype: np.dtype[Any]
+    ) -> None:
         """Open the file; nothing of the column is read yet."""
         self.path = path
         self.name = name
@@ -142,7 +152,10 @@ class StreamedVectors:
         self.dtype = dtype
         # without buffering ahead, or arrow would hold whole row groups
         self._file = parquet.ParquetFile(path, buffer_size=STREAM, pre_buffer=False)
-        counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
+        counts = [
+            self._file.metadata.row_group(i).num_rows
+            for i in range(self._file.metadata.num_row_groups)
+        ]
         self._begins = np.cumsum([0, *counts[:-1]])  # of the row groups
         self._pieces: Iterator[Any] = iter(())
         self._first = 0  # row number of the first row that is held
@@ -183,7 +196,9 @@ class StreamedVectors:
         if is_behind or is_in_later_group or has_read_nothing:
             groups = range(group, len(self._begins))
             # threads read columns side by side: of a single one they gain nothing
-            self._pieces = self._file.iter_batches(PIECE, groups, [self.name], use_threads=False)
+            self._pieces = self._file.iter_batches(
+                PIECE, groups, [self.name], use_threads=False
+            )
             self._first = int(self._begins[group])
             self._held = self._held[:0]
 
@@ -204,7 +219,9 @@ class StreamedVectors:
             reason = f"lists of {values.shape[1]} numbers"
         if reason:
             got = f"{reason} in rows {row + 1:,} to {row + len(column):,}"
-            raise CorpusError(expected, got, "leave these rows out, or make all lists equally long")
+            raise CorpusError(
+                expected, got, "leave these rows out, or make all lists equally long"
+            )
         return np.asarray(values)
 
 
@@ -260,7 +277,9 @@ def _parse_pandas_index(written: bytes, names: list[str]) -> list[str]:
     """
     entries = json.loads(written)["index_columns"]
     described = [entry for entry in entries if isinstance(entry, str)]
-    if any(not isinstance(entry, str | dict) for entry in entries) or set(described) - set(names):
+    if any(not isinstance(entry, str | dict) for entry in entries) or set(
+        described
+    ) - set(names):
         raise LookupError
     return described
 
@@ -343,7 +362,9 @@ def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     return numbers.reshape(len(array), int(lengths[0])), None, ""
 
 
-def _convert_nested_lists(inner: Any, lengths: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
+def _convert_nested_lists(
+    inner: Any, lengths: NDArray[Any]
+) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Convert the lists of numbers of all rows to [row, token, dim]; returns what `_convert_lists` does.
 
     inner     an Arrow array of all lists, row after row
@@ -358,7 +379,9 @@ def _convert_nested_lists(inner: Any, lengths: NDArray[Any]) -> tuple[Any, NDArr
     return values, mask, ""
 
 
-def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _arrange_sequences(
+    vectors: NDArray[Any], lengths: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Arrange the vectors of all sequences, one after the other, as [sequence, token, dim].
 
     Returns (the padded array, which tokens are real [sequence, token] or None if all are).
@@ -376,7 +399,9 @@ def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[ND
     return values, mask
 
 
-def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
+def _parse_printed_lists(
+    texts: NDArray[Any],
+) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Turn a column of printed lists of numbers (`[0.1, 0.2]`, `[0.1 0.2]`) into an array [row, dim].
 
     A column of other texts is returned unchanged. Returns (array, mask, why it cannot be read), as `_convert_column`.
@@ -389,7 +414,11 @@ def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | 
     for number, text in enumerate(texts, 1):
         printed = text or ""
         if "..." in printed:
-            return None, None, f"lists cut short when they were printed (row {number}: …)"
+            return (
+                None,
+                None,
+                f"lists cut short when they were printed (row {number}: …)",
+            )
         try:
             rows.append(_parse_printed_list(printed))
         except ValueError:
@@ -427,7 +456,9 @@ def read_delimited(path: Path) -> Content:
     if not header and comments:
         named_by_comment = _parse_comment(head[comments - 1], separator, width)
         names = named_by_comment or names
-    columns, unusable = _read_columns(path, separator, comments + header, names, rows[header:])
+    columns, unusable = _read_columns(
+        path, separator, comments + header, names, rows[header:]
+    )
     return Content(
         columns,
         unusable=unusable,
@@ -471,7 +502,11 @@ def _iter_sound_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(iter_lines(path), 1):
         fault = find_fault(line)
         if fault:
-            raise CorpusError(f"UTF-8 text in {path}", f"{fault} in line {number}", "write the file again as UTF-8")
+            raise CorpusError(
+                f"UTF-8 text in {path}",
+                f"{fault} in line {number}",
+                "write the file again as UTF-8",
+            )
         yield line
 
 
@@ -526,7 +561,11 @@ def _split(body: list[str], separator: str) -> list[list[str]]:
     """
     if separator == " ":
         return [line.split() for line in body]
-    return [row for row in csv.reader(body, delimiter=separator, skipinitialspace=True) if row]
+    return [
+        row
+        for row in csv.reader(body, delimiter=separator, skipinitialspace=True)
+        if row
+    ]
 
 
 def is_number(text: str) -> bool:
@@ -547,7 +586,9 @@ def _is_list(text: str) -> bool:
     return text.lstrip().startswith("[")
 
 
-def _read_header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
+def _read_header(
+    rows: list[list[str]], width: int, path: Path
+) -> tuple[bool, list[str], tuple[str, ...]]:
     """Return (whether the first row is a header, the names of the columns, which columns are row numbers).
 
     It is a header if it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above decimals.
@@ -564,7 +605,9 @@ def _read_header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, l
     # R's write.table gives no name to the row names
     if len(first) == width - 1 and all(len(row) == width for row in below):
         return True, ["row names", *first], ("row names",)
-    is_header = _has_names_over_numbers(first, below, width, path) or _has_names_over_lists(first, below, width)
+    is_header = _has_names_over_numbers(
+        first, below, width, path
+    ) or _has_names_over_lists(first, below, width)
     if not is_header:
         return False, _number_columns(width), ()
     names = _read_names(first, path)
@@ -577,10 +620,14 @@ def _read_header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, l
 def _require_numbers_alone(row: list[str], path: Path) -> None:
     """Raise CorpusError if the only row of a table is a header rather than a vector."""
     if not all(map(is_number, row)):
-        raise CorpusError(f"rows of numbers in {path}", "a header alone", "write the vectors below it")
+        raise CorpusError(
+            f"rows of numbers in {path}", "a header alone", "write the vectors below it"
+        )
 
 
-def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int, path: Path) -> bool:
+def _has_names_over_numbers(
+    first: list[str], below: list[list[str]], width: int, path: Path
+) -> bool:
     """Return whether the first row names columns of numbers. CorpusError if it may be a vector as well.
 
     first   its cells
@@ -597,7 +644,9 @@ def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int
     return _are_numbers_names(first, below, filled, path)
 
 
-def _are_numbers_names(first: list[str], below: list[list[str]], filled: list[int], path: Path) -> bool:
+def _are_numbers_names(
+    first: list[str], below: list[list[str]], filled: list[int], path: Path
+) -> bool:
     """Return whether whole numbers in the first row name columns. CorpusError if they may be a vector as well.
 
     first    cells of the first row
@@ -632,12 +681,16 @@ def _require_single_number(filled: list[int], first: list[str], path: Path) -> N
     """
     if len(filled) == 1:
         return
-    got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+    got = (
+        f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+    )
     cure = "write names such as dim_0 into the first line, or store .npy"
     raise CorpusError(f"one way to read the first line of {path}", got, cure)
 
 
-def _find_filled_columns(first: list[str], below: list[list[str]], width: int) -> list[int]:
+def _find_filled_columns(
+    first: list[str], below: list[list[str]], width: int
+) -> list[int]:
     """Return the columns in which the first row says something and more than half of the rows below hold a number."""
     filled = []
     for place in range(min(width, len(first))):
@@ -665,7 +718,9 @@ def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) 
     for place in range(min(width, len(first))):
         if all(place < len(row) and _is_list(row[place]) for row in below):
             columns_of_lists.append(place)
-    return bool(columns_of_lists) and not any(_is_list(first[place]) for place in columns_of_lists)
+    return bool(columns_of_lists) and not any(
+        _is_list(first[place]) for place in columns_of_lists
+    )
 
 
 def _read_names(first: list[str], path: Path) -> list[str]:
@@ -679,7 +734,11 @@ def _read_names(first: list[str], path: Path) -> list[str]:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         got = f"several columns {', '.join(twice[:5])}"
-        raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
+        raise CorpusError(
+            f"a header of different names in {path}",
+            got,
+            "name every column in the first line",
+        )
     return names
 
 
@@ -728,7 +787,9 @@ def _read_columns(
         except pyarrow.ArrowInvalid:
             continue
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            raise CorpusError(f"a table of numbers in {path}", str(error)[:160], "copy the file again") from None
+            raise CorpusError(
+                f"a table of numbers in {path}", str(error)[:160], "copy the file again"
+            ) from None
     cure = "correct the line: every row has as many values as the first, and numbers in columns of numbers"
     raise CorpusError(f"a table of numbers in {path}", form.find_fault(as_texts), cure)
 
@@ -757,7 +818,9 @@ class TextForm:
             column_names=self.names,
             block_size=BLOCK,
         )
-        parsing = reader.ParseOptions(delimiter=self.separator, newlines_in_values=self.holds_lists)
+        parsing = reader.ParseOptions(
+            delimiter=self.separator, newlines_in_values=self.holds_lists
+        )
         converting = reader.ConvertOptions(
             null_values=MISSING,
             strings_can_be_null=True,
@@ -776,12 +839,18 @@ class TextForm:
             self.read(kinds, threads=False)
         except (pyarrow.ArrowException, OSError) as error:
             message = str(error).splitlines()[0]
-            message = re.sub(r"CSV parse error: |CSV conversion error to double: |In CSV ", "", message)
+            message = re.sub(
+                r"CSV parse error: |CSV conversion error to double: |In CSV ",
+                "",
+                message,
+            )
             return re.sub(r"Row #(\d+)", r"line \1", message)[:160]
         return "rows of another form"
 
 
-def _guess_types(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
+def _guess_types(
+    names: list[str], rows: list[list[str]], comma: bool
+) -> tuple[list[str], list[str]]:
     """Return (names of the columns whose first rows are whole numbers, names of those with decimals).
 
     comma   whether decimals are written with a comma
@@ -810,7 +879,9 @@ def _list_filled_cells(rows: list[list[str]], place: int) -> list[str]:
     return texts
 
 
-def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_spaced(
+    path: Path, skip: int, names: list[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Read the columns of a table with blanks between values: numbers, each row perhaps after a word.
 
     Returns (arrays by column, why others are unusable, by column).
@@ -822,7 +893,9 @@ def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any
         cells = line.split()
         if len(cells) != len(names):
             got = f"{len(cells)} in line {number}"
-            raise CorpusError(f"{len(names)} values in every line of {path}", got, "correct the line")
+            raise CorpusError(
+                f"{len(names)} values in every line of {path}", got, "correct the line"
+            )
         rows.append(cells)
     columns: dict[str, Any] = {}
     for name, cells_of in zip(names, zip(*rows, strict=True), strict=True):

@@ -65,7 +65,9 @@ def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
         full = _encode(tokenizer, [probe], special=True)[0]
         places = _find_all(bare, full)
         if len(places) == 1:
-            return Affixes(tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :]))
+            return Affixes(
+                tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :])
+            )
     expected = "a tokenizer that adds special tokens before and after a text"
     cure = "use the tokenizer published with the model, with all its files"
     raise ModelError(expected, f"{full} for {probe!r}, alone {bare}", cure)
@@ -80,12 +82,16 @@ def _find_all(part: list[int], whole: list[int]) -> list[int]:
     return places
 
 
-def tokenise(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") -> list[NDArray[np.int32]]:
+def tokenise(
+    documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase"
+) -> list[NDArray[np.int32]]:
     """Return the token ids of each document without special tokens."""
     return list(iter_tokens(documents, tokenizer))
 
 
-def iter_tokens(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") -> Iterator[NDArray[np.int32]]:
+def iter_tokens(
+    documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase"
+) -> Iterator[NDArray[np.int32]]:
     """Yield the token ids of each document without special tokens; some documents are tokenised at a time."""
     for chunk in _iter_chunks(documents):
         for ids in _encode(tokenizer, chunk, special=False):
@@ -93,11 +99,20 @@ def iter_tokens(documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase") 
             yield np.asarray(ids, dtype=np.int32)
 
 
-def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
+def _encode(
+    tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool
+) -> list[list[int]]:
     """Return the token ids of each text, with special tokens or without."""
     # verbose=False silences the warning that a text exceeds the model's length
-    options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
-    ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
+    options = {
+        "padding": False,
+        "truncation": False,
+        "return_attention_mask": False,
+        "return_token_type_ids": False,
+    }
+    ids: list[list[int]] = tokenizer(
+        texts, add_special_tokens=special, verbose=False, **options
+    )["input_ids"]
     return ids
 
 
@@ -115,7 +130,9 @@ def _iter_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def take_tokens(pieces: Iterable[NDArray[np.int32]], count: int | None) -> Iterator[NDArray[np.int32]]:
+def take_tokens(
+    pieces: Iterable[NDArray[np.int32]], count: int | None
+) -> Iterator[NDArray[np.int32]]:
     """Yield pieces of running text (token ids) up to `count` tokens (None: all); later pieces are not tokenised."""
     if count is None:
         yield from pieces
@@ -136,7 +153,9 @@ def cut_blocks(tokens: int, size: int) -> NDArray[np.int32]:
     return np.minimum(tokens - firsts, size).astype(np.int32)
 
 
-def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special: int) -> TextWindows:
+def cut_windows(
+    ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special: int
+) -> TextWindows:
     """Cut units into consecutive windows of `max_length − n_special` content tokens; a unit's last one may be
     shorter.
 
@@ -163,7 +182,9 @@ def cut_windows(ids: Ids, lengths: NDArray[np.int32], max_length: int, n_special
         rank = np.arange(len(unit)) - np.repeat(np.cumsum(parts) - parts, parts)
         rows = slice(first_row, first_row + len(unit))
         windows.unit[rows] = first + unit
-        windows.offset[rows] = first_token + (np.cumsum(tokens) - tokens)[unit] + rank * room
+        windows.offset[rows] = (
+            first_token + (np.cumsum(tokens) - tokens)[unit] + rank * room
+        )
         windows.length[rows] = np.minimum(tokens[unit] - rank * room, room)
         windows.start[rows] = rank * max_length
         first_row += len(unit)
@@ -196,7 +217,9 @@ def bin_by_frequency(ids: Ids) -> tuple[Index, list[str]]:
     mass = values * types
     # the bin of a count is that of the middle of its mass: one that spans a border goes where most of it is
     middle = (np.cumsum(mass) - mass / 2) / max(1, mass.sum())
-    bin_of_value = np.minimum((middle * FREQUENCY_BINS).astype(np.int64), FREQUENCY_BINS - 1)
+    bin_of_value = np.minimum(
+        (middle * FREQUENCY_BINS).astype(np.int64), FREQUENCY_BINS - 1
+    )
     labels = []
     for k in range(FREQUENCY_BINS):
         inside = values[(bin_of_value == k) & (values > 0)]
@@ -207,7 +230,9 @@ def bin_by_frequency(ids: Ids) -> tuple[Index, list[str]]:
     return bin_of_value[np.searchsorted(values, counts)], labels
 
 
-def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> NDArray[np.bool_] | None:
+def find_punctuation(
+    tokenizer: "PreTrainedTokenizerBase", ids: Ids
+) -> NDArray[np.bool_] | None:
     """Return for each id whether its token is only punctuation or line breaks [id].
 
     ids   all token ids of the corpus
@@ -222,7 +247,9 @@ def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> NDArray[
     for number, name in zip(types.tolist(), names, strict=True):
         # what has a letter or digit of ASCII is none; the rest is decoded, since byte-level tokens hide their text
         if isinstance(name, str) and not any(c.isascii() and c.isalnum() for c in name):
-            found[number] = is_punctuation(str(tokenizer.decode([number])).removeprefix("##"))
+            found[number] = is_punctuation(
+                str(tokenizer.decode([number])).removeprefix("##")
+            )
     return found
 
 
@@ -317,7 +344,9 @@ class TextPlan(Plan):
         note = f"{left_out} of fewer than {shortest} tokens left out: the model cannot read them"
         return self._only(rows, {"shortest": shortest}, [note])
 
-    def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
+    def _only(
+        self, rows: Index, settings: dict[str, Any], notes: list[str]
+    ) -> "TextPlan":
         """Return the plan with only these windows.
 
         rows       numbers of the windows
@@ -352,7 +381,9 @@ class TextPlan(Plan):
                 ids = self.characters[ids]
             inputs[prefix + "input_ids"] = ids
             inputs[prefix + "attention_mask"] = streams[stack].mask.long()
-        return Batch(inputs, torch.from_numpy(self.unit[rows].astype(np.int64)), streams)
+        return Batch(
+            inputs, torch.from_numpy(self.unit[rows].astype(np.int64)), streams
+        )
 
     def _pad(self, rows: Index, affixes: Affixes) -> tuple[torch.Tensor, Stream]:
         """Return the padded ids [sequence, token] of windows, and their stream (which positions are real).
@@ -375,7 +406,9 @@ class TextPlan(Plan):
             found = windows.ids[places].astype(np.int64)
         else:
             found = np.zeros(content.shape, np.int64)
-            found[content] = windows.ids.read_ranges(windows.offset[rows], windows.length[rows])
+            found[content] = windows.ids.read_ranges(
+                windows.offset[rows], windows.length[rows]
+            )
         ids = np.where(content, found, self.settings["pad_id"])
         for place, token in enumerate(affixes.prefix):
             ids[column == place] = token
@@ -388,12 +421,17 @@ class TextPlan(Plan):
             frequency = np.where(content, self._bin_of_id[found], -1)
             stream = replace(stream, frequency=torch.from_numpy(frequency))
         if self.punctuation is not None:
-            stream = replace(stream, punctuation=torch.from_numpy(content & self.punctuation[found]))
+            stream = replace(
+                stream, punctuation=torch.from_numpy(content & self.punctuation[found])
+            )
         return torch.from_numpy(ids), stream
 
 
 def check_vocabulary(
-    tokenizer: "PreTrainedTokenizerBase", ids: Ids, affixes: list[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase",
+    ids: Ids,
+    affixes: list[Affixes],
+    vocab_size: int | None,
 ) -> list[str]:
     """Raise ModelError for a tokenizer that does not know the text or does not fit the model; return warnings.
 
@@ -417,7 +455,11 @@ class IdCounts(NamedTuple):
 
     def add(self, other: "IdCounts") -> "IdCounts":
         """Return the counts of both together."""
-        return IdCounts(self.total + other.total, self.unknown + other.unknown, max(self.largest, other.largest))
+        return IdCounts(
+            self.total + other.total,
+            self.unknown + other.unknown,
+            max(self.largest, other.largest),
+        )
 
 
 def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> IdCounts:
@@ -432,7 +474,10 @@ def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: Ids) -> IdCounts:
 
 
 def check_counts(
-    tokenizer: "PreTrainedTokenizerBase", counts: IdCounts, affixes: Iterable[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase",
+    counts: IdCounts,
+    affixes: Iterable[Affixes],
+    vocab_size: int | None,
 ) -> list[str]:
     """Check a tokenizer as `check_vocabulary` does, from the counts of the ids alone."""
     cure = "use the tokenizer published with the model, with all its files"
@@ -441,7 +486,9 @@ def check_counts(
     unknown = counts.unknown / counts.total
     if unknown > 0.5:
         got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
-        raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
+        raise ModelError(
+            "a tokenizer that knows the text", got, f"{cure}, or a text in its language"
+        )
     if vocab_size is None:
         return []
     size = len(tokenizer)
@@ -453,7 +500,9 @@ def check_counts(
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
         raise ModelError(expected, f"a vocabulary of {max(largest + 1, size)}", cure)
     if 10 * size < 9 * vocab_size:
-        return [f"the tokenizer has {size} tokens for a vocabulary of {vocab_size}: is it the model's own?"]
+        return [
+            f"the tokenizer has {size} tokens for a vocabulary of {vocab_size}: is it the model's own?"
+        ]
     return []
 
 

@@ -19,7 +19,9 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
     model   finds the network in the Lightning module; default: its first transformers model, else the module itself
     """
 
-    def __init__(self, monitor: Monitor, model: Callable[[Any], nn.Module] | None = None) -> None:
+    def __init__(
+        self, monitor: Monitor, model: Callable[[Any], nn.Module] | None = None
+    ) -> None:
         """Keep the monitor, and the function that finds the network in the Lightning module."""
         self.monitor, self.model = monitor, model or _first
 
@@ -34,4 +36,7 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
 
 def _first(module: nn.Module) -> nn.Module:
     """Return the first transformers model inside a module, or the module itself."""
-    return next((child for child in module.modules() if isinstance(child, PreTrainedModel)), module)
+    return next(
+        (child for child in module.modules() if isinstance(child, PreTrainedModel)),
+        module,
+    )

@@ -51,7 +51,9 @@ class TrainerMonitor(TrainerCallback):
         """
         while frame is not None:
             owner = frame.f_locals.get("self")
-            if isinstance(owner, Trainer) and any(each is self for each in owner.callback_handler.callbacks):
+            if isinstance(owner, Trainer) and any(
+                each is self for each in owner.callback_handler.callbacks
+            ):
                 return owner
             frame = frame.f_back
         return None
@@ -62,7 +64,11 @@ def _mute_printers(trainer: Trainer) -> Iterator[None]:
     """Remove the callbacks that print logged values, inside a `with` block."""
     handler = trainer.callback_handler
     every = handler.callbacks
-    handler.callbacks = [each for each in every if not isinstance(each, PrinterCallback | ProgressCallback)]
+    handler.callbacks = [
+        each
+        for each in every
+        if not isinstance(each, PrinterCallback | ProgressCallback)
+    ]
     try:
         yield
     finally:

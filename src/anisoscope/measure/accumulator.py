@@ -19,7 +19,13 @@ from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Place, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture.proof import Proof
 from anisoscope.errors import MeasureError, OutputError, UsageError
-from anisoscope.measure.masks import CPU, Masks, Near, require_labels, to_accumulation_device
+from anisoscope.measure.masks import (
+    CPU,
+    Masks,
+    Near,
+    require_labels,
+    to_accumulation_device,
+)
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import Replicates, build_long_table
 from anisoscope.models.blocks import TokenPositions
@@ -66,7 +72,9 @@ class Measurement:
         self._keepers = self.settings.keepers
         self._placed = any(keeper.needs_places for keeper in self._keepers)
         self._sampled = self.settings.sampled
-        self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
+        self.reservoirs = defaultdict(
+            partial(Reservoir, self._sampled, self.settings.seed)
+        )
 
     def take(self, sums: Sums) -> None:
         """Replace the sums kept so far by `sums`; further batches are added to these."""
@@ -76,9 +84,16 @@ class Measurement:
             widest = inf
         self.sums = sums
         settings = self.settings
-        self.moments = Moments(sums, settings.spectrum_groups, widest, settings.spectrum_share)
+        self.moments = Moments(
+            sums, settings.spectrum_groups, widest, settings.spectrum_share
+        )
 
-    def begin(self, batch: Batch, device: torch.device, positions: TokenPositions | None = None) -> dict[str, Tensor]:
+    def begin(
+        self,
+        batch: Batch,
+        device: torch.device,
+        positions: TokenPositions | None = None,
+    ) -> dict[str, Tensor]:
         """Prepare for a batch: groups of units, labels and token masks are set up. Call it before the model's forward.
 
         device      where the model runs
@@ -95,7 +110,9 @@ class Measurement:
         self.moments.begin(self.group)
         # Stacks without a stream number their tokens as the first stream does.
         first = next(iter(batch.streams.values()), None)
-        self._start = torch.zeros_like(self._unit) if first is None else first.start.to(CPU)
+        self._start = (
+            torch.zeros_like(self._unit) if first is None else first.start.to(CPU)
+        )
         self._masks: dict[str | tuple[int, int], Masks] = {}
         self._copies: dict[tuple[int, torch.device], Any] = {}
         self.sums.units.update(self._unit.tolist())
@@ -106,7 +123,11 @@ class Measurement:
             self._start_sample(stack, stream.start, self._masks[stack])
         # Masks by name are those of stacks; others come later, for stacks without an input.
         near = choose_sum_device(device)
-        return {stack: self.copy_to(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
+        return {
+            stack: self.copy_to(masks, near).real
+            for stack, masks in self._masks.items()
+            if isinstance(stack, str)
+        }
 
     def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:
         """Return the token masks of a stream of inputs, with the unit and position of each token if a keeper needs
@@ -120,7 +141,12 @@ class Measurement:
         drawn = None
         if self.settings.spectrum_share < 1:
             index = stream.start.unsqueeze(1) + torch.arange(stream.mask.shape[1])
-            drawn = draw_tokens(self.settings.spectrum_share, self.settings.seed, self._unit.unsqueeze(1), index)
+            drawn = draw_tokens(
+                self.settings.spectrum_share,
+                self.settings.seed,
+                self._unit.unsqueeze(1),
+                index,
+            )
         return Masks.of(stream, self.settings.tokens, unit, ids, drawn)
 
     def copy_to(self, item: Near, device: torch.device) -> Near:
@@ -160,8 +186,12 @@ class Measurement:
             return
         self.refused = {**refused, **self.refused}
         gone = {name for name, site in self.sites.items() if self._is_refused(site)}
-        self.sites = {name: site for name, site in self.sites.items() if name not in gone}
-        self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
+        self.sites = {
+            name: site for name, site in self.sites.items() if name not in gone
+        }
+        self.sums.terms = {
+            key: value for key, value in self.sums.terms.items() if key[0] not in gone
+        }
         self.extremes = self.extremes.without(gone)
         # Only samples that exist: to look one up creates it.
         for name in gone & self.reservoirs.keys():
@@ -200,7 +230,9 @@ class Measurement:
 
         values   tensors [sequence, …] by name of the sum
         """
-        self.sums.add(site, values, self.copy_to(self.group, next(iter(values.values())).device))
+        self.sums.add(
+            site, values, self.copy_to(self.group, next(iter(values.values())).device)
+        )
 
     def add_sample(self, site: Site, x: Tensor) -> None:
         """Offer vectors [sequence, token, …] to the sample of their stack.
@@ -255,13 +287,21 @@ class Measurement:
         (image or sound part of the model) without an input stream, they are the masks of the tower's vectors.
         """
         masks, length = self._masks.get("encoder"), x.shape[1]
-        if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
+        if (
+            masks is None
+            or masks.real.shape == x.shape[:2]
+            or len(x) != len(self._unit)
+        ):
             return self._find_stream_masks(site, "encoder", x)
         is_longer = masks.real.shape[1] > length
         if is_longer and not bool(masks.real[:, length:].any()):
             return masks.cut(length)
         # Masks of a tower are kept by (length, number of special tokens); if several fit, none is known to be the one.
-        of_towers = [own for key, own in self._masks.items() if isinstance(key, tuple) and key[0] == length]
+        of_towers = [
+            own
+            for key, own in self._masks.items()
+            if isinstance(key, tuple) and key[0] == length
+        ]
         if len(of_towers) == 1:
             return of_towers[0]
         return self._find_stream_masks(site, "encoder", x)
@@ -279,13 +319,21 @@ class Measurement:
             cure += " (inputs that are so too: as an anisoscope.batch.Batch, with the unit of each sequence)"
             cure += "; give one sequence a batch to a model that reads the patches of all images in one row (Qwen-VL)"
             cure += "; else measure another part"
-            raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
+            raise MeasureError(
+                expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure
+            )
         if stack not in self._masks:
             return self._make_masks_without_stream(site, stack, x)
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
-            expected = f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs"
-            raise MeasureError(expected, str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams")
+            expected = (
+                f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs"
+            )
+            raise MeasureError(
+                expected,
+                str(tuple(x.shape[:2])),
+                "name the stream of these sites in Batch.streams",
+            )
         return masks
 
     def _make_masks_without_stream(self, site: Site, stack: str, x: Tensor) -> Masks:
@@ -345,28 +393,43 @@ class Measurement:
             ours, theirs = vars(self.settings), vars(other.settings)
             name = next(name for name in ours if ours[name] != theirs.get(name))
             expected = f"two measurements of {name} = {ours[name]!r}"
-            raise UsageError(expected, repr(theirs.get(name)), "measure both with the same settings")
+            raise UsageError(
+                expected, repr(theirs.get(name)), "measure both with the same settings"
+            )
         # Without a plan, batches are numbered as they come, and equal numbers say nothing.
         same_plan = self.plan == other.plan != ""
         twice = self.batches & other.batches
         if same_plan and twice:
             got = f"{len(twice)} of the same batches in both"
-            raise MeasureError("measurements of different batches", got, "name each part once")
+            raise MeasureError(
+                "measurements of different batches", got, "name each part once"
+            )
         if self.classes and other.classes and self.classes != other.classes:
             expected = f"two measurements of the classes {', '.join(self.classes)}"
-            raise MeasureError(expected, ", ".join(other.classes), "measure both with the same classes")
+            raise MeasureError(
+                expected, ", ".join(other.classes), "measure both with the same classes"
+            )
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
         """Return the long table of results: all chosen metrics at all sites.
 
         `replicates` receives the values without each group of units.
         """
-        return build_long_table(self.gather(), self.settings.chosen, self.settings.tokens, replicates)
+        return build_long_table(
+            self.gather(), self.settings.chosen, self.settings.tokens, replicates
+        )
 
     def gather(self) -> Gathered:
         """Return everything that was accumulated, in the form that metrics read."""
         self.moments.flush()
-        return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes, self.extremes)
+        return Gathered(
+            self.sums,
+            self.sites,
+            self.reservoirs,
+            self.weights,
+            self.classes,
+            self.extremes,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -389,7 +452,10 @@ class Measurement:
 
     def save(self, path: Path, more: Mapping[str, str] = {}) -> None:
         """Write the whole measurement to a file; the texts in `more` are added to its metadata."""
-        tensors = {f"sums {site}|{term}": value for (site, term), value in self.sums.terms.items()}
+        tensors = {
+            f"sums {site}|{term}": value
+            for (site, term), value in self.sums.terms.items()
+        }
         tensors |= self.moments.tensors("pending ")
         tensors |= self.extremes.tensors("extremes ")
         for name, reservoir in self.reservoirs.items():
@@ -405,14 +471,20 @@ class Measurement:
             "sites": json.dumps([astuple(site) for site in self.sites.values()]),
             "classes": json.dumps(self.classes),
             "unseen": json.dumps(sorted(self.unseen)),
-            "refused": json.dumps([[*place, why] for place, why in self.refused.items()]),
+            "refused": json.dumps(
+                [[*place, why] for place, why in self.refused.items()]
+            ),
         }
         if self.proof is not None:
             metadata["proof"] = self.proof.to_json()
-        write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        write_atomic(
+            path, lambda temporary: save_file(tensors, temporary, metadata=metadata)
+        )
 
     @classmethod
-    def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
+    def restore(
+        cls, path: Path, settings: Settings, plan: str | None = None
+    ) -> "Measurement":
         """Read a measurement that `save` wrote.
 
         settings   of the measurement
@@ -423,16 +495,22 @@ class Measurement:
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             self = cls(settings, metadata["plan"], set(tensors.pop("batches").tolist()))
             self._restore_metadata(metadata)
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"
-            raise OutputError(f"the sums of a measurement in {path}", f"a damaged file ({error})", cure) from error
+            raise OutputError(
+                f"the sums of a measurement in {path}",
+                f"a damaged file ({error})",
+                cure,
+            ) from error
         if plan not in (None, self.plan):
             expected = "a state of the same corpus and settings"
-            raise MeasureError(expected, f"another plan in {path}", "start again with --overwrite")
+            raise MeasureError(
+                expected, f"another plan in {path}", "start again with --overwrite"
+            )
         tensors = {_rename_place(name): tensor for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             kind, place, *_ = name.split(" ", 2)

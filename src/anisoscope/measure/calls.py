@@ -28,7 +28,9 @@ class Caller:
     `warnings` lists what was done that the caller did not ask for, such as labels that were not passed on.
     """
 
-    def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
+    def __init__(
+        self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None
+    ) -> None:
         """Prepare to call a model, or `forward(model, inputs)` if given."""
         self.model, self.forward = model, forward
         self.warnings: list[str] = []
@@ -47,12 +49,17 @@ class Caller:
         parameters.
         """
         if isinstance(item, Mapping):
-            return {str(name): self._to_tensor(value, str(name)) for name, value in item.items()}
+            return {
+                str(name): self._to_tensor(value, str(name))
+                for name, value in item.items()
+            }
         given = list(item) if isinstance(item, tuple | list) else [item]
         if self.model is None:
             is_of_pixels = isinstance(given[0], Tensor) and given[0].is_floating_point()
             return {"pixel_values" if is_of_pixels else "input_ids": given[0]}
-        tensors = [self._to_tensor(value, f"argument {i + 1}") for i, value in enumerate(given)]
+        tensors = [
+            self._to_tensor(value, f"argument {i + 1}") for i, value in enumerate(given)
+        ]
         return self._name_tensors(self.model, tensors)
 
     def _name_tensors(self, model: nn.Module, tensors: list[Any]) -> dict[str, Any]:
@@ -63,18 +70,29 @@ class Caller:
         names = _list_parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
         if not names:
             cure = "give forward=lambda model, inputs: model(*inputs)"
-            raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
+            raise UsageError(
+                f"{type(model).__name__}.forward with named arguments", "none", cure
+            )
         first = tensors[0]
         # Vectors for a model of token ids go by its argument for vectors.
-        if _is_floating(first) and first.dim() == 3 and names[0] == "input_ids" and "inputs_embeds" in names:
+        if (
+            _is_floating(first)
+            and first.dim() == 3
+            and names[0] == "input_ids"
+            and "inputs_embeds" in names
+        ):
             names = ["inputs_embeds"]
         # A loader of a training gives pairs of inputs and labels.
         if len(tensors) == 2 and (len(names) < 2 or _are_labels(tensors[1], first)):
-            self._note("the second of each pair was taken for its labels and not given to the model")
+            self._note(
+                "the second of each pair was taken for its labels and not given to the model"
+            )
             tensors = tensors[:1]
         if len(tensors) > len(names):
             expected = f"at most {len(names)} arguments ({', '.join(names)}), as {type(model).__name__} takes"
-            raise UsageError(expected, str(len(tensors)), "give a dict with their names, or forward=")
+            raise UsageError(
+                expected, str(len(tensors)), "give a dict with their names, or forward="
+            )
         return dict(zip(names, tensors, strict=False))
 
     def select_accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +103,10 @@ class Caller:
         """
         model: Any = self.model
         names = _list_parameters(
-            model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+            model,
+            Parameter.POSITIONAL_ONLY,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            Parameter.KEYWORD_ONLY,
         )
         takes_any_name = bool(_list_parameters(model, Parameter.VAR_KEYWORD))
         for name in list(arguments):
@@ -95,10 +116,14 @@ class Caller:
             if takes_any_name and not (names and isinstance(arguments[name], Tensor)):
                 continue
             if name in TARGETS:
-                self._note(f"{name} is no argument of {type(model).__name__}: not given to it")
+                self._note(
+                    f"{name} is no argument of {type(model).__name__}: not given to it"
+                )
             elif name != "attention_mask":
                 took = f"arguments of {type(model).__name__} ({', '.join(names)})"
-                raise UsageError(took, repr(name), f"leave it out, or {suggest_names(name, names)}")
+                raise UsageError(
+                    took, repr(name), f"leave it out, or {suggest_names(name, names)}"
+                )
             arguments.pop(name)
         self._check_types(model, arguments)
         self._check_masks(arguments)
@@ -108,47 +133,82 @@ class Caller:
         """Raise UsageError for integers given to a model without an embedding, and for floating-point token ids."""
         tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
         # An embedding of another class (I-BERT's quantised one) is known by what `forward` calls its ids.
-        has_embedding = "input_ids" in arguments or any(isinstance(module, nn.Embedding) for module in model.modules())
-        if tensors and not tensors[0].is_floating_point() and not has_embedding and self._dtype is not None:
-            got = f"{describe_value(tensors[0])} for a model without an embedding of ids"
+        has_embedding = "input_ids" in arguments or any(
+            isinstance(module, nn.Embedding) for module in model.modules()
+        )
+        if (
+            tensors
+            and not tensors[0].is_floating_point()
+            and not has_embedding
+            and self._dtype is not None
+        ):
+            got = (
+                f"{describe_value(tensors[0])} for a model without an embedding of ids"
+            )
             raise UsageError("floating-point inputs", got, "convert them: x.float()")
         ids = arguments.get("input_ids")
         if _is_floating(ids):
             cure = "give ids, or name it inputs_embeds"
-            raise UsageError("token ids (integers) as input_ids", describe_value(ids), cure)
+            raise UsageError(
+                "token ids (integers) as input_ids", describe_value(ids), cure
+            )
 
     def _check_masks(self, arguments: Mapping[str, Any]) -> None:
         """Raise UsageError for an attention mask of other numbers than 0 and 1; note masks that are not understood."""
         for name, mask in arguments.items():
-            if name.endswith("attention_mask") and isinstance(mask, Tensor) and mask.dim() == 2:
+            if (
+                name.endswith("attention_mask")
+                and isinstance(mask, Tensor)
+                and mask.dim() == 2
+            ):
                 if not bool(((mask == 0) | (mask == 1)).all()):
                     cure = "give a dict with the names of its entries"
-                    raise UsageError(f"0 and 1 in {name}", f"values up to {mask.max()}", cure)
-            elif name.endswith("mask") and name not in (*PADDING_MASKS, "attention_mask", "decoder_attention_mask"):
-                self._note(f"{name} is given to the model; every position counts (attention_mask would leave some out)")
+                    raise UsageError(
+                        f"0 and 1 in {name}", f"values up to {mask.max()}", cure
+                    )
+            elif name.endswith("mask") and name not in (
+                *PADDING_MASKS,
+                "attention_mask",
+                "decoder_attention_mask",
+            ):
+                self._note(
+                    f"{name} is given to the model; every position counts (attention_mask would leave some out)"
+                )
 
     def __call__(self, **inputs: Any) -> Any:
         """Call the model and return its output; UsageError if the model does not accept the inputs."""
         model: Any = self.model
         calls: list[None] = []
-        handle = model.register_forward_pre_hook(lambda _model, _args: calls.append(None))
+        handle = model.register_forward_pre_hook(
+            lambda _model, _args: calls.append(None)
+        )
         try:
             if self.forward is None:
                 return model(**inputs)
-            output = self.forward(model, move_batch(inputs["inputs"], find_device(model)))
+            output = self.forward(
+                model, move_batch(inputs["inputs"], find_device(model))
+            )
             # Called twice, or never, the layers of one batch could not be told from those of another.
             if len(calls) != 1:
                 cure = "measure the part that it calls, or give one batch a call"
-                raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
+                raise UsageError(
+                    "forward= to call the model once", f"{len(calls)} calls", cure
+                )
             return output
         except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
             raise
         except OF_CALLS as error:
-            given = ", ".join(f"{name} {describe_value(value)}" for name, value in inputs.items())
+            given = ", ".join(
+                f"{name} {describe_value(value)}" for name, value in inputs.items()
+            )
             message = " ".join(str(error).split())[:300]
-            cure = "give what you would call it with, or forward=lambda model, inputs: …"
+            cure = (
+                "give what you would call it with, or forward=lambda model, inputs: …"
+            )
             got = f"{given}: {type(error).__name__}: {message}"
-            raise UsageError(f"inputs that {type(model).__name__} takes", got, cure) from error
+            raise UsageError(
+                f"inputs that {type(model).__name__} takes", got, cure
+            ) from error
         finally:
             handle.remove()
 
@@ -164,7 +224,11 @@ class Caller:
             cure = "padding=True, return_tensors='pt' in the tokenizer's call"
             raise UsageError(f"{name} as a tensor", "lists of different lengths", cure)
         if array.dtype.kind not in "biuf":
-            raise UsageError(f"numbers in {name}", f"an array of {array.dtype}", "convert it: array.astype('float32')")
+            raise UsageError(
+                f"numbers in {name}",
+                f"an array of {array.dtype}",
+                "convert it: array.astype('float32')",
+            )
         tensor = torch.as_tensor(array)
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
@@ -180,23 +244,36 @@ def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
     UsageError if it does not.
     """
     taken = inspect.signature(model.forward).parameters
-    if not _list_parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
-        expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"
+    if (
+        not _list_parameters(model, Parameter.VAR_KEYWORD)
+        and not set(names) <= taken.keys()
+    ):
+        expected = (
+            f"a model that takes {' and '.join(names)}, which the corpus gives it"
+        )
         cure = "wrap it in a module that does, or measure it in Python with inputs of its own"
-        raise UsageError(expected, f"{type(model).__name__}.forward({', '.join(taken)})", cure)
+        raise UsageError(
+            expected, f"{type(model).__name__}.forward({', '.join(taken)})", cure
+        )
     return Caller(model, None)
 
 
 def check_module(model: Any) -> None:
     """Raise UsageError unless `model` is a torch module that can be run."""
     if isinstance(model, type):
-        raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
+        raise UsageError(
+            "a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)"
+        )
     check_kind(model)
     if not isinstance(model, nn.Module):
         expected = "the name of a model, a loaded one or a torch.nn.Module"
         raise UsageError(expected, type(model).__name__, _advise_on(model))
     if find_without_values(model) is not None:
-        raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
+        raise UsageError(
+            "a model with weights",
+            "weights on the device meta",
+            "load it on cpu, cuda or mps",
+        )
 
 
 def _advise_on(thing: Any) -> str:

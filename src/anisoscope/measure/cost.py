@@ -31,7 +31,14 @@ from anisoscope.sums.moments import WIDEST
 
 SHORT = 16  # tokens that show the sites of a text model
 META = torch.device("meta")
-MOMENTS = ("moment", "unit_moment", "moment_vector", "moment_n", "head_moment", "head_moment_n")
+MOMENTS = (
+    "moment",
+    "unit_moment",
+    "moment_vector",
+    "moment_n",
+    "head_moment",
+    "head_moment_n",
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,20 @@ class Cost:
     @property
     def line(self) -> str:
         """Return the cost as one line of text: memory of sums, and extra flops as a share of the model's own."""
-        parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
-        memory = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
+        parts = {
+            "sums": self.sums,
+            "second moments": self.moments,
+            "sample": self.sample,
+        }
+        memory = ", ".join(
+            f"{name} {format_bytes(count)}" for name, count in parts.items() if count
+        )
         line = f"memory {format_bytes(self.state)} ({memory})"
-        shares = {name: flops / max(self.model, 1) for name, flops in self.panels.items() if flops}
+        shares = {
+            name: flops / max(self.model, 1)
+            for name, flops in self.panels.items()
+            if flops
+        }
         if shares:
             work = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
             line += f"; extra work per token, of the model's {format_scaled(self.model)}flop: {work}"
@@ -133,7 +150,9 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     if of_attention or has_attention(model):
         captured |= {"query"}
     shapes, total_flops, tokens = _run_once(model, batch, settings, captured, optional)
-    of_queries = {site: shape for site, shape in shapes.items() if site.quantity == "query"}
+    of_queries = {
+        site: shape for site, shape in shapes.items() if site.quantity == "query"
+    }
     for site, shape in of_queries.items():
         for quantity in of_attention:
             shapes[Site(site.stack, site.layer, quantity, kind=site.kind)] = shape  # type: ignore[arg-type]
@@ -184,7 +203,11 @@ def _get_first_weight(model: nn.Module) -> Tensor:
 
 
 def _run_once(
-    model: nn.Module, batch: Batch, settings: Settings, captured: set[str], optional: set[str]
+    model: nn.Module,
+    batch: Batch,
+    settings: Settings,
+    captured: set[str],
+    optional: set[str],
 ) -> tuple[dict[Site, tuple[int, int]], int, int]:
     """Run a model on the beginning of a batch. Returns ({site: (heads, width)}, flops, number of tokens).
 
@@ -203,11 +226,20 @@ def _run_once(
 
     inputs = _cut_first_sequence(batch)
     weight = _get_first_weight(model)
-    options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
+    options: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")
+    }
     with (
         evaluation_mode(model),
         torch.random.fork_rng(devices=[]),
-        capture(model, captured, optional={*optional, *captured}, receive=note, shapes_only=weight.is_meta, **options),
+        capture(
+            model,
+            captured,
+            optional={*optional, *captured},
+            receive=note,
+            shapes_only=weight.is_meta,
+            **options,
+        ),
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
         FlopCounterMode(display=False) as counter,
@@ -223,7 +255,9 @@ def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
     """
     if not settings.layers:
         return True
-    depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
+    depth = max(
+        (other.layer or 0 for other in sites if other.stack == site.stack), default=0
+    )
     layer = depth if site.layer is None else site.layer
     from_end = layer - depth - 1
     return layer in settings.layers or from_end in settings.layers
@@ -239,13 +273,19 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
     most = None if batch.label is not None or "pixel_values" in batch.inputs else SHORT
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
-        has_row_per_sequence = isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit)
+        has_row_per_sequence = (
+            isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit)
+        )
         if not has_row_per_sequence:
             inputs[name] = value
             continue
         row = value[:1]
         # Numbers may be pixels or sound, whose axes are not those of tokens.
-        has_tokens = mask is not None and not row.is_floating_point() and row.shape[1:2] == mask.shape[1:]
+        has_tokens = (
+            mask is not None
+            and not row.is_floating_point()
+            and row.shape[1:2] == mask.shape[1:]
+        )
         if mask is not None and has_tokens:
             row = _cut_to_real(row, mask[0], most)
         inputs[name] = row
@@ -267,25 +307,36 @@ def _cut_to_real(row: Tensor, mask: Tensor, most: int | None) -> Tensor:
 
 def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
     """Find the sites and flops of a text model on the meta device (shapes without numbers), from ids there too."""
-    real, row = torch.ones(1, SHORT, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    real, row = (
+        torch.ones(1, SHORT, dtype=torch.bool),
+        torch.zeros(1, dtype=torch.int64),
+    )
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
         ids["decoder_input_ids"] = ids["input_ids"]
-    return find_shapes(model, Batch(ids, row, {find_stack(model): Stream(real, ~real, row)}), settings)
+    return find_shapes(
+        model, Batch(ids, row, {find_stack(model): Stream(real, ~real, row)}), settings
+    )
 
 
-def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
+def estimate_cost(
+    shapes: Shapes, settings: Settings, tokens: int | None = None
+) -> Cost:
     """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
     settings = _leave_out_unestimated(settings)
     # A share of one short sequence would be a matter of chance: the whole is estimated, and multiplied by the share.
     without_sample = replace(settings, sample=0, seed=0, spectrum_share=1.0)
     sums = moments = unmeasured = 0
-    chosen = [panel for panel in PANELS if panel in settings.panel and not settings.metrics]
+    chosen = [
+        panel for panel in PANELS if panel in settings.panel and not settings.metrics
+    ]
     panels: dict[str, float] = dict.fromkeys(chosen, 0.0)
     for shape_of_one, sites in _group_alike(shapes):
         count = len(sites)
-        of_sums, of_moments, is_too_wide = _count_bytes(sites[0], shape_of_one, shapes.dtype, without_sample)
+        of_sums, of_moments, is_too_wide = _count_bytes(
+            sites[0], shape_of_one, shapes.dtype, without_sample
+        )
         moments += count * of_moments
         sums += count * of_sums
         unmeasured += count * is_too_wide
@@ -294,10 +345,17 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
             if panel == "spectrum" and not of_moments:
                 continue
             alone = replace(without_sample, panel=(panel,), bins=(), medians=False)
-            flops = _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone) / tokens
+            flops = (
+                _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone)
+                / tokens
+            )
             share = settings.spectrum_share if panel == "spectrum" else 1
             panels[panel] += count * flops * share
-    widths = [width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES]
+    widths = [
+        width
+        for site, (_, width) in shapes.sites.items()
+        if site.quantity in LAYER_QUANTITIES
+    ]
     # Samples are kept in float32 at least.
     sample = settings.sampled * sum(widths) * max(shapes.dtype.itemsize, 4)
     return Cost(
@@ -333,9 +391,13 @@ def _leave_out_unestimated(settings: Settings) -> Settings:
 
     Metrics of classes cost little, and need labels, which an estimate does not have.
     """
-    panels: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")
+    panels: tuple[Panel, ...] = tuple(
+        panel for panel in settings.panel if panel != "class"
+    )
     metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
-    return replace(settings, sample_heads=False, panel=panels or ("hidden",), metrics=metrics)
+    return replace(
+        settings, sample_heads=False, panel=panels or ("hidden",), metrics=metrics
+    )
 
 
 def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
@@ -347,7 +409,9 @@ def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> T
 
 
 @lru_cache(maxsize=512)  # the checkpoints of a series are alike
-def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
+def _count_bytes(
+    site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings
+) -> tuple[int, int, bool]:
     """Return (bytes of a site's sums, bytes of its second moments, whether it is too wide for a spectrum).
 
     shape   [head, dim] or [dim] of the site's vectors
@@ -367,19 +431,30 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
             of_moments += _count_tensor_bytes(x)
         else:
             of_sums += _count_tensor_bytes(x)
-    wants_spectrum = site.measured_as in ("hidden", "final") and "moment" in settings.list_terms("hidden")
+    wants_spectrum = site.measured_as in (
+        "hidden",
+        "final",
+    ) and "moment" in settings.list_terms("hidden")
     is_too_wide = wants_spectrum and (site.name, "moment") not in terms
     return of_sums, of_moments, is_too_wide
 
 
 @lru_cache(maxsize=512)
-def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
+def _count_flops(
+    site: Site,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    tokens: int,
+    settings: Settings,
+) -> int:
     """Count the flops of accumulating a sequence of `tokens` tokens at a site, for the metrics of the settings.
 
     shape   [head, dim] or [dim] of the site's vectors
     """
     several = _make_sequence(shape, tokens, dtype)
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}) as counter:
+    with FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}
+    ) as counter:
         measure_on_meta(site, several, settings)
     return int(counter.get_total_flops())
 
@@ -397,7 +472,9 @@ def _count_tensor_bytes(x: Tensor) -> int:
     return x.numel() * x.itemsize
 
 
-def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
+def measure_on_meta(
+    site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings
+) -> Measurement:
     """Return a measurement of one sequence on the meta device, whose tensors have the right shapes but no numbers.
 
     x   vectors of the sequence at the site
@@ -405,7 +482,9 @@ def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings:
     measurement = Measurement(replace(settings, sample=0))
     real = torch.ones(1, x.shape[-2], dtype=torch.bool)
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
-    measurement.begin(Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META)
+    measurement.begin(
+        Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META
+    )
     measurement.moments.many.add(site.name)
     if {site.quantity, site.label} & settings.what:
         measurement.receive(site, _make_captured(site, x, settings))
@@ -422,11 +501,19 @@ def _make_captured(site: Site, x: Tensor, settings: Settings) -> Any:
     masking = Masking(None, causal=False, bias=None)
     if site.quantity in ("attention", "centred"):
         bins = torch.tensor(settings.bins).to(META) if settings.bins else None
-        rows = attention_rows(x, x, masking, scale=1.0, median=settings.medians, histogram=bins)
-        return rows if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), rows)
+        rows = attention_rows(
+            x, x, masking, scale=1.0, median=settings.medians, histogram=bins
+        )
+        return (
+            rows
+            if site.quantity == "attention"
+            else dict.fromkeys(("plain", "query", "key"), rows)
+        )
     if site.quantity == "extremes":
         rows = attention_rows(x, x, masking, scale=1.0, columns=True)
-        return {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(("query", "key", "value"), x)
+        return {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(
+            ("query", "key", "value"), x
+        )
     if site.quantity == "scores":
         return _make_score_terms(x.shape[1], x.shape[-1])
     return x
@@ -438,4 +525,7 @@ def _make_score_terms(heads: int, width: int) -> dict[str, Tensor]:
     shapes |= dict.fromkeys(("rows", "keys", "row_variance"), ())
     shapes |= dict.fromkeys(("query", "key", "row_lean"), (width,))
     shapes |= dict.fromkeys(("query_moment", "row_spread"), (width, width))
-    return {name: torch.empty(1, heads, *shape, dtype=torch.float64, device=META) for name, shape in shapes.items()}
+    return {
+        name: torch.empty(1, heads, *shape, dtype=torch.float64, device=META)
+        for name, shape in shapes.items()
+    }

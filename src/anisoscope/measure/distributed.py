@@ -44,8 +44,12 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
     ours = world > 1 and not dist.is_initialized()
     if ours:
         with _explain_lost_process():
-            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # NCCL refuses two processes on one GPU
-            alone = device.startswith("cuda") and here <= torch.accelerator.device_count()
+            here = int(
+                os.environ.get("LOCAL_WORLD_SIZE", "1")
+            )  # NCCL refuses two processes on one GPU
+            alone = (
+                device.startswith("cuda") and here <= torch.accelerator.device_count()
+            )
             if device.startswith("cuda"):
                 torch.accelerator.set_device_index(torch.device(device).index or 0)
             store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
@@ -54,7 +58,9 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
             _wait_for_all(_Notices.store, rank, world)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
             with _end_at_signals():
-                dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
+                dist.init_process_group(
+                    "nccl" if alone else "gloo", timeout=PATIENCE, **group
+                )
     try:
         yield
     finally:
@@ -106,11 +112,17 @@ def find_stop_signal(own: list[int]) -> int:
 
     own   the signals that this process received; the first one counts, before those of other processes
     """
-    with suppress(RuntimeError):  # whoever held the store has ended, which the next collective call tells
+    with suppress(
+        RuntimeError
+    ):  # whoever held the store has ended, which the next collective call tells
         if _Notices.store is not None:
             if own:
                 _Notices.store.set("stopped", str(own[0]))
-            return int(_Notices.store.get("stopped")) if _Notices.store.check(["stopped"]) else 0
+            return (
+                int(_Notices.store.get("stopped"))
+                if _Notices.store.check(["stopped"])
+                else 0
+            )
     return next(iter(own), 0)
 
 
@@ -144,11 +156,18 @@ class _SharedTokenizer:
         """
         rank, world = rank_and_world()
         share = texts[rank::world]
-        parts = [list(self._tokenizer(share, **options)["input_ids"]) if share else []] * world
+        parts = [
+            list(self._tokenizer(share, **options)["input_ids"]) if share else []
+        ] * world
         with _explain_lost_process():
             dist.all_gather_object(parts, parts[rank])
-        if [len(part) for part in parts] != [len(texts[i::world]) for i in range(world)]:
-            expected, came = "the same corpus for every process", "texts that differ in number"
+        if [len(part) for part in parts] != [
+            len(texts[i::world]) for i in range(world)
+        ]:
+            expected, came = (
+                "the same corpus for every process",
+                "texts that differ in number",
+            )
             raise MeasureError(expected, came, "give each machine the same copy")
         return {"input_ids": [parts[i % world][i // world] for i in range(len(texts))]}
 
@@ -158,7 +177,11 @@ def share_tokenizer(processor: Any) -> Any:
 
     Other processors, and any in a job of one process, are returned unchanged.
     """
-    shared = dist.is_initialized() and rank_and_world()[1] > 1 and hasattr(processor, "tokenize")
+    shared = (
+        dist.is_initialized()
+        and rank_and_world()[1] > 1
+        and hasattr(processor, "tokenize")
+    )
     return _SharedTokenizer(processor) if shared else processor
 
 
@@ -173,8 +196,13 @@ def _explain_lost_process() -> Iterator[None]:
 
 def _ended() -> MeasureError:
     """Make the error for a torchrun job in which another process has ended. The caller raises it."""
-    expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
-    return MeasureError(expected, came, "correct that; the same command with --resume continues")
+    expected, came = (
+        "every process of the torchrun job to go on to the end",
+        "another one has ended (it says why)",
+    )
+    return MeasureError(
+        expected, came, "correct that; the same command with --resume continues"
+    )
 
 
 def is_in_step(model: nn.Module) -> bool:
@@ -211,13 +239,21 @@ def read_whole_weight(model: nn.Module, module: nn.Module, name: str) -> Any:
     """
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    units = [unit for unit in model.modules() if isinstance(unit, FullyShardedDataParallel)]
+    units = [
+        unit for unit in model.modules() if isinstance(unit, FullyShardedDataParallel)
+    ]
     around = [unit for unit in units if module in set(unit.modules())]
     if not around:
         value = getattr(module, name)
-        return gather_whole(read_offloaded(module, name, value)) if isinstance(value, Tensor) else value
+        return (
+            gather_whole(read_offloaded(module, name, value))
+            if isinstance(value, Tensor)
+            else value
+        )
     # The innermost one holds the weights of FSDP1; the others would be gathered for nothing.
-    with FullyShardedDataParallel.summon_full_params(around[-1], recurse=False, writeback=False):
+    with FullyShardedDataParallel.summon_full_params(
+        around[-1], recurse=False, writeback=False
+    ):
         return getattr(module, name).clone()  # what is gathered is freed
 
 
@@ -231,7 +267,11 @@ class Steps:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         """Find out whether forward calls of `model` wait for other processes."""
         spread = find_spread(model)
-        self.together, self._same, self._device = spread.in_step, bool(spread.ranks), device
+        self.together, self._same, self._device = (
+            spread.in_step,
+            bool(spread.ranks),
+            device,
+        )
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
         """Find out whether the job goes on: (does any process have another batch, a signal that one received or 0).
@@ -250,7 +290,11 @@ class Steps:
         anybody, number, nobody_waits = flags.tolist()
         if self._same and anybody == 1 and nobody_waits == 0 and not number:
             expected = "the same batches in every process of tensor parallelism"
-            raise MeasureError(expected, "fewer in one of them", "give each process the whole list, not a share of it")
+            raise MeasureError(
+                expected,
+                "fewer in one of them",
+                "give each process the whole list, not a share of it",
+            )
         return bool(anybody), number
 
 
@@ -263,7 +307,13 @@ def explain_lost_process_in_call(together: bool) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        lost = ("Connection closed", "Connection reset", "NCCL", "Socket", "Broken pipe")
+        lost = (
+            "Connection closed",
+            "Connection reset",
+            "NCCL",
+            "Socket",
+            "Broken pipe",
+        )
         if not together or not any(name in str(error) for name in lost):
             raise
         raise _ended() from error
@@ -288,7 +338,9 @@ def is_true_anywhere(value: bool) -> bool:
     return any(every)
 
 
-def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
+def take_over_states(
+    states: Sequence[Path], settings: Settings, plan: str, own: Path
+) -> frozenset[int]:
     """Add up the state files that the processes of an interrupted run saved, and write the sum to `own`.
 
     Returns the indices of the batches that it holds. Each batch is counted once. The other state files are deleted.
@@ -299,8 +351,13 @@ def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own:
     """
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
-    for part in sorted((Measurement.restore(p, settings, plan) for p in states), key=lambda p: -len(p.batches)):
-        if held.isdisjoint(part.batches):  # a file that another took over already, else: measured again
+    for part in sorted(
+        (Measurement.restore(p, settings, plan) for p in states),
+        key=lambda p: -len(p.batches),
+    ):
+        if held.isdisjoint(
+            part.batches
+        ):  # a file that another took over already, else: measured again
             parts.append(part)
             held |= part.batches
     if len(parts) > 1 or (parts and list(states) != [own]):
@@ -320,8 +377,15 @@ def gather_parts(part: Measurement) -> Measurement:
     if world == 1:
         return part
     part.moments.flush()
-    rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen)
-    rest.sites, rest.pieces, rest.refused, rest.proof = part.sites, part.pieces, part.refused, part.proof
+    rest = Measurement(
+        part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen
+    )
+    rest.sites, rest.pieces, rest.refused, rest.proof = (
+        part.sites,
+        part.pieces,
+        part.refused,
+        part.proof,
+    )
     every = [(rest, [*part.reservoirs])] * world
     with _explain_lost_process():
         sums = part.sums.all_reduce()

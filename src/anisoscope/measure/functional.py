@@ -20,7 +20,9 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import Metric
 from anisoscope.sums.jackknife import Estimate
 
-Vectors = Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"] | NDArray[Any]
+Vectors = (
+    Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"] | NDArray[Any]
+)
 
 
 def metric(
@@ -53,11 +55,15 @@ def metric(
     chosen = all_metrics.find_metric_by_name(given)
     layers = _split_layers(chosen, x)
     real = _to_mask(layers[0], mask)
-    settings = Settings(metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    settings = Settings(
+        metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8)
+    )
     measurement = Measurement(settings)
     starts = torch.arange(len(real), device=real.device) * real.shape[1]
     stream = Stream(real, torch.zeros_like(real), starts)
-    measurement.begin(Batch({}, _to_units(layers[0], unit), {"encoder": stream}), real.device)
+    measurement.begin(
+        Batch({}, _to_units(layers[0], unit), {"encoder": stream}), real.device
+    )
     for layer, vectors in enumerate(layers):
         measurement.receive(Site("encoder", layer, "hidden"), vectors)
     measurement.end()
@@ -66,10 +72,16 @@ def metric(
     if not value:
         return estimates
     # A component follows the name of its value, after a blank.
-    wanted = {key: estimate for key, estimate in estimates.items() if key.split(" ")[0] == value}
+    wanted = {
+        key: estimate
+        for key, estimate in estimates.items()
+        if key.split(" ")[0] == value
+    }
     if not wanted and estimates:
         known = sorted({key.split(" ")[0] for key in estimates})
-        raise UsageError(f"a value of {chosen.name}", value, suggest_names(value, known))
+        raise UsageError(
+            f"a value of {chosen.name}", value, suggest_names(value, known)
+        )
     return wanted
 
 
@@ -94,18 +106,32 @@ def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
     """
     reads = chosen.reads
     if not reads.arrays:
-        cure = "use anisoscope classes" if reads.labelled else "use anisoscope.measure(model, …)"
-        raise UsageError("a metric of hidden vectors", f"{chosen.name}, of {reads.word}", cure)
+        cure = (
+            "use anisoscope classes"
+            if reads.labelled
+            else "use anisoscope.measure(model, …)"
+        )
+        raise UsageError(
+            "a metric of hidden vectors", f"{chosen.name}, of {reads.word}", cure
+        )
     if reads.arrays == 1:
         return [_to_vectors(x)]
     if not isinstance(x, tuple | list) or len(x) != reads.arrays:
-        came = f"{type(x).__name__} of {len(x)}" if isinstance(x, tuple | list) else type(x).__name__
+        came = (
+            f"{type(x).__name__} of {len(x)}"
+            if isinstance(x, tuple | list)
+            else type(x).__name__
+        )
         cure = f"anisoscope.metric({chosen.name!r}, (x, y))"
         raise UsageError(f"two arrays of the same tokens for {chosen.name}", came, cure)
     layers = [_to_vectors(each) for each in x]
     if layers[0].shape[:2] != layers[1].shape[:2]:
         shapes = " and ".join(str(tuple(layer.shape)) for layer in layers)
-        raise UsageError("two arrays of the same tokens", shapes, "give both for the same sequences and tokens")
+        raise UsageError(
+            "two arrays of the same tokens",
+            shapes,
+            "give both for the same sequences and tokens",
+        )
     return layers
 
 
@@ -129,13 +155,25 @@ def _to_vectors(x: Any) -> Tensor:
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
         x = torch.from_numpy(to_native(x))
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
-        raise UsageError("vectors of floating point, in a tensor or an array", came, "convert: x.float(), np.asarray")
+        came = (
+            f"{type(x).__name__} of {x.dtype}"
+            if hasattr(x, "dtype")
+            else type(x).__name__
+        )
+        raise UsageError(
+            "vectors of floating point, in a tensor or an array",
+            came,
+            "convert: x.float(), np.asarray",
+        )
     if x.dim() not in (2, 3):
         expected = "vectors [sequence, token, dim] or [token, dim]"
         raise UsageError(expected, f"shape {tuple(x.shape)}", "flatten the other axes")
     if not x.numel():
-        raise UsageError("at least one vector", f"shape {tuple(x.shape)}", "look where they come from")
+        raise UsageError(
+            "at least one vector",
+            f"shape {tuple(x.shape)}",
+            "look where they come from",
+        )
     vectors = x.detach()
     if vectors.dim() == 2:
         return vectors.unsqueeze(1)
@@ -150,9 +188,15 @@ def _to_mask(x: Tensor, mask: Any) -> Tensor:
     if real.dim() == 1 and x.shape[1] == 1:
         real = real.unsqueeze(1)
     if real.shape != x.shape[:2]:
-        raise UsageError(f"a mask of shape {tuple(x.shape[:2])}", str(tuple(real.shape)), "one entry for each vector")
+        raise UsageError(
+            f"a mask of shape {tuple(x.shape[:2])}",
+            str(tuple(real.shape)),
+            "one entry for each vector",
+        )
     if not bool(real.any()):
-        raise UsageError("a mask with a real token", "none", "True is a real token, False is padding")
+        raise UsageError(
+            "a mask with a real token", "none", "True is a real token, False is padding"
+        )
     return real
 
 
@@ -166,5 +210,9 @@ def _to_units(x: Tensor, unit: Any) -> Tensor:
     owner = torch.as_tensor(unit).to(x.device)
     if owner.shape != (len(x),) or owner.is_floating_point() or owner.is_complex():
         came = f"{owner.dtype} of shape {tuple(owner.shape)}"
-        raise UsageError(f"{len(x)} whole numbers as units, one for each sequence", came, "number the units from 0")
+        raise UsageError(
+            f"{len(x)} whole numbers as units, one for each sequence",
+            came,
+            "number the units from 0",
+        )
     return owner.long()

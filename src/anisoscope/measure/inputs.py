@@ -15,7 +15,13 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import to_dense
 from anisoscope.data.plans import hash_parts
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, describe_value, to_array
+from anisoscope.measure.calls import (
+    PADDING_MASKS,
+    TARGETS,
+    Caller,
+    describe_value,
+    to_array,
+)
 
 LONGEST = 1 << 32  # more tokens than a sequence has
 COUNTED = ("input_ids", "image_grid_thw", "grid_thw", "target_sizes")
@@ -86,14 +92,18 @@ class GivenInputs:
     @cached_property
     def fingerprint(self) -> str:
         """Return a hash of all inputs; for a loader, which may give other batches next time, a random one."""
-        if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
+        if not isinstance(self.batches, list) or any(
+            isinstance(item, Batch) for item in self.batches
+        ):
             return uuid.uuid4().hex
         parts: list[Any] = [] if self.units is None else [self.units.numpy()]
         for item in self.batches:
             parts += _iter_parts(item)
         return hash_parts(parts)
 
-    def _build_batch(self, item: Any, sequences: int, sequences_of_unit: Counter[int]) -> Batch:
+    def _build_batch(
+        self, item: Any, sequences: int, sequences_of_unit: Counter[int]
+    ) -> Batch:
         """Build one batch from an item of the inputs.
 
         sequences           number of sequences before it
@@ -103,7 +113,9 @@ class GivenInputs:
         """
         caller = self._caller
         has_own_call = caller.forward is not None
-        arguments = _select_entries(item) if has_own_call else caller.name_arguments(item)
+        arguments = (
+            _select_entries(item) if has_own_call else caller.name_arguments(item)
+        )
         special = arguments.pop("special_tokens_mask", None)
         unit = arguments.pop("unit", None)
         rows = _count_rows(arguments)
@@ -113,7 +125,11 @@ class GivenInputs:
             unit = torch.arange(sequences, sequences + rows)
         unit = torch.as_tensor(unit)
         if len(unit) != rows:
-            raise UsageError(f"a unit for each of {rows} sequences", str(len(unit)), "one entry a sequence, in order")
+            raise UsageError(
+                f"a unit for each of {rows} sequences",
+                str(len(unit)),
+                "one entry a sequence, in order",
+            )
         start = []
         for number in unit.tolist():
             # Every sequence of a unit has a range of token numbers of its own.
@@ -140,7 +156,11 @@ def _open_batches(inputs: Any) -> Any:
     batches: Any = inputs if is_loader else list(inputs)
     if not len(batches):
         kind = type(inputs).__name__
-        raise CorpusError("a corpus with at least one batch", "none", f"the {kind} is empty; give it more data")
+        raise CorpusError(
+            "a corpus with at least one batch",
+            "none",
+            f"the {kind} is empty; give it more data",
+        )
     if isinstance(batches, list):
         _check_listed(batches, inputs)
     return batches
@@ -177,14 +197,34 @@ def _check_listed(batches: list[Any], inputs: Any) -> None:
     """
     if any(isinstance(item, str) for item in batches):
         if not isinstance(inputs, list | tuple):
-            raise UsageError("texts in a list", f"a {type(inputs).__name__} of them", "give list(texts)")
-        raise UsageError("a processor for a list of strings", "none", "give processor=, the model's tokenizer")
+            raise UsageError(
+                "texts in a list",
+                f"a {type(inputs).__name__} of them",
+                "give list(texts)",
+            )
+        raise UsageError(
+            "a processor for a list of strings",
+            "none",
+            "give processor=, the model's tokenizer",
+        )
     first = batches[0]
     if isinstance(first, Tensor | np.ndarray) and first.ndim < 2:
         cure = "pad them to [sequence, token] (torch.nn.utils.rnn.pad_sequence) and give an attention_mask"
-        raise UsageError("batches with a sequence axis", f"single sequences {describe_value(first)}", cure)
-    if isinstance(first, list) and first and not isinstance(first[0], Tensor | np.ndarray | list):
-        raise UsageError(ACCEPTED, f"a list of lists of {type(first[0]).__name__}", "make tensors of them")
+        raise UsageError(
+            "batches with a sequence axis",
+            f"single sequences {describe_value(first)}",
+            cure,
+        )
+    if (
+        isinstance(first, list)
+        and first
+        and not isinstance(first[0], Tensor | np.ndarray | list)
+    ):
+        raise UsageError(
+            ACCEPTED,
+            f"a list of lists of {type(first[0]).__name__}",
+            "make tensors of them",
+        )
 
 
 def _select_entries(item: Any) -> dict[str, Any]:
@@ -194,7 +234,11 @@ def _select_entries(item: Any) -> dict[str, Any]:
     first element under that name.
     """
     if isinstance(item, Mapping):
-        return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
+        return {
+            str(name): value
+            for name, value in item.items()
+            if isinstance(value, Tensor)
+        }
     first = item[0] if isinstance(item, tuple | list) else item
     if isinstance(first, np.ndarray):
         first = torch.as_tensor(first)
@@ -227,7 +271,11 @@ def _count_rows(arguments: Mapping[str, Any]) -> int:
     for value in ordered:
         if isinstance(value, Tensor) and value.dim():
             return len(value)
-    raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
+    raise UsageError(
+        "at least one tensor in a batch",
+        ", ".join(arguments) or "none",
+        "see docs/inputs.md",
+    )
 
 
 def _number_units(units: Iterable[Hashable]) -> Tensor:
@@ -262,7 +310,9 @@ def _to_bytes(x: Tensor) -> NDArray[np.uint8] | str:
     return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
-def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
+def _build_streams(
+    inputs: Mapping[str, Any], special: Tensor | None, start: Tensor
+) -> dict[str, Stream]:
     """Build the token masks of each stack from attention masks, or from the shape of ids; for sound, of samples or
     frames.
 

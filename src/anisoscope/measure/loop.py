@@ -17,7 +17,13 @@ from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
-from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenError, UsageError
+from anisoscope.errors import (
+    CorpusError,
+    Interrupted,
+    MeasureError,
+    UnseenError,
+    UsageError,
+)
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import (
     Steps,
@@ -82,13 +88,19 @@ def run_pass(
     while True:
         seen = _Captured(what, optional, means, prove, moved_by)
         try:
-            return _run_pass_in_pieces(model, plan, settings, seen, state, saves, progress, only, pieces)
+            return _run_pass_in_pieces(
+                model, plan, settings, seen, state, saves, progress, only, pieces
+            )
         except _MemoryFull as full:
             sequences = full.sequences
         except MovedError as moved:
             if not optional:
                 expected = f"attention of {type(model).__name__} that a capture leaves as it is"
-                raise MeasureError(expected, moved.why, "measure hidden states (--panel hidden,spectrum)") from moved
+                raise MeasureError(
+                    expected,
+                    moved.why,
+                    "measure hidden states (--panel hidden,spectrum)",
+                ) from moved
             what = what & {*LAYER_QUANTITIES}
             optional = set()
             means = {}
@@ -97,10 +109,16 @@ def run_pass(
             continue
         if is_in_step(model):  # the others wait within the call that did not end
             expected = "memory for every batch of a model that is spread over processes"
-            raise MeasureError(expected, "a full memory in one of them", "give smaller batches (--batch-tokens)")
+            raise MeasureError(
+                expected,
+                "a full memory in one of them",
+                "give smaller batches (--batch-tokens)",
+            )
         if pieces >= sequences:
             cure = "shorten them (--max-length), or use --dtype bfloat16, fewer --layers or panels"
-            raise MeasureError("memory for a batch of one sequence", "a full memory", cure)
+            raise MeasureError(
+                "memory for a batch of one sequence", "a full memory", cure
+            )
         pieces *= 2
         remark(progress, f"out of memory: goes on with batches in {pieces} parts")
 
@@ -163,7 +181,9 @@ def _run_pass_in_pieces(
     Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
     """
     # Only a file that this pass wrote, or was asked to continue, is read.
-    measurement = _begin_or_restore(plan, settings, state if any(saves) else None, seen.moved_by)
+    measurement = _begin_or_restore(
+        plan, settings, state if any(saves) else None, seen.moved_by
+    )
     measurement.pieces = pieces
     tokens = _get_sizes(plan, only)
     total = sum(tokens.values())
@@ -171,10 +191,15 @@ def _run_pass_in_pieces(
     steps = Steps(model, find_device(model))
     last = None
     with deferred_signals() as stopped:
-        with capture_into(model, measurement, seen, together=steps.together) as run_batch:
+        with capture_into(
+            model, measurement, seen, together=steps.together
+        ) as run_batch:
             _add_embeddings(model, measurement, together=steps.together)
             saved = time.monotonic()
-            batches = prefetch(pending_batches(plan, only, frozenset(measurement.batches)), find_device(model))
+            batches = prefetch(
+                pending_batches(plan, only, frozenset(measurement.batches)),
+                find_device(model),
+            )
             while True:
                 item = next(batches, None)
                 # Processes that run the model together must leave the loop at the same batch.
@@ -182,19 +207,26 @@ def _run_pass_in_pieces(
                 if number or item is None:
                     break
                 index, last = item
-                with _detect_full_memory(last), explain_lost_process_in_call(steps.together):
+                with (
+                    _detect_full_memory(last),
+                    explain_lost_process_in_call(steps.together),
+                ):
                     run_batch(last, index)
                 # A plan that knows its sizes beforehand may count something else than tokens, such as images.
                 done += tokens.get(index) or last.n_tokens
                 if progress is not None:
                     progress(done, total)
-                if state is not None and _is_save_due(measurement, time.monotonic() - saved):
+                if state is not None and _is_save_due(
+                    measurement, time.monotonic() - saved
+                ):
                     measurement.save(state)
                     saves.append(True)
                     saved = time.monotonic()
         # Others still have batches, for which they need this process.
         if busy and not number:
-            number = _keep_in_step(model, last or _get_first_batch(plan), steps, stopped)
+            number = _keep_in_step(
+                model, last or _get_first_batch(plan), steps, stopped
+            )
         # A signal during the last batch.
         if not steps.together:
             number = number or find_stop_signal(stopped)
@@ -204,14 +236,18 @@ def _run_pass_in_pieces(
     return measurement
 
 
-def _save_and_interrupt(measurement: Measurement, state: Path | None, number: int) -> NoReturn:
+def _save_and_interrupt(
+    measurement: Measurement, state: Path | None, number: int
+) -> NoReturn:
     """Save a measurement to the file `state`, if there is one, and raise Interrupted for the signal `number`."""
     if state is not None:
         measurement.save(state)
     raise Interrupted(number)
 
 
-def _get_sizes(plan: BatchPlan | Iterable[Batch], only: Container[int] | None) -> dict[int, int]:
+def _get_sizes(
+    plan: BatchPlan | Iterable[Batch], only: Container[int] | None
+) -> dict[int, int]:
     """Return {index of a batch: its number of tokens} of the batches to run; empty if the plan does not know them.
 
     only   indices of the batches to run; None: all
@@ -229,7 +265,9 @@ def _require_batches(measurement: Measurement, only: Container[int] | None) -> N
     only   indices of the batches that this process runs, of which there may be none; None: it runs all
     """
     if only is None and not measurement.batches:
-        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
+        raise CorpusError(
+            "a corpus with at least one batch", "none", "give it more data"
+        )
 
 
 def _is_save_due(measurement: Measurement, seconds: float) -> bool:
@@ -241,7 +279,10 @@ def _is_save_due(measurement: Measurement, seconds: float) -> bool:
 
 
 def _begin_or_restore(
-    plan: BatchPlan | Iterable[Batch], settings: Settings, state: Path | None, moved_by: str | None
+    plan: BatchPlan | Iterable[Batch],
+    settings: Settings,
+    state: Path | None,
+    moved_by: str | None,
 ) -> Measurement:
     """Return the measurement that the file `state` holds; an empty one if there is no such file.
 
@@ -249,7 +290,9 @@ def _begin_or_restore(
     moved_by   why attention was given up in an earlier attempt, and is dropped from the state too; None: it was not
     """
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
-    measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
+    measurement = Measurement(
+        settings, getattr(plan, "fingerprint", ""), classes=classes
+    )
     if state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
     if moved_by is not None:
@@ -257,7 +300,9 @@ def _begin_or_restore(
     return measurement
 
 
-def _add_embeddings(model: nn.Module, measurement: Measurement, *, together: bool) -> None:
+def _add_embeddings(
+    model: nn.Module, measurement: Measurement, *, together: bool
+) -> None:
     """Add what metrics need of the model's embedding matrices to the measurement, unless it has that already.
 
     together   whether weights are split over processes, so that all of them must read them at the same time: this
@@ -270,7 +315,9 @@ def _add_embeddings(model: nn.Module, measurement: Measurement, *, together: boo
     measurement.weights = summarise_embeddings(model, measurement.settings)
 
 
-def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
+def _keep_in_step(
+    model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]
+) -> int:
     """Call the model without counting anything, as long as other processes have batches.
 
     The model waits in every forward call until all processes have called theirs.
@@ -295,7 +342,13 @@ def _get_first_batch(plan: BatchPlan | Iterable[Batch]) -> Batch:
     return plan[0] if hasattr(plan, "__getitem__") else next(iter(plan))
 
 
-def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[Batch], *, prove: bool = False) -> None:
+def measure_into(
+    model: nn.Module,
+    measurement: Measurement,
+    batches: Iterable[Batch],
+    *,
+    prove: bool = False,
+) -> None:
     """Run a model on batches and add the results to a measurement.
 
     With `prove`, the capture is verified on the first batch.
@@ -306,7 +359,9 @@ def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[B
             run_batch(batch, index)
 
 
-def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
+def measure_probe(
+    model: nn.Module, batches: Iterable[Batch], settings: Settings
+) -> Measurement:
     """Measure a model in the middle of training; its modes, gradients and the random state do not change."""
     measurement = Measurement(settings)
     device = find_device(model)
@@ -324,7 +379,9 @@ def find_device(model: nn.Module) -> torch.device:
         if not parameter.is_meta:
             return parameter.device
     for module in model.modules():
-        computes_on = getattr(getattr(module, "_hf_hook", None), "execution_device", None)  # accelerate laid all off
+        computes_on = getattr(
+            getattr(module, "_hf_hook", None), "execution_device", None
+        )  # accelerate laid all off
         if computes_on is not None:
             return torch.device(computes_on)
     return torch.device("cpu")
@@ -332,7 +389,9 @@ def find_device(model: nn.Module) -> torch.device:
 
 def move_batch(item: Any, device: torch.device) -> Any:
     """Move every tensor of a batch to a device; pinned ones go to an accelerator without the host waiting."""
-    return _map_tensors(lambda x: x.to(device, non_blocking=device.type in PINNED), item)
+    return _map_tensors(
+        lambda x: x.to(device, non_blocking=device.type in PINNED), item
+    )
 
 
 def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
@@ -353,7 +412,9 @@ def _pin(x: Tensor) -> Tensor:
     return x
 
 
-def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
+def prefetch(
+    batches: Iterator[tuple[int, Batch]], device: torch.device
+) -> Iterator[tuple[int, Batch]]:
     """Yield (index, batch) unchanged; for a device of `PINNED`, a thread prepares and pins the next batch while the
     current one is measured.
     """
@@ -382,7 +443,11 @@ class Arrays(nn.Module):
 
 @contextmanager
 def capture_into(
-    model: nn.Module, measurement: Measurement, seen: _Captured, *, together: bool = False
+    model: nn.Module,
+    measurement: Measurement,
+    seen: _Captured,
+    *,
+    together: bool = False,
 ) -> Iterator[Callable[[Batch, int], None]]:
     """Yield a function that runs the model on a batch, given its index, and adds what is captured to `measurement`.
 
@@ -413,8 +478,14 @@ def capture_into(
     ):
         tap.means = seen.means
         tap.parts = positions.parts
-        skipped = "the model is spread over processes, which wait for each other" if together else ""
-        trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
+        skipped = (
+            "the model is spread over processes, which wait for each other"
+            if together
+            else ""
+        )
+        trial = Trial(
+            tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped
+        )
 
         def run_batch(batch: Batch, index: int) -> None:
             """Run the model on a batch, in `measurement.pieces` parts, and add what is captured to the measurement.
@@ -447,7 +518,10 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     count = len(batch.inputs)
     missing = [layer for layer in chosen if not -count <= layer < count]
     if missing:
-        raise UsageError(f"--layers of vectors: 0 to {count - 1}, or −1 and less from the end", str(missing[0]))
+        raise UsageError(
+            f"--layers of vectors: 0 to {count - 1}, or −1 and less from the end",
+            str(missing[0]),
+        )
     for layer, x in enumerate(batch.inputs.values()):
         from_end = layer - count
         if not chosen or layer in chosen or from_end in chosen:
@@ -455,7 +529,9 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     measurement.end(index)
 
 
-def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
+def measure_head_means(
+    model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings
+) -> Means:
     """Measure the mean query and the mean key of every attention head over the whole plan, in a pass of its own.
 
     Returns them by layer (stack, number, self- or cross-attention). In a torchrun job all processes must call it.
@@ -465,14 +541,21 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    options = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
+    options = {
+        name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")
+    }
     # Means need no groups for their intervals: two are the fewest that there can be.
-    terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options)
+    terms = Settings(
+        metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options
+    )
     measured = _measure_shared(model, plan, terms)
     means: Means = {}
     for name, site in measured.sites.items():
         # Sums of queries and keys [head, dim], and their numbers [head].
-        total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}
+        total = {
+            term: measured.sums.terms[name, term].sum(0)
+            for term in ("query", "key", "rows", "keys")
+        }
         # A head without a single query or key has a mean of zeros.
         mean_query = total["query"] / total["rows"].clamp(min=1).unsqueeze(-1)
         mean_key = total["key"] / total["keys"].clamp(min=1).unsqueeze(-1)
@@ -480,7 +563,9 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
     return means
 
 
-def _measure_shared(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Measurement:
+def _measure_shared(
+    model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings
+) -> Measurement:
     """Run a pass over a plan, whose batches the processes of a torchrun job share among themselves if they can.
 
     They cannot if there are fewer batches than processes, or if the model needs all processes for every batch.
@@ -494,7 +579,9 @@ def _measure_shared(model: nn.Module, plan: BatchPlan | Iterable[Batch], setting
     return gather_parts(run_pass(model, plan, settings, only=own))
 
 
-def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
+def pending_batches(
+    plan: Any, only: Container[int] | None, held: Container[int]
+) -> Iterator[tuple[int, Batch]]:
     """Yield (index, batch) of the batches that are to be measured.
 
     plan   the batches; if it can be indexed, other batches are not built
@@ -525,7 +612,9 @@ SLOW = 3e11
 """Rows times squared dimensions of an embedding matrix from which on what metrics need of it takes half a minute."""
 
 
-def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict[str, Tensor]]:
+def summarise_embeddings(
+    model: nn.Module, settings: Settings
+) -> dict[str, dict[str, Tensor]]:
     """Return what metrics need of the embedding matrices: {`embedding.input` or `embedding.output`: {name: array}}.
 
     A matrix that the model does not have is left out. Of a large one (`SLOW`) only the number of its `rows` is
@@ -547,7 +636,9 @@ def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict
     return summarised
 
 
-def _summarise_embedding(model: nn.Module, embedding: nn.Module, settings: Settings) -> dict[str, Tensor] | None:
+def _summarise_embedding(
+    model: nn.Module, embedding: nn.Module, settings: Settings
+) -> dict[str, Tensor] | None:
     """Return the arrays that the settings' metrics need of one embedding matrix, by name; None without a matrix.
 
     Of a large matrix (`SLOW`) only the number of `rows` is returned, unless the settings name single metrics.

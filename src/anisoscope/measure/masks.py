@@ -73,7 +73,9 @@ class Masks:
             policies=torch.stack([by_policy[policy] for policy in policies], 1),
             subsets=_mark_subsets(real, special, position, stream.frequency),
             special=special,
-            punctuation=none if stream.punctuation is None else stream.punctuation & real,
+            punctuation=none
+            if stream.punctuation is None
+            else stream.punctuation & real,
             image=none if stream.image is None else stream.image & real,
             places=places,
             drawn=torch.empty(0, dtype=torch.bool) if drawn is None else drawn,
@@ -95,10 +97,17 @@ class Masks:
 
     def to(self, device: torch.device) -> "Masks":
         """Return copies of the token masks on a device."""
-        return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return Masks(
+            *(
+                getattr(self, field.name).to(device, non_blocking=True)
+                for field in fields(self)
+            )
+        )
 
 
-def _mark_subsets(real: Tensor, special: Tensor, position: Tensor, frequency: Tensor | None) -> Tensor:
+def _mark_subsets(
+    real: Tensor, special: Tensor, position: Tensor, frequency: Tensor | None
+) -> Tensor:
     """Return which tokens are in each subset [sequence, subset, token], in the order of `axes.SUBSET_FAMILIES`.
 
     position    number of each real token in its sequence
@@ -107,7 +116,11 @@ def _mark_subsets(real: Tensor, special: Tensor, position: Tensor, frequency: Te
     first = real & (position == 0)
     subsets = [special & ~first, first, real & ~first & ~special]
     for number in range(FREQUENCY_BINS):
-        subsets.append(torch.zeros_like(real) if frequency is None else real & (frequency == number))
+        subsets.append(
+            torch.zeros_like(real)
+            if frequency is None
+            else real & (frequency == number)
+        )
     edges = torch.tensor(POSITION_EDGES, device=real.device)
     position_bin = torch.bucketize(position, edges, right=True) - 1
     for number in range(len(POSITION_EDGES)):
@@ -115,7 +128,9 @@ def _mark_subsets(real: Tensor, special: Tensor, position: Tensor, frequency: Te
     return torch.stack(subsets, 1)
 
 
-def _locate_tokens(stream: Stream, position: Tensor, unit: Tensor, ids: Tensor | None) -> Tensor:
+def _locate_tokens(
+    stream: Stream, position: Tensor, unit: Tensor, ids: Tensor | None
+) -> Tensor:
     """Return for each token its unit, its number in the unit, its position and its id [sequence, token, 4].
 
     The id is −1 if the model does not read one id per token.
@@ -124,7 +139,9 @@ def _locate_tokens(stream: Stream, position: Tensor, unit: Tensor, ids: Tensor |
     tokens = torch.full_like(position, -1)
     if ids is not None and ids.shape == position.shape and not ids.is_floating_point():
         tokens = ids.long()
-    return torch.stack([unit.unsqueeze(1).expand_as(position), index, position, tokens], -1)
+    return torch.stack(
+        [unit.unsqueeze(1).expand_as(position), index, position, tokens], -1
+    )
 
 
 def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
@@ -133,7 +150,11 @@ def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
     classes   the names of the classes
     """
     if batch.label is None or not classes:
-        got = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
+        got = (
+            "batches without labels"
+            if batch.label is None
+            else "labels whose classes the plan does not tell"
+        )
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
         raise UsageError("labelled sequences, for class_direction", got, cure)
     largest = int(batch.label.max())

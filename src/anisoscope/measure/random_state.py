@@ -25,6 +25,10 @@ def fork_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
         for kind, indices in sorted(by_kind.items()):
             if kind == WITHOUT_INDEX:
                 stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
-            elif kind not in WITHOUT_STATE and hasattr(getattr(torch, kind, None), "get_rng_state"):
-                stack.enter_context(torch.random.fork_rng(sorted(indices), device_type=kind))
+            elif kind not in WITHOUT_STATE and hasattr(
+                getattr(torch, kind, None), "get_rng_state"
+            ):
+                stack.enter_context(
+                    torch.random.fork_rng(sorted(indices), device_type=kind)
+                )
         yield

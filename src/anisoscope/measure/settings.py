@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from anisoscope.metrics.base import Metric
     from anisoscope.reads.base import Keeper
 
-Panel = Literal["hidden", "spectrum", "attention", "alignment", "extremes", "floor", "class"]
+Panel = Literal[
+    "hidden", "spectrum", "attention", "alignment", "extremes", "floor", "class"
+]
 PANELS: tuple[Panel, ...] = ("hidden", "spectrum", "attention")
 """Panels that `all` means."""
 OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "extremes", "floor", "class")
@@ -91,7 +93,11 @@ class Settings:
     tokens: Annotated[
         tuple[TokenPolicy, ...],
         split_names(("all",)),  # the name of a selection, not every one
-        option("token policies, with commas: all, content, no-first", WHAT, metavar="NAME,…"),
+        option(
+            "token policies, with commas: all, content, no-first",
+            WHAT,
+            metavar="NAME,…",
+        ),
     ] = POLICIES
     groups: Annotated[
         Whole,
@@ -119,13 +125,17 @@ class Settings:
     sample: Annotated[
         Whole,
         Field(ge=0, le=1 << 31),
-        option("vectors kept for each site, for metrics that need single vectors", WHAT),
+        option(
+            "vectors kept for each site, for metrics that need single vectors", WHAT
+        ),
     ] = 2048
     sample_heads: Annotated[bool, PYTHON_ONLY] = False
     seed: Annotated[
         Whole,
         Field(ge=0),
-        option("seed of everything random (sample of vectors, untrained weights)", WHAT),
+        option(
+            "seed of everything random (sample of vectors, untrained weights)", WHAT
+        ),
     ] = 0
     medians: Annotated[bool, option("medians of attention rows (slow)", WHAT)] = False
     bins: Annotated[tuple[Number, ...], PYTHON_ONLY] = ()
@@ -186,17 +196,27 @@ class Settings:
             for name in self.metrics:
                 metrics.find_metric_by_name(name)
         if not self.tokens:
-            raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
+            raise UsageError(
+                "at least one token policy", "none", f"choose of {', '.join(POLICIES)}"
+            )
         if not (self.panel or self.metrics):
-            raise UsageError("at least one panel", "none", f"choose of {', '.join(get_args(Panel))}")
+            raise UsageError(
+                "at least one panel", "none", f"choose of {', '.join(get_args(Panel))}"
+            )
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
-            raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
+            raise UsageError(
+                "bins as two finite edges or more, each above the last",
+                repr(self.bins),
+                "sort them",
+            )
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Settings":
         """Read settings from a manifest or a file of sums, including older ones with other field names."""
-        return cls(**{renamed.SETTINGS.get(name, name): value for name, value in saved.items()})
+        return cls(
+            **{renamed.SETTINGS.get(name, name): value for name, value in saved.items()}
+        )
 
     @property
     def chosen(self) -> "list[Metric]":
@@ -252,7 +272,11 @@ class Settings:
         """Return the names of the running sums to accumulate for one quantity (such as hidden states, keys)."""
         from anisoscope.reads.vectors import VectorSums  # loads torch
 
-        return next(keeper.list_terms(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
+        return next(
+            keeper.list_terms(quantity)
+            for keeper in self.keepers
+            if isinstance(keeper, VectorSums)
+        )
 
     @property
     def what(self) -> set[str]:
@@ -262,7 +286,11 @@ class Settings:
         chosen = self.chosen
         of_heads = chosen
         if not self.metrics:
-            of_heads = [metric for metric in chosen if metric.panel in ("attention", *OPT_IN_PANELS)]
+            of_heads = [
+                metric
+                for metric in chosen
+                if metric.panel in ("attention", *OPT_IN_PANELS)
+            ]
         what: set[str] = set()
         for metric in of_heads:
             what |= metric.reads.captured - {*LAYER_QUANTITIES}
@@ -285,7 +313,9 @@ class Settings:
         if self.metrics:
             may_lack = all(metric.reads.of_layers for metric in self.chosen)
         else:
-            may_lack = set(self.panel) - {"floor"} == set(PANELS) or "extremes" in self.panel
+            may_lack = (
+                set(self.panel) - {"floor"} == set(PANELS) or "extremes" in self.panel
+            )
         if not may_lack:
             return what, set()
         heads = what - set(LAYER_QUANTITIES)

@@ -48,7 +48,10 @@ class Replicates:
 
 
 def build_long_table(
-    kept: Gathered, metrics: Iterable[Metric], policies: Sequence[str], replicates: Replicates | None = None
+    kept: Gathered,
+    metrics: Iterable[Metric],
+    policies: Sequence[str],
+    replicates: Replicates | None = None,
 ) -> pd.DataFrame:
     """Compute `metrics` from all that a pass has kept, and return the long table; needs neither model nor corpus.
 
@@ -60,14 +63,20 @@ def build_long_table(
         for reading in metric.reads.readings(metric, kept):
             present = _list_present_groups(reading.data)
             for part, left_out in build_columns(metric, reading, policies):
-                if replicates is not None and len(part["value"]) and left_out is not None:
+                if (
+                    replicates is not None
+                    and len(part["value"])
+                    and left_out is not None
+                ):
                     replicates.add(len(columns.get("value", ())), left_out, present)
                 for column, entries in part.items():
                     columns.setdefault(column, []).extend(entries)
     return as_records(pd.DataFrame(columns))
 
 
-def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
+def build_columns(
+    metric: Metric, reading: Reading, policies: Sequence[str]
+) -> Iterable[tuple[Columns, Array | None]]:
     """Compute a metric at one place of the model, and yield (columns of the long table, rows without each group) per
     value.
 
@@ -83,10 +92,16 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
         if name in metric.counted:
             counted = _broadcast_count(reading.count, replicates[0])
         bounds = metric.range_of(name, reading.data)
-        estimate = jackknife.jackknife_interval(replicates, bounds=bounds, counted=counted)
+        estimate = jackknife.jackknife_interval(
+            replicates, bounds=bounds, counted=counted
+        )
         rows = _select_rows(metric, estimate.value)
-        columns = _build_columns_of_value(metric, name, estimate, reading, policies, rows)
-        columns |= {column: [entry] * len(rows) for column, entry in reading.columns.items()}
+        columns = _build_columns_of_value(
+            metric, name, estimate, reading, policies, rows
+        )
+        columns |= {
+            column: [entry] * len(rows) for column, entry in reading.columns.items()
+        }
         has_components = estimate.value.ndim > len(metric.axes)
         is_small = not has_components or estimate.value.shape[-1] <= MOST_COMPONENTS
         left_out = None

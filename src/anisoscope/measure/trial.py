@@ -51,7 +51,11 @@ class Trial:
         try:
             output = run(**inputs)
         except Exception as error:
-            if isinstance(error, AnisoscopeError) or self.tap.receiver_failed or is_out_of_memory(error):
+            if (
+                isinstance(error, AnisoscopeError)
+                or self.tap.receiver_failed
+                or is_out_of_memory(error)
+            ):
                 raise
             if plain is None or not self.gives_up:
                 raise
@@ -64,11 +68,19 @@ class Trial:
 
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
         """Run the model without the capture; the random state is restored afterwards."""
-        with self.tap.detach(), fork_random_state({x.device for x in self.tap.model.parameters()}):
+        with (
+            self.tap.detach(),
+            fork_random_state({x.device for x in self.tap.model.parameters()}),
+        ):
             return Outputs(run(**copy_inputs(inputs)))
 
     def _compare(
-        self, proof: Proof, plain: Outputs, inside: Outputs, run: Callable[..., Any], inputs: dict[str, Any]
+        self,
+        proof: Proof,
+        plain: Outputs,
+        inside: Outputs,
+        run: Callable[..., Any],
+        inputs: dict[str, Any],
     ) -> None:
         """Write into `proof` how far the outputs with the capture (`inside`) differ from those without it (`plain`).
 
@@ -80,7 +92,10 @@ class Trial:
         if proof.outputs > proof.limit:  # does the model give the same twice?
             proof.noise = plain.measure_difference(self._run_plain(run, inputs))
         if proof.moved and self.gives_up:
-            raise MovedError(proof, f"the capture moves the outputs by {proof.outputs:.1e} of the largest")
+            raise MovedError(
+                proof,
+                f"the capture moves the outputs by {proof.outputs:.1e} of the largest",
+            )
 
     def _may_round(self) -> bool:
         """Return whether the model is compiled or its attention fused, so that the capture may change outputs by

@@ -30,7 +30,12 @@ from anisoscope.reads import (
     Vectors as Vectors,
     Weights as Weights,
 )
-from anisoscope.registry import import_thing, is_own as is_own, list_entries_of, register
+from anisoscope.registry import (
+    import_thing,
+    is_own as is_own,
+    list_entries_of,
+    register,
+)
 
 NO_METRICS = ("base",)
 """Modules of this folder that are not metrics."""
@@ -85,7 +90,9 @@ def scan() -> dict[str, Metric]:
             continue
         metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
         if not isinstance(metric, Metric) or metric.name != module.name:
-            expected = f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py"
+            expected = (
+                f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py"
+            )
             raise MeasureError(expected, repr(metric), "declare it; see docs/adding.md")
         metrics[metric.name] = metric
     return metrics
@@ -108,7 +115,9 @@ def find_metric_by_name(name: str) -> Metric:
         _refuse_name(name, known)
     metric = import_thing(name, "a metric as module:NAME")
     if not isinstance(metric, Metric):
-        raise UsageError(f"a Metric in {name}", type(metric).__name__, "declare it: NAME = Metric(…)")
+        raise UsageError(
+            f"a Metric in {name}", type(metric).__name__, "declare it: NAME = Metric(…)"
+        )
     if known.get(metric.name) is not metric:
         register(metric)
     return metric
@@ -120,9 +129,15 @@ def _refuse_name(name: str, known: Iterable[str]) -> NoReturn:
     meant, value = resolve_alias(name)
     if meant != name:
         relation = f"the value {value} of" if value else "called"
-        raise UsageError(expected, f"{name!r}, which is {relation} {meant} here", f"name {meant}")
+        raise UsageError(
+            expected, f"{name!r}, which is {relation} {meant} here", f"name {meant}"
+        )
     similar = suggest_names(name, [*known, *KNOWN_AS])
-    raise UsageError(expected, repr(name), f"{similar}; one of your own: module:NAME, or anisoscope.register(metric)")
+    raise UsageError(
+        expected,
+        repr(name),
+        f"{similar}; one of your own: module:NAME, or anisoscope.register(metric)",
+    )
 
 
 def list_metric_names(given: Any) -> tuple[str, ...]:
@@ -130,7 +145,9 @@ def list_metric_names(given: Any) -> tuple[str, ...]:
     if isinstance(given, str | Metric):
         given = (given,)
     if not isinstance(given, Iterable):
-        raise UsageError("metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)")
+        raise UsageError(
+            "metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)"
+        )
     names: list[Any] = []
     for each in given:
         if not isinstance(each, Metric):
@@ -153,6 +170,10 @@ def choose_metrics(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
         chosen[metric.name] = metric
     if not chosen:
         every = find_all().items()
-        return [metric for name, metric in every if is_own("metrics", name) and metric.panel in panels]
+        return [
+            metric
+            for name, metric in every
+            if is_own("metrics", name) and metric.panel in panels
+        ]
     ours_first = sorted(chosen, key=lambda name: (not is_own("metrics", name), name))
     return [chosen[name] for name in ours_first]

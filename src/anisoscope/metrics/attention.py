@@ -18,7 +18,15 @@ Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2
 
 import numpy as np
 
-from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, leave_diagonal_out, ratio
+from anisoscope.metrics.base import (
+    POSITIVE,
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    leave_diagonal_out,
+    ratio,
+)
 from anisoscope.reads import Rows
 from anisoscope.sums.groups import Totals
 
@@ -36,7 +44,9 @@ def compute(totals: Totals) -> Values:
     for name in OVER_ROWS:
         if name in totals:
             values[name] = ratio(totals[name], totals["rows"])
-    values["entropy_normalised"] = ratio(totals["entropy_normalised"], totals["normalised_rows"])
+    values["entropy_normalised"] = ratio(
+        totals["entropy_normalised"], totals["normalised_rows"]
+    )
     values["score"] = ratio(totals["score"], totals["pairs"])
     values["row_similarity"] = ratio(totals["row_similarity"], totals["row_sequences"])
     values["rows_seeing_one_key"] = totals["rows"] - totals["normalised_rows"]
@@ -115,7 +125,9 @@ METRIC = Metric(
     invariant=frozenset({"rotation"}),
     bounds={
         **dict.fromkeys((*OVER_ROWS, "entropy_normalised", "row_similarity"), SHARE),
-        **dict.fromkeys(("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE),
+        **dict.fromkeys(
+            ("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE
+        ),
     },
     panel="attention",
 )

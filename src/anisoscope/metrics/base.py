@@ -63,9 +63,9 @@ class Metric:
     bounds: Mapping[str, Bounds | Callable[[Any], Bounds]] = field(default_factory=dict)
     counted: frozenset[str] = frozenset()
     extremes: frozenset[str] = frozenset()
-    components: Mapping[str, tuple[str, ...] | Callable[[tuple[str, ...]], tuple[str, ...]]] = field(
-        default_factory=dict
-    )
+    components: Mapping[
+        str, tuple[str, ...] | Callable[[tuple[str, ...]], tuple[str, ...]]
+    ] = field(default_factory=dict)
     panel: str = ""
     axes: tuple[str, ...] = field(init=False)
     first_policy: bool = field(init=False)
@@ -75,20 +75,34 @@ class Metric:
         for name in ("needs", "invariant", "extremes"):
             # A frozen dataclass has no other way to change a field.
             object.__setattr__(self, name, frozenset(getattr(self, name)))
-        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(
+            r"[a-z][a-z0-9_]*", self.name
+        ):
             cure = "small letters, digits and _, as in mean_cosine"
-            raise UsageError("a name of a metric, as in the long table", repr(self.name), cure)
+            raise UsageError(
+                "a name of a metric, as in the long table", repr(self.name), cure
+            )
         if not isinstance(self.reads, Reads):
             came = repr(self.reads)
             if isinstance(self.reads, type):
                 came += ", a class: call it"
-            raise UsageError(f"what {self.name} reads: Vectors(), Sample(), …", came, "see anisoscope.reads")
+            raise UsageError(
+                f"what {self.name} reads: Vectors(), Sample(), …",
+                came,
+                "see anisoscope.reads",
+            )
         if not callable(self.compute):
-            raise UsageError(f"a function as `compute` of {self.name}", repr(self.compute), "give it uncalled")
+            raise UsageError(
+                f"a function as `compute` of {self.name}",
+                repr(self.compute),
+                "give it uncalled",
+            )
         self._check_names("needs", self.needs, self.reads.terms)
         self._check_names("invariant", self.invariant, INVARIANCES)
         object.__setattr__(self, "axes", self.reads.list_axes(self.needs))
-        object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
+        object.__setattr__(
+            self, "first_policy", self.reads.is_of_first_policy(self.needs)
+        )
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
         """Raise UsageError if a field of the metric's declaration contains an unknown name.
@@ -130,7 +144,9 @@ class Metric:
             return bounds(data)
         return bounds
 
-    def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def labels_of(
+        self, value: str, count: int, names: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """Return the names of the components of a value that has several, such as one per class or per dimension.
 
         value   name of one of the metric's values, as in the result of `compute`

@@ -14,14 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, leave_diagonal_out, normalise, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    leave_diagonal_out,
+    normalise,
+    ratio,
+)
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import SampledVectors, leave_out_groups
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
 
-def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
+def sum_sample(
+    vectors: Array, mean: Array, group: NDArray[np.int64], groups: int
+) -> dict[str, Array]:
     """Return sums over sampled vectors [token, dim], by group of units.
 
     mean     the mean of all vectors, sampled or not

@@ -13,7 +13,15 @@ Source     ours: it tests what Godey et al. 2024, section 5, assume about the dr
 import numpy as np
 
 from anisoscope.metrics.attention import compute_entropy, softmax_rows
-from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, concatenate_pairs, ratio
+from anisoscope.metrics.base import (
+    POSITIVE,
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    ratio,
+)
 from anisoscope.reads import CentredRows
 from anisoscope.sums.groups import Totals
 
@@ -32,7 +40,9 @@ def compute(totals: Totals) -> Values:
     values: Values = {}
     for side in SIDES:
         entropy = ratio(totals[f"{side}.entropy"], totals[f"{side}.rows"])
-        normalised = ratio(totals[f"{side}.entropy_normalised"], totals[f"{side}.normalised_rows"])
+        normalised = ratio(
+            totals[f"{side}.entropy_normalised"], totals[f"{side}.normalised_rows"]
+        )
         values[side] = entropy
         values[f"{side}_normalised"] = normalised
         values[f"{side}_rise"] = entropy - plain
@@ -53,7 +63,11 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     normalised: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     for q, k in units:
-        scores = {"plain": q @ k.T, "query": (q - query_mean) @ k.T, "key": q @ (k - key_mean).T}
+        scores = {
+            "plain": q @ k.T,
+            "query": (q - query_mean) @ k.T,
+            "key": q @ (k - key_mean).T,
+        }
         for side, score in scores.items():
             entropies = [compute_entropy(row) for row in softmax_rows(score)]
             entropy[side] += entropies
@@ -74,6 +88,7 @@ METRIC = Metric(
     compute=compute,
     reference=reference,
     invariant=frozenset({"rotation", "order"}),
-    bounds=dict.fromkeys(SIDES, POSITIVE) | {f"{side}_normalised": SHARE for side in SIDES},
+    bounds=dict.fromkeys(SIDES, POSITIVE)
+    | {f"{side}_normalised": SHARE for side in SIDES},
     panel="alignment",
 )

@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, concatenate_pairs, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    ratio,
+)
 from anisoscope.reads import LayerPair
 from anisoscope.reads.pairs import SampledPair
 from anisoscope.reads.sample import SampledVectors, leave_out_groups
@@ -67,7 +74,9 @@ def make_gram(sample: SampledVectors) -> Gram:
     by_group = products @ sample.member
     total = leave_out_groups(sample.member.T @ by_group)
     without_variance = Gram(products, by_group, total, np.zeros(0))
-    return without_variance._replace(variance=_compute_hsic(sample, without_variance, without_variance))
+    return without_variance._replace(
+        variance=_compute_hsic(sample, without_variance, without_variance)
+    )
 
 
 def _compute_hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
@@ -85,7 +94,11 @@ def _compute_hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
     without = (x_rows[:, None] - x.by_group) * (y_rows[:, None] - y.by_group)
     rows = np.concatenate([[x_rows @ y_rows], (without * (1 - member)).sum(0)])
     enough = np.where(n > 3, n, np.nan)
-    whole = products + x.total * y.total / ((enough - 1) * (enough - 2)) - 2 * rows / (enough - 2)
+    whole = (
+        products
+        + x.total * y.total / ((enough - 1) * (enough - 2))
+        - 2 * rows / (enough - 2)
+    )
     return ratio(whole, enough * (enough - 3))
 
 
@@ -113,7 +126,12 @@ def _u_centre(x: Array) -> Array:
     k = x @ x.T
     np.fill_diagonal(k, 0.0)
     rows = k.sum(1)
-    u = k - rows[:, None] / (n - 2) - rows[None] / (n - 2) + k.sum() / ((n - 1) * (n - 2))
+    u = (
+        k
+        - rows[:, None] / (n - 2)
+        - rows[None] / (n - 2)
+        + k.sum() / ((n - 1) * (n - 2))
+    )
     np.fill_diagonal(u, 0.0)
     return np.asarray(u)
 

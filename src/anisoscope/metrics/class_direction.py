@@ -30,7 +30,16 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, leave_diagonal_out, normalise, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    leave_diagonal_out,
+    normalise,
+    ratio,
+)
 from anisoscope.reads import Classes
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, jackknife_interval
@@ -59,7 +68,10 @@ def compute(totals: Totals) -> Values:
 
 def name_pairs(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the pairs of classes, in the order of `compute`."""
-    return tuple(f"{first} × {second}" for first, second in combinations_with_replacement(names, 2))
+    return tuple(
+        f"{first} × {second}"
+        for first, second in combinations_with_replacement(names, 2)
+    )
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -100,7 +112,11 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
     # A vector u of a class with the sum T: its cosine is to T − u, with ‖T − u‖² = ‖T‖² − 2T·u + ‖u‖².
     own = unit * (np.linalg.norm(unit, axis=1) > 0)[:, None]
     along = unit @ total.T - member * (own * unit).sum(1)[:, None]
-    square = (total * total).sum(1) - 2 * member * (unit @ total.T) + member * (own * own).sum(1)[:, None]
+    square = (
+        (total * total).sum(1)
+        - 2 * member * (unit @ total.T)
+        + member * (own * own).sum(1)[:, None]
+    )
     alone = member & (member.sum(0) < 2)
     return np.where(alone, np.nan, ratio(along, np.sqrt(np.maximum(square, 0))))
 
@@ -122,7 +138,9 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
     if not len(ours) or not len(others):
         return float("nan")
     # Twice the number of others below each value: once those below, once those below or equal.
-    below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
+    below = np.searchsorted(others, ours, "left") + np.searchsorted(
+        others, ours, "right"
+    )
     return float(below.mean() / (2 * len(others)))
 
 
@@ -176,7 +194,11 @@ def _average_defined(values: Array | NDArray[np.bool_]) -> float:
 
 
 def separability_replicates(
-    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
+    x: Array,
+    labels: Labels,
+    classes: int,
+    groups: int = GROUPS,
+    units: Labels | None = None,
 ) -> Array:
     """Return how well classes separate in vectors x [utterance, dim], as jackknife replicates.
 
@@ -197,7 +219,11 @@ def separability_replicates(
 
 
 def separability(
-    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
+    x: Array,
+    labels: Labels,
+    classes: int,
+    groups: int = GROUPS,
+    units: Labels | None = None,
 ) -> dict[str, Estimate]:
     """Return how well vectors x [utterance, dim] separate into classes: `auc`, `nearest`, `dimensions`, `auc.c` of
     class c.
@@ -206,7 +232,9 @@ def separability(
     """
     counted = len(x) if units is None else len(np.unique(units))
     replicates = separability_replicates(x, labels, classes, groups, units)
-    shares = jackknife_interval(np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted)
+    shares = jackknife_interval(
+        np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted
+    )
     estimates: dict[str, Estimate] = {}
     for i, name in enumerate(["auc", "nearest", *(f"auc.{c}" for c in range(classes))]):
         estimates[name] = Estimate(shares.value[i], shares.low[i], shares.high[i])

@@ -12,7 +12,15 @@ Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of th
 
 import numpy as np
 
-from anisoscope.metrics.base import SHARE, Array, Metric, Values, concatenate_pairs, dot, ratio
+from anisoscope.metrics.base import (
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    dot,
+    ratio,
+)
 from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
@@ -26,7 +34,10 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
+    query, key = (
+        totals["query.head_moment"],
+        totals["key.head_moment"],
+    )  # [replicate head dim dim]
     # Query heads that share a key head.
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
     largest, both = find_first_direction(query + key)

@@ -56,7 +56,12 @@ def compute(sample: SampledVectors) -> Values:
     return values
 
 
-def _leave_group_out(cosine: Array, first: NDArray[np.int16], second: NDArray[np.int16], group: int | None) -> Array:
+def _leave_group_out(
+    cosine: Array,
+    first: NDArray[np.int16],
+    second: NDArray[np.int16],
+    group: int | None,
+) -> Array:
     """Return the cosines of pairs that have no vector of a group; all of them if `group` is None.
 
     first, second   the groups of the two vectors of each pair
@@ -66,7 +71,9 @@ def _leave_group_out(cosine: Array, first: NDArray[np.int16], second: NDArray[np
     return np.asarray(cosine[(first != group) & (second != group)])
 
 
-def _compute_cosines_between_groups(sample: SampledVectors) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
+def _compute_cosines_between_groups(
+    sample: SampledVectors,
+) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
     """Return the cosines [pair] of all pairs of sampled vectors from different groups of units.
 
     With them, the groups of the first and of the second vector of each pair, numbered among those that hold a vector.
@@ -109,7 +116,10 @@ def reference(units: list[Array]) -> dict[str, float]:
     for unit, other in combinations(units, 2):
         for x, y in product(unit, other):
             cosines.append(x @ y / np.sqrt((x @ x) * (y @ y)))
-    return {name: float(np.quantile(cosines, level, method="inverted_cdf")) for name, level in LEVELS.items()}
+    return {
+        name: float(np.quantile(cosines, level, method="inverted_cdf"))
+        for name, level in LEVELS.items()
+    }
 
 
 METRIC = Metric(

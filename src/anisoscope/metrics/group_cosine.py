@@ -20,7 +20,10 @@ from anisoscope.sums.groups import Totals
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
 _OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])
 PAIRS = [
-    (first, second) for start, end in pairwise(_OFFSETS) for first in range(start, end) for second in range(first, end)
+    (first, second)
+    for start, end in pairwise(_OFFSETS)
+    for first in range(start, end)
+    for second in range(first, end)
 ]
 """Pairs of subsets of one family, by their numbers among all subsets."""
 
@@ -30,7 +33,10 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, unit = totals["subset_n"], totals["subset_unit"]  # [replicate subset head], [replicate subset head dim]
+    n, unit = (
+        totals["subset_n"],
+        totals["subset_unit"],
+    )  # [replicate subset head], [replicate subset head dim]
     first = [pair[0] for pair in PAIRS]
     second = [pair[1] for pair in PAIRS]
     same = np.equal(first, second)[:, None]
@@ -38,7 +44,9 @@ def compute(totals: Totals) -> Values:
     # Inside a subset the cosine of a vector to itself, which is 1, does not count.
     pairs = n[:, first] * (n[:, second] - same)
     both_have_vectors = n[:, first] * n[:, second] > 0
-    cosine = np.where(both_have_vectors, ratio(product - same * n[:, first], pairs), np.nan)
+    cosine = np.where(
+        both_have_vectors, ratio(product - same * n[:, first], pairs), np.nan
+    )
     return {"": np.moveaxis(cosine, 1, 2)}  # [replicate head pair]
 
 

@@ -75,7 +75,11 @@ def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
     x = x - x.mean(axis=0)
     kurtosis = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL
-    return {"": float(kurtosis.mean()), "largest": float(kurtosis.max()), "dimension": float(kurtosis.argmax())}
+    return {
+        "": float(kurtosis.mean()),
+        "largest": float(kurtosis.max()),
+        "dimension": float(kurtosis.argmax()),
+    }
 
 
 METRIC = Metric(

@@ -28,7 +28,9 @@ def compute(data: SumsAndExtremes) -> Values:
     `largest` and `smallest` of all data have a single replicate [1, head]. Replicate 0 is over all data; each other
     replicate leaves out one group of units (documents, clips).
     """
-    values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
+    values = {
+        "typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])
+    }
     if "logit" in data.extremes:
         largest = data.extremes["logit"][0]
         # The smallest logit is kept as the largest of their negatives.

@@ -23,7 +23,11 @@ from anisoscope.sums.extremes import WHERE
 
 DIMENSIONS = 5
 """How many dimensions are named."""
-PLACES = {"largest_unit": "unit", "largest_position": "position", "largest_token": "token"}
+PLACES = {
+    "largest_unit": "unit",
+    "largest_position": "position",
+    "largest_token": "token",
+}
 NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
 
@@ -61,7 +65,10 @@ def _name_largest(data: SumsAndExtremes) -> Values:
     recorded = np.flatnonzero(np.isfinite(largest))
     descending = np.argsort(-largest[recorded], kind="stable")
     order = recorded[descending][:DIMENSIONS]
-    values = {"largest": largest[order][None], "largest_dimension": order[None].astype(np.float64)}
+    values = {
+        "largest": largest[order][None],
+        "largest_dimension": order[None].astype(np.float64),
+    }
     for name, column in PLACES.items():
         values[name] = where[order, WHERE.index(column)][None].astype(np.float64)
     return values
@@ -105,13 +112,28 @@ def _name_ranks(count: int) -> tuple[str, ...]:
 METRIC = Metric(
     name="massive",
     reads=Sequences(),
-    needs=frozenset({"activation_sequences", "top", "median", "over_median", "over_sequences", "massive"}),
+    needs=frozenset(
+        {
+            "activation_sequences",
+            "top",
+            "median",
+            "over_median",
+            "over_sequences",
+            "massive",
+        }
+    ),
     compute=compute,
     reference=reference,
-    bounds={**dict.fromkeys(("top", "median", "over_median", "largest"), POSITIVE), "rate": SHARE},
+    bounds={
+        **dict.fromkeys(("top", "median", "over_median", "largest"), POSITIVE),
+        "rate": SHARE,
+    },
     counted=frozenset({"rate"}),
     extremes=NAMED,
-    components={"top": _name_ranks(TOP), **dict.fromkeys(NAMED, _name_ranks(DIMENSIONS))},
+    components={
+        "top": _name_ranks(TOP),
+        **dict.fromkeys(NAMED, _name_ranks(DIMENSIONS)),
+    },
     invariant=frozenset({"order"}),
     panel="extremes",
 )

@@ -57,7 +57,9 @@ def reference(units: list[Array]) -> dict[str, float]:
 METRIC = Metric(
     name="matrix_entropy",
     reads=Sequences(),
-    needs=frozenset({"matrix_entropy", "matrix_entropy_normalised", "matrix_sequences"}),
+    needs=frozenset(
+        {"matrix_entropy", "matrix_entropy_normalised", "matrix_sequences"}
+    ),
     compute=compute,
     reference=reference,
     bounds={"": SHARE, "nats": POSITIVE},

@@ -13,7 +13,15 @@ Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); cont
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, leave_diagonal_out, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    Array,
+    Metric,
+    Values,
+    dot,
+    leave_diagonal_out,
+    ratio,
+)
 from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
@@ -112,7 +120,12 @@ METRIC = Metric(
     needs=frozenset({"n", "unit", "unit_square"}),
     compute=compute,
     reference=reference,
-    bounds={"": _bound_anisotropy, "between": COSINE, "contribution": COSINE, "top_share": _bound_shares},
+    bounds={
+        "": _bound_anisotropy,
+        "between": COSINE,
+        "contribution": COSINE,
+        "top_share": _bound_shares,
+    },
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"top_share": tuple(map(str, TOP))},
     panel="hidden",

@@ -13,7 +13,16 @@ Source     Liang et al. 2022 (Mind the Gap), section 2: the distance of the cent
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, concatenate_pairs, dot, leave_diagonal_out, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    dot,
+    leave_diagonal_out,
+    ratio,
+)
 from anisoscope.reads import Modalities
 from anisoscope.sums.groups import Totals
 
@@ -29,14 +38,19 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (images with captions, chats).
     """
-    n, unit = totals["modality_n"], totals["modality_unit"]  # [replicate modality head], [… dim]
+    n, unit = (
+        totals["modality_n"],
+        totals["modality_unit"],
+    )  # [replicate modality head], [… dim]
     mean = ratio(unit, n[..., None])
     image, text = mean[:, 0], mean[:, 1]
     across = dot(image, text)
     within = ratio(np.square(unit).sum(-1) - n, n * (n - 1))
     return {
         "distance": np.linalg.norm(image - text, axis=-1),
-        "cosine": ratio(across, np.linalg.norm(image, axis=-1) * np.linalg.norm(text, axis=-1)),
+        "cosine": ratio(
+            across, np.linalg.norm(image, axis=-1) * np.linalg.norm(text, axis=-1)
+        ),
         "image": within[:, 0],
         "text": within[:, 1],
         "across": across,
@@ -55,7 +69,10 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     text = text / np.linalg.norm(text, axis=1, keepdims=True)
     a = image.mean(0)
     b = text.mean(0)
-    expected = {"distance": float(np.linalg.norm(a - b)), "across": float((image @ text.T).mean())}
+    expected = {
+        "distance": float(np.linalg.norm(a - b)),
+        "across": float((image @ text.T).mean()),
+    }
     expected["cosine"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     for name, x in (("image", image), ("text", text)):
         cosines = leave_diagonal_out(x @ x.T)
@@ -69,6 +86,9 @@ METRIC = Metric(
     needs=frozenset({"modality_n", "modality_unit"}),
     compute=compute,
     reference=reference,
-    bounds={"distance": (0.0, 2.0), **dict.fromkeys(("cosine", "image", "text", "across"), COSINE)},
+    bounds={
+        "distance": (0.0, 2.0),
+        **dict.fromkeys(("cosine", "image", "text", "across"), COSINE),
+    },
     invariant=frozenset({"rotation", "scaling", "order"}),
 )

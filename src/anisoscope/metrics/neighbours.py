@@ -48,7 +48,9 @@ def compute(sample: SampledVectors) -> Values:
         if kept.sum() < K + 2:
             continue
         near, nearest = _find_nearest_among_kept(direction, order, cosine, kept)
-        occurrences = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
+        occurrences = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(
+            np.float64
+        )
         values["hubness"][replicate] = _compute_skewness(occurrences)
         values["largest"][replicate] = occurrences.max() / (kept.sum() - 1)
         values["never"][replicate] = (occurrences == 0).mean()
@@ -84,7 +86,9 @@ def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]
     near.sort(axis=1)
     values = np.take_along_axis(of_rows, near, axis=1)
     by_value = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(values, by_value, axis=1)
+    return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(
+        values, by_value, axis=1
+    )
 
 
 def _find_nearest_among_kept(

@@ -36,7 +36,11 @@ def reference(units: list[Array]) -> dict[str, float]:
     """
     norm = np.linalg.norm(np.concatenate(units), axis=1)
     std = norm.std(ddof=1) if len(norm) > 1 else np.nan
-    return {"mean": float(norm.mean()), "std": float(std), "variation": float(std / norm.mean())}
+    return {
+        "mean": float(norm.mean()),
+        "std": float(std),
+        "variation": float(std / norm.mean()),
+    }
 
 
 METRIC = Metric(

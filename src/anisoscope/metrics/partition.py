@@ -39,7 +39,9 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
         projected = rows @ eigenvectors
         # An eigenvector has no sign: both directions count.
         log_z[0] = np.logaddexp(log_z[0], _log_sum(projected.copy()))
-        log_z[1] = np.logaddexp(log_z[1], _log_sum(np.negative(projected, out=projected)))
+        log_z[1] = np.logaddexp(
+            log_z[1], _log_sum(np.negative(projected, out=projected))
+        )
     return {"rows": np.array([float(len(matrix))]), "log_z": log_z.reshape(1, -1)}
 
 

@@ -13,7 +13,16 @@ Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `r
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, POSITIVE, Array, Metric, Values, concatenate_pairs, dot, ratio
+from anisoscope.metrics.base import (
+    COSINE,
+    POSITIVE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    dot,
+    ratio,
+)
 from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
@@ -24,7 +33,9 @@ def compute(totals: Totals) -> Values:
     The values are their norms (`query_norm`, `key_norm`), scalar product (`dot`) and `cosine`. Replicate 0 is over all
     data; each other replicate leaves out one group of units (documents, clips).
     """
-    query = ratio(totals["query.vector"], totals["query.n"][..., None])  # [replicate policy head head_dim]
+    query = ratio(
+        totals["query.vector"], totals["query.n"][..., None]
+    )  # [replicate policy head head_dim]
     key = ratio(totals["key.vector"], totals["key.n"][..., None])
     # Query heads that share a key head.
     key = np.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
@@ -32,7 +43,12 @@ def compute(totals: Totals) -> Values:
     key_norm = np.linalg.norm(key, axis=-1)
     product = dot(query, key)
     cosine = ratio(product, query_norm * key_norm)
-    return {"query_norm": query_norm, "key_norm": key_norm, "dot": product, "cosine": cosine}
+    return {
+        "query_norm": query_norm,
+        "key_norm": key_norm,
+        "dot": product,
+        "cosine": cosine,
+    }
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:

@@ -18,7 +18,15 @@ Source     ours: Godey et al. 2024, section 5, infer sharp attention from the gr
 
 import numpy as np
 
-from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, concatenate_pairs, dot, ratio
+from anisoscope.metrics.base import (
+    POSITIVE,
+    Array,
+    Metric,
+    Values,
+    concatenate_pairs,
+    dot,
+    ratio,
+)
 from anisoscope.reads import Scores
 from anisoscope.sums.groups import Totals
 
@@ -39,7 +47,9 @@ def compute(totals: Totals) -> Values:
     query = ratio(totals["query"], rows[..., None])
     key = ratio(totals["key"], totals["keys"][..., None])
     mean_score = dot(query, key)
-    square_on_key = _compute_quadratic_form(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows)
+    square_on_key = _compute_quadratic_form(key, totals["query_moment"]) / np.where(
+        rows == 0, np.nan, rows
+    )
     # Variance over the keys of a row: of whole scores, of the part of the mean query, and the covariance of both.
     whole = totals["row_variance"]
     of_mean_query = _compute_quadratic_form(query, totals["row_spread"])
@@ -100,11 +110,30 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 METRIC = Metric(
     name="score_terms",
     reads=Scores(),
-    needs=frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"}),
+    needs=frozenset(
+        {
+            "rows",
+            "query",
+            "query_moment",
+            "keys",
+            "key",
+            "row_variance",
+            "row_lean",
+            "row_spread",
+        }
+    ),
     compute=compute,
     reference=reference,
     bounds=dict.fromkeys(
-        ("between_rows", "within_rows", "mean_query", "centred", "mean_query_share", "centred_share"), POSITIVE
+        (
+            "between_rows",
+            "within_rows",
+            "mean_query",
+            "centred",
+            "mean_query_share",
+            "centred_share",
+        ),
+        POSITIVE,
     ),
     invariant=frozenset({"rotation", "order"}),
     panel="alignment",

@@ -68,14 +68,17 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     values: dict[str, list[Any]] = {
-        name: [] for name in ("rate", "first_rate", "strongest", "mass", "at", "value_norm")
+        name: []
+        for name in ("rate", "first_rate", "strongest", "mass", "at", "value_norm")
     }
     largest = {"query_norm": 0.0, "key_norm": 0.0}
     for query, key in units:
         for name, value in _compute_reference_of_sequence(query, key).items():
             values[name].append(value)
         for name, vectors in (("query_norm", query), ("key_norm", key)):
-            largest[name] = max(largest[name], float(np.linalg.norm(vectors, axis=1).max()))
+            largest[name] = max(
+                largest[name], float(np.linalg.norm(vectors, axis=1).max())
+            )
     expected = dict(largest)
     for name, of_sequences in values.items():
         mean = np.mean(of_sequences, axis=0)
@@ -104,7 +107,13 @@ def _compute_reference_of_sequence(query: Array, key: Array) -> dict[str, Any]:
         "first_rate": [alpha[0] > epsilon for epsilon in EPSILONS],
         "strongest": alpha[strongest],
         "mass": [alpha[0], on_last, 0.0, 0.0, alpha.sum() - alpha[0] - on_last],
-        "at": [strongest == 0, 0 < strongest == last, False, False, 0 < strongest < last],
+        "at": [
+            strongest == 0,
+            0 < strongest == last,
+            False,
+            False,
+            0 < strongest < last,
+        ],
         "value_norm": length[strongest] / length.mean(),
     }
 

@@ -23,7 +23,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anisoscope.metrics.base import SHARE, Array, Metric, Values, leave_diagonal_out, ratio
+from anisoscope.metrics.base import (
+    SHARE,
+    Array,
+    Metric,
+    Values,
+    leave_diagonal_out,
+    ratio,
+)
 from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Bounds
@@ -65,7 +72,9 @@ def compute(totals: Totals) -> Values:
         "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
     }
     if "unit_moment" in totals:
-        square = np.einsum("...ij,...ij->...", totals["unit_moment"], totals["unit_moment"])
+        square = np.einsum(
+            "...ij,...ij->...", totals["unit_moment"], totals["unit_moment"]
+        )
         values["cosine_square"] = d * ratio(square - n, n * (n - 1))
     for name, value in values.items():
         count = n.reshape(n.shape + (1,) * (value.ndim - n.ndim))
@@ -73,7 +82,9 @@ def compute(totals: Totals) -> Values:
     return values
 
 
-def _compute_eigenvalues(uncentred: Array, mean: Array, scale: Array) -> tuple[Array, Array]:
+def _compute_eigenvalues(
+    uncentred: Array, mean: Array, scale: Array
+) -> tuple[Array, Array]:
     """Return the eigenvalues of covariances, and those of the same second moments without centring, in ascending order.
 
     uncentred   mean products of pairs of dimensions, E[x xᵀ] [..., dim, dim]
@@ -86,7 +97,9 @@ def _compute_eigenvalues(uncentred: Array, mean: Array, scale: Array) -> tuple[A
     spectra = np.full((2, *mean.shape), np.nan)
     for place in np.ndindex(mean.shape[:-1]):
         if np.isfinite(uncentred[place]).all() and np.isfinite(mean[place]).all():
-            spectra[0][place], spectra[1][place] = _decompose_once(uncentred[place], mean[place])
+            spectra[0][place], spectra[1][place] = _decompose_once(
+                uncentred[place], mean[place]
+            )
     rounding = np.finfo(np.float64).eps * d * scale[..., None]
     # A comparison with NaN is false, and NaN stays.
     centred, whole = np.where(spectra <= rounding, 0.0, spectra)
@@ -113,7 +126,9 @@ def _decompose_once(matrix: Array, mean: Array) -> tuple[Array, Array]:
         product -= half * (mirror @ product) * mirror
         matrix = matrix - np.outer(mirror, product) - np.outer(product, mirror)
     work = int(lapack.dsytrd_lwork(len(mean), lower=1)[0])
-    _, diagonal, beside, _, fault = lapack.dsytrd(np.asfortranarray(matrix), lower=1, lwork=work)
+    _, diagonal, beside, _, fault = lapack.dsytrd(
+        np.asfortranarray(matrix), lower=1, lwork=work
+    )
     whole, fault_of_whole = lapack.dsterf(diagonal, beside)
     diagonal[0] -= length**2
     centred, fault_of_centred = lapack.dsterf(diagonal, beside)
@@ -135,7 +150,9 @@ def isoscore(eigenvalues: Array) -> Array:
     d = eigenvalues.shape[-1]
     if d == 1:
         return np.full(eigenvalues.shape[:-1], np.nan)
-    normal = np.sqrt(d) * ratio(eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True))
+    normal = np.sqrt(d) * ratio(
+        eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True)
+    )
     defect_square = ((normal - 1) ** 2).sum(-1) / (2 * (d - np.sqrt(d)))
     used = (d - defect_square * (d - np.sqrt(d))) ** 2 / d
     return np.asarray(np.clip((used - 1) / (d - 1), 0, 1))
@@ -175,7 +192,12 @@ def _bound_by_dim(least: float) -> Callable[[Totals], Bounds]:
     return lambda totals: (least, float(totals["moment"].shape[-1]))
 
 
-RANKS = ("effective_rank", "effective_rank_eigenvalues", "effective_rank_uncentred", "participation_ratio")
+RANKS = (
+    "effective_rank",
+    "effective_rank_eigenvalues",
+    "effective_rank_uncentred",
+    "participation_ratio",
+)
 
 METRIC = Metric(
     name="spectrum",

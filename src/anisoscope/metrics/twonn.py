@@ -156,7 +156,11 @@ def reference(units: list[Array]) -> dict[str, float]:
     first = log_ratio[: int(n * KEPT)]
     y = [-np.log(1 - i / n) for i in range(1, len(first) + 1)]
     slope = np.linalg.lstsq(first[:, None], np.array(y), rcond=None)[0][0]
-    return {"": float(slope), "likelihood": float((n - 1) / log_ratio.sum()), "distinct": n / len(every)}
+    return {
+        "": float(slope),
+        "likelihood": float((n - 1) / log_ratio.sum()),
+        "distinct": n / len(every),
+    }
 
 
 METRIC = Metric(

@@ -31,7 +31,10 @@ def compute(sample: SampledVectors) -> Values:
     count = sample.count_pairs()
     d = sample.vectors.shape[1]
     isotropic = np.log(hyp0f1(d / 2, SHARPNESS**2)) - 2 * SHARPNESS
-    return {"": np.log(ratio(close, count)), "isotropic": np.full_like(close, isotropic)}
+    return {
+        "": np.log(ratio(close, count)),
+        "isotropic": np.full_like(close, isotropic),
+    }
 
 
 def _compute_closeness(rows: Array, vectors: Array) -> Array:

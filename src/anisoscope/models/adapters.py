@@ -7,7 +7,12 @@ from typing import Any
 import torch
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import ADAPTER as CONFIG, explain_format, is_adapter, read_config
+from anisoscope.models.formats import (
+    ADAPTER as CONFIG,
+    explain_format,
+    is_adapter,
+    read_config,
+)
 
 HEADED = {
     "CAUSAL_LM": "AutoModelForCausalLM",
@@ -31,11 +36,17 @@ def find_base(folder: str) -> str | None:
         return None
     base = read_config(Path(folder, CONFIG)).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ModelError(f"the name of the base model in {Path(folder, CONFIG)}", "none", explain_format([CONFIG]))
+        raise ModelError(
+            f"the name of the base model in {Path(folder, CONFIG)}",
+            "none",
+            explain_format([CONFIG]),
+        )
     return base
 
 
-def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
+def merge_adapter(
+    folder: str, base: str, options: dict[str, Any], *, classifier: bool = False
+) -> Any:
     """Load an adapter's base model, and return it with the adapter's weights merged into it.
 
     folder       of the adapter
@@ -55,11 +66,17 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
         saved = peft.load_peft_weights(folder, device="cpu")
         classes = _count_classes(saved) if task == OF_SEQUENCES else None
         head = {} if classes is None else {"num_labels": classes}
-        model = peft.PeftModel.from_pretrained(auto.from_pretrained(base, **options, **head), folder)
+        model = peft.PeftModel.from_pretrained(
+            auto.from_pretrained(base, **options, **head), folder
+        )
         loaded = peft.get_peft_model_state_dict(model)
     except Exception as error:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise ModelError(f"a readable adapter in {folder}, of {base}", got, "save it again, or merge it") from error
+        raise ModelError(
+            f"a readable adapter in {folder}, of {base}",
+            got,
+            "save it again, or merge it",
+        ) from error
     # PEFT only warns of weights that fit nowhere: what was loaded is compared with what was saved.
     misplaced = sorted(saved.keys() ^ loaded.keys())
     for key in sorted(saved.keys() & loaded.keys()):
@@ -67,13 +84,23 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
             misplaced.append(key)
     if misplaced:
         got = f"{len(misplaced)} that find no place, such as {', '.join(misplaced[:3])}"
-        raise ModelError(f"an adapter whose weights are all of {base}", got, "name its own base in adapter_config.json")
+        raise ModelError(
+            f"an adapter whose weights are all of {base}",
+            got,
+            "name its own base in adapter_config.json",
+        )
     if not hasattr(model, "merge_and_unload"):
         cure = "return the model from a function of yours, as module:function"
-        raise ModelError("an adapter that can be merged into its base", str(config.get("peft_type")), cure)
+        raise ModelError(
+            "an adapter that can be merged into its base",
+            str(config.get("peft_type")),
+            cure,
+        )
     whole: Any = model.merge_and_unload()
     if classifier and task == OF_SEQUENCES:
-        whole.config.architectures = [type(whole).__name__]  # else the configuration is that of its base
+        whole.config.architectures = [
+            type(whole).__name__
+        ]  # else the configuration is that of its base
         return whole
     return getattr(whole, "base_model", whole)
 
@@ -85,7 +112,11 @@ def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
 
     saved   the tensors of the adapter's file by name
     """
-    heads = [x for name, x in saved.items() if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2]
+    heads = [
+        x
+        for name, x in saved.items()
+        if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2
+    ]
     return len(heads[-1]) if heads else None
 
 

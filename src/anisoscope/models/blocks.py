@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from anisoscope.axes import PAIRS, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import ModelError, UsageError, suggest_names
-from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
+from anisoscope.models.families import (
+    Streams,
+    class_of,
+    class_of_transformers,
+    family_of,
+)
 from anisoscope.models.parts import find_parts, is_causal
 
 NamedPart = tuple[str, nn.Module]
@@ -47,7 +52,9 @@ LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 """Lists of blocks in timm (CaiT, XCiT, VOLO) that come after the others, and read the class token too."""
 
 
-def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
+def find_blocks(
+    model: nn.Module, names: tuple[str, ...] = ()
+) -> dict[str, list[nn.Module]]:
     """Find the blocks (layers) of every stack in running order: {"encoder": [...], "decoder": [...]}.
 
     names   classes of blocks (`BertLayer`) or patterns of module names (`encoder.layers.*`, where `*` is one part of a
@@ -74,7 +81,9 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     return stacks
 
 
-def _check_names(model: nn.Module, names: tuple[str, ...], named: list[NamedPart]) -> None:
+def _check_names(
+    model: nn.Module, names: tuple[str, ...], named: list[NamedPart]
+) -> None:
     """Raise UsageError, with similar names, if one of the user's names of blocks fits no module of the model.
 
     names   classes of blocks, or patterns of module names
@@ -84,11 +93,17 @@ def _check_names(model: nn.Module, names: tuple[str, ...], named: list[NamedPart
         if _is_any_match((name,), *named):
             continue
         known = _suggest_blocks(model) or {type(m).__name__ for _, m in named}
-        expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
-        raise UsageError(expected, f"{name!r}, which fits none", suggest_names(name, known))
+        expected = (
+            f"blocks by a class or a pattern of module names of {type(model).__name__}"
+        )
+        raise UsageError(
+            expected, f"{name!r}, which fits none", suggest_names(name, known)
+        )
 
 
-def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
+def _select_blocks_by_tower(
+    model: nn.Module, named: list[NamedPart]
+) -> list[NamedPart]:
     """Return (name, module) of all blocks of a model in running order.
 
     The parts of a multimodal model that read images or sounds (towers) may be of another family than the rest, so each
@@ -98,7 +113,9 @@ def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[Na
     """
     # An image encoder may have a row in the families, and the language model behind it none.
     towers = _find_towers(model)
-    blocks = _select_blocks(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
+    blocks = _select_blocks(
+        model, [(n, m) for n, m in named if _find_tower(n, towers) is None]
+    )
     for path in towers:
         tower = model.get_submodule(path)
         inside = [(n, m) for n, m in named if _find_tower(n, towers) == path]
@@ -129,7 +146,11 @@ def _make_no_blocks_error(model: nn.Module) -> ModelError:
     cure = f"name the class of its blocks, or a pattern of their names: --blocks {likely}, in Python blocks='{likely}'"
     if repeated:
         cure += f"; it repeats {', '.join(repeated)}"
-    return ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
+    return ModelError(
+        "a model whose blocks can be found",
+        f"{type(model).__name__}, which declares none",
+        cure,
+    )
 
 
 def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
@@ -148,7 +169,11 @@ def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
 def _select_by_family(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
     """Return the modules among `named` that fit the patterns which `models/families.py` has for the model's family."""
     patterns = family_of(model).blocks
-    return [(name, module) for name, module in named if _is_any_match(patterns, (name, module))]
+    return [
+        (name, module)
+        for name, module in named
+        if _is_any_match(patterns, (name, module))
+    ]
 
 
 def _select_by_list(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
@@ -168,11 +193,15 @@ def _select_by_class(model: nn.Module, named: list[NamedPart]) -> list[NamedPart
     checkpointing, or torch's own Transformer layer: the first of these that is there.
     """
     declared = tuple(_iter_declared_classes(model))
-    checkpointed = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
+    checkpointed = class_of_transformers(
+        "modeling_layers", "GradientCheckpointingLayer"
+    )
     # Older transformers have no such class.
     checkpointed_layers = (checkpointed,) if checkpointed else ()
     for classes in (declared, checkpointed_layers, TORCH_LAYERS):
-        blocks = [(name, module) for name, module in named if isinstance(module, classes)]
+        blocks = [
+            (name, module) for name, module in named if isinstance(module, classes)
+        ]
         if blocks:
             return blocks
     return []
@@ -180,7 +209,11 @@ def _select_by_class(model: nn.Module, named: list[NamedPart]) -> list[NamedPart
 
 def _is_any_match(patterns: Iterable[str], *named: NamedPart) -> bool:
     """Return whether any of these modules, given as (name, module), fits any of the patterns."""
-    return any(_is_match(pattern, name, module) for pattern in patterns for name, module in named)
+    return any(
+        _is_match(pattern, name, module)
+        for pattern in patterns
+        for name, module in named
+    )
 
 
 def _is_match(pattern: str, name: str, module: nn.Module) -> bool:
@@ -217,12 +250,18 @@ def _iter_declared_classes(model: nn.Module) -> Iterator[type[nn.Module]]:
     for module in model.modules():
         if not isinstance(module, pretrained):
             continue
-        declared = (getattr(module, "_can_record_outputs", None) or {}).get("hidden_states", ())
+        declared = (getattr(module, "_can_record_outputs", None) or {}).get(
+            "hidden_states", ()
+        )
         items = declared if isinstance(declared, list | tuple) else (declared,)
         for item in items:
             target = getattr(item, "target_class", item)
             # A model inside a model is no block; it declares its own.
-            if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, pretrained):
+            if (
+                isinstance(target, type)
+                and issubclass(target, nn.Module)
+                and not issubclass(target, pretrained)
+            ):
                 yield target
 
 
@@ -235,7 +274,9 @@ def _iter_blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
     model = getattr(model, "timm_model", model)
     if not type(model).__module__.startswith("timm."):
         return
-    features = [feature["module"] for feature in getattr(model, "feature_info", None) or ()]
+    features = [
+        feature["module"] for feature in getattr(model, "feature_info", None) or ()
+    ]
     modules = dict(model.named_modules())
     for name in _list_holders(features):
         holder = modules.get(name)
@@ -281,11 +322,21 @@ def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
     """
     if family_of(model).tokens_first:
         return True
-    inside = [m for m in block.modules() if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and not m.batch_first]
-    if inside and not isinstance(block, (*TORCH_LAYERS, nn.MultiheadAttention, nn.RNNBase)):
+    inside = [
+        m
+        for m in block.modules()
+        if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and not m.batch_first
+    ]
+    if inside and not isinstance(
+        block, (*TORCH_LAYERS, nn.MultiheadAttention, nn.RNNBase)
+    ):
         expected = "to know whether blocks pass on [sequence, token, dim] or [token, sequence, dim]"
         got = f"{type(block).__name__} around {type(inside[0]).__name__} with batch_first=False"
-        raise UsageError(expected, got, "say capture(model, …, tokens_first=True) or tokens_first=False")
+        raise UsageError(
+            expected,
+            got,
+            "say capture(model, …, tokens_first=True) or tokens_first=False",
+        )
     return bool(inside)
 
 
@@ -298,7 +349,9 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
     if getattr(config, "model_type", "") == "efficientnet":
         # Its blocks stand in one flat list, so the ends of stages follow from the configuration alone.
         blocks = find_blocks(model)["encoder"]
-        repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
+        repeats = [
+            math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats
+        ]
         return [blocks[end - 1] for end in accumulate(repeats)]
     pattern = family_of(model).stages
     if not pattern:
@@ -317,7 +370,9 @@ def has_attention(model: nn.Module) -> bool:
     """Return whether the model has attention with queries and keys: its family must have it, and a module be an
     attention module.
     """
-    return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
+    return family_of(model).attention and any(
+        "Attention" in type(module).__name__ for module in model.modules()
+    )
 
 
 def _read_modalities(module: Any) -> frozenset[str]:
@@ -383,7 +438,10 @@ def _name_stack(own: str, module: nn.Module, pretrained: type) -> str:
 
 def has_two_towers(model: nn.Module) -> bool:
     """Return whether a model reads images in one tower and texts in another, side by side (CLIP, SigLIP)."""
-    return all(isinstance(getattr(model, f"{side}_model", None), nn.Module) for side in ("vision", "text"))
+    return all(
+        isinstance(getattr(model, f"{side}_model", None), nn.Module)
+        for side in ("vision", "text")
+    )
 
 
 def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
@@ -412,7 +470,11 @@ def _has_causal_attention(model: nn.Module) -> bool:
     towers = _find_towers(model)
     for name, module in model.named_modules():
         says_causal = getattr(module, "is_causal", False) is True
-        if says_causal and "Attention" in type(module).__name__ and _find_tower(name, towers) is None:
+        if (
+            says_causal
+            and "Attention" in type(module).__name__
+            and _find_tower(name, towers) is None
+        ):
             return True
     return False
 
@@ -423,7 +485,9 @@ def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
     """
     by_part = dict(family_of(model).stacks)
     config = getattr(model, "config", None)
-    if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
+    if getattr(config, "is_encoder_decoder", False) or any(
+        isinstance(m, nn.Transformer) for m in model.modules()
+    ):
         by_part.setdefault("encoder", "encoder")
         by_part.setdefault("decoder", "decoder")
     otherwise = find_stack(model)
@@ -469,7 +533,11 @@ class TokenPositions:
         if getattr(model, "main_input_name", "") == "pixel_values":
             self._specials[find_stack(model)] = _count_special_tokens(model)
         for path, stack in _find_towers(model).items():
-            self._specials[stack] = _count_special_tokens(model.get_submodule(path)) if stack != "audio" else 0
+            self._specials[stack] = (
+                _count_special_tokens(model.get_submodule(path))
+                if stack != "audio"
+                else 0
+            )
 
     def streams(self, batch: Batch) -> Streams:
         """Return {stack: stream}: for each stack of the model, which positions of a batch are real tokens.
@@ -481,9 +549,14 @@ class TokenPositions:
             given["encoder"] = _convert_samples(self.model, given.pop("samples"))
         if "frames" in given:
             given["encoder"] = _convert_frames(self.model, given.pop("frames"))
-        if has_two_towers(self.model) and {"pixel_values", "input_ids"} <= batch.inputs.keys():
+        if (
+            has_two_towers(self.model)
+            and {"pixel_values", "input_ids"} <= batch.inputs.keys()
+        ):
             given = given | {PAIRS: _make_stream_of_pairs(batch)}
-        return _mark_images(self.model, batch, self._streams_of_family(self.model, given))
+        return _mark_images(
+            self.model, batch, self._streams_of_family(self.model, given)
+        )
 
     def specials(self, site: Site) -> int:
         """Return how many positions at the beginning of a site are special tokens (class, distillation, registers).
@@ -511,7 +584,9 @@ def _make_stream_of_pairs(batch: Batch) -> Stream:
     real = torch.ones(len(batch.unit), 2, dtype=torch.bool)
     first = next(iter(batch.streams.values()), None)
     start = torch.arange(len(batch.unit)) * 2 if first is None else first.start.cpu()
-    return Stream(real, ~real, start, image=torch.tensor([True, False]).expand_as(real).clone())
+    return Stream(
+        real, ~real, start, image=torch.tensor([True, False]).expand_as(real).clone()
+    )
 
 
 def _mark_images(model: nn.Module, batch: Batch, streams: Streams) -> Streams:
@@ -595,7 +670,11 @@ def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
     None if the model has no such method.
     """
     # The innermost model knows its own convolutions; those around it may have inherited another's method.
-    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
+    parts = [
+        part
+        for part in model.modules()
+        if getattr(part, "main_input_name", "") == "input_features"
+    ]
     for part in reversed(parts):
         for name in COUNTING:
             method: Callable[[Tensor], Any] | None = getattr(part, name, None)
@@ -611,4 +690,12 @@ def _take_every(step: int, stream: Stream) -> Stream:
     """
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
     start = stream.start // step
-    return replace(stream, mask=mask, special=special, start=start, frequency=None, punctuation=None, image=None)
+    return replace(
+        stream,
+        mask=mask,
+        special=special,
+        start=start,
+        frequency=None,
+        punctuation=None,
+        image=None,
+    )

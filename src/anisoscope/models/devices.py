@@ -29,9 +29,13 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", cure) from error
+        raise ModelError(
+            "a device that is there", f"{name!r} ({str(error).splitlines()[0]})", cure
+        ) from error
     if device.type == "meta":
-        raise ModelError("a device that computes", "'meta', which knows shapes only", cure)
+        raise ModelError(
+            "a device that computes", "'meta', which knows shapes only", cure
+        )
     return device
 
 
@@ -40,7 +44,9 @@ def dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         known = ["float32", "float64", "bfloat16", "float16"]
-        raise ModelError("a floating-point dtype", repr(name), suggest_names(name, known))
+        raise ModelError(
+            "a floating-point dtype", repr(name), suggest_names(name, known)
+        )
     return dtype
 
 
@@ -49,7 +55,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(error)  # a RuntimeError of the CPU, and of MPS
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in message or "out of memory" in message
+    )
 
 
 def find_without_values(model: nn.Module) -> str | None:
@@ -61,6 +69,8 @@ def find_without_values(model: nn.Module) -> str | None:
     name: str
     for name, module in model.named_modules():
         is_offloaded = hasattr(module, "_hf_hook")
-        if not is_offloaded and any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+        if not is_offloaded and any(
+            parameter.is_meta for parameter in module.parameters(recurse=False)
+        ):
             return name
     return None

@@ -16,7 +16,13 @@ FETCHED = "fetched"
 """What is remembered of a checkpoint that a series fetched: its name; nothing once it was let go of."""
 STATE = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.py")
 """Files of a checkpoint that a model, its tokenizer or its own code is made of."""
-SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+SHAPE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
 """What the checkpoints of one series have in common, besides the words of the vocabulary if its file is on disk."""
 
 
@@ -25,7 +31,9 @@ def locate_checkpoint(subject: str) -> ModelPlace:
 
     subject   name of the checkpoint
     """
-    return locate(*split_name(subject), subject, "Check the names that the pattern matches.")
+    return locate(
+        *split_name(subject), subject, "Check the names that the pattern matches."
+    )
 
 
 def compute_stamp(subject: str, place: ModelPlace) -> str:
@@ -40,10 +48,14 @@ def compute_stamp(subject: str, place: ModelPlace) -> str:
         return place.commit
     folder = Path(split_name(subject)[0])
     files = sorted(path for name in STATE for path in folder.glob(name))
-    return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+    return json.dumps(
+        [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    )
 
 
-def read_shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
+def read_shape(
+    subject: str, place: ModelPlace, trust_remote_code: bool = False
+) -> dict[str, Any]:
     """Return what the checkpoints of one series must have in common: {name: value} of architecture and sizes.
 
     They are read from the configuration. `vocabulary`, a hash of the tokenizer's file, is added if there is one.
@@ -58,15 +70,24 @@ def read_shape(subject: str, place: ModelPlace, trust_remote_code: bool = False)
 
     place = download(place, subject, config_only=True)
     try:
-        config: Any = AutoConfig.from_pretrained(place.path, trust_remote_code=trust_remote_code)
+        config: Any = AutoConfig.from_pretrained(
+            place.path, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
-        raise ModelError(f"a configuration of {subject}", got, "download or save it again") from None
+        raise ModelError(
+            f"a configuration of {subject}", got, "download or save it again"
+        ) from None
     form = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
-    words = (Path(place.path, name) for name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model"))
+    words = (
+        Path(place.path, name)
+        for name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+    )
     for path in words:
         if path.is_file():
-            return form | {"vocabulary": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
+            return form | {
+                "vocabulary": hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            }
     return form
 
 
@@ -98,7 +119,9 @@ def is_left_over(subject: str) -> bool:
 
     This includes an earlier start of the series that was interrupted.
     """
-    return recall_commit(FETCHED, *split_name(subject)) == subject and is_on_disk(subject)
+    return recall_commit(FETCHED, *split_name(subject)) == subject and is_on_disk(
+        subject
+    )
 
 
 def delete_checkpoint(subject: str) -> None:
@@ -112,6 +135,12 @@ def delete_checkpoint(subject: str) -> None:
     for repository in cache.repos:
         if repository.repo_id == base and repository.repo_type == "model":
             wanted = revision or "main"
-            gone = [r.commit_hash for r in repository.revisions if wanted in (*r.refs, r.commit_hash)]
-            alone = replace(cache, repos=frozenset({repository}))  # a copy of a repository has the same commits
+            gone = [
+                r.commit_hash
+                for r in repository.revisions
+                if wanted in (*r.refs, r.commit_hash)
+            ]
+            alone = replace(
+                cache, repos=frozenset({repository})
+            )  # a copy of a repository has the same commits
             alone.delete_revisions(*gone).execute()

@@ -26,11 +26,24 @@ def _adapt_canine(model: Any, streams: Streams) -> Streams:
     characters = streams.pop("encoder")
     # A classifier has the model under its head.
     model = getattr(model, "base_model", model)
-    mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
+    mask = model._downsample_attention_mask(
+        characters.mask, model.config.downsampling_rate
+    ).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]
-    molecules = replace(characters, mask=mask, special=special, frequency=None, punctuation=None, image=None)
-    return {"characters": characters, "molecules": molecules, "characters-out": characters} | streams
+    molecules = replace(
+        characters,
+        mask=mask,
+        special=special,
+        frequency=None,
+        punctuation=None,
+        image=None,
+    )
+    return {
+        "characters": characters,
+        "molecules": molecules,
+        "characters-out": characters,
+    } | streams
 
 
 def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
@@ -47,7 +60,13 @@ def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream"
     mask[:, before : before + tokens] = stream.mask
     special[:, before : before + tokens] = stream.special
     return replace(
-        stream, mask=mask, special=special, start=stream.start - before, frequency=None, punctuation=None, image=None
+        stream,
+        mask=mask,
+        special=special,
+        start=stream.start - before,
+        frequency=None,
+        punctuation=None,
+        image=None,
     )
 
 
@@ -68,7 +87,9 @@ def _make_padder(entry: str) -> Callable[[Any, Streams], Streams]:
         # Longformer may have a block length for each layer; it pads to the largest.
         if isinstance(length, list | tuple):
             length = max(length)
-        return streams | {"encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)}
+        return streams | {
+            "encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)
+        }
 
     return pad_encoder
 
@@ -80,7 +101,10 @@ def _adapt_cpmant(model: Any, streams: Streams) -> Streams:
 
     streams   {stack: which tokens are real}
     """
-    return {stack: _lengthen(stream, before=model.config.prompt_length) for stack, stream in streams.items()}
+    return {
+        stack: _lengthen(stream, before=model.config.prompt_length)
+        for stack, stream in streams.items()
+    }
 
 
 def _add_class_token(_model: Any, streams: Streams) -> Streams:
@@ -159,15 +183,26 @@ class Family(NamedTuple):
 
 
 _SEAMLESS = Family(
-    stacks={"text_encoder": "encoder", "text_decoder": "decoder", "speech_encoder": "audio", "t2u_model": "units"}
+    stacks={
+        "text_encoder": "encoder",
+        "text_decoder": "decoder",
+        "speech_encoder": "audio",
+        "t2u_model": "units",
+    }
 )
 
 FAMILIES: dict[str, Family] = {
-    "bit": Family(("BitPreActivationBottleneckLayer", "BitBottleneckLayer"), "BitStage"),
+    "bit": Family(
+        ("BitPreActivationBottleneckLayer", "BitBottleneckLayer"), "BitStage"
+    ),
     "bloom": Family(causal=True),
     "canine": Family(
         ("CanineLayer",),
-        stacks={"initial_char_encoder": "characters", "encoder": "molecules", "final_char_encoder": "characters-out"},
+        stacks={
+            "initial_char_encoder": "characters",
+            "encoder": "molecules",
+            "final_char_encoder": "characters-out",
+        },
         streams=_adapt_canine,
         off_interface=("CanineAttention", "self", ("query", "key", "value")),
         tokenizer="transformers:CanineTokenizer",
@@ -177,7 +212,11 @@ FAMILIES: dict[str, Family] = {
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
-        off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
+        off_interface=(
+            "CvtAttention",
+            "attention",
+            ("projection_query", "projection_key", "projection_value"),
+        ),
     ),
     "decision_transformer": Family(streams=_adapt_decision_transformer),
     "donut-swin": Family(("DonutSwinLayer",), "DonutSwinStage"),
@@ -193,7 +232,8 @@ FAMILIES: dict[str, Family] = {
     "levit": Family(("LevitResidualLayer",), "LevitStage"),
     "longformer": Family(streams=_make_padder("attention_window")),
     "lxmert": Family(
-        ("LxmertLayer", "LxmertXLayer"), stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"}
+        ("LxmertLayer", "LxmertXLayer"),
+        stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"},
     ),
     "mamba": Family(causal=True),
     "maskformer-swin": Family(("MaskFormerSwinLayer",), "MaskFormerSwinStage"),
@@ -206,7 +246,10 @@ FAMILIES: dict[str, Family] = {
     "openai-gpt": Family(("Block",), causal=True),
     "patchtsmixer": Family(("PatchTSMixerLayer",), attention=False),
     "patchtst": Family(("PatchTSTEncoderLayer",)),
-    "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_make_padder("block_size")),
+    "pegasus_x": Family(
+        ("PegasusXEncoderLayer", "PegasusXDecoderLayer"),
+        streams=_make_padder("block_size"),
+    ),
     "perceiver": Family(("encoder.self_attends.*", "perceiver.encoder.self_attends.*")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
@@ -214,17 +257,26 @@ FAMILIES: dict[str, Family] = {
     "regnet": Family(("RegNetXLayer", "RegNetYLayer"), "RegNetStage"),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
     "rwkv": Family(attention=False),
-    "sam3_lite_text_text_model": Family(("Sam3LiteTextTextEncoderLayer", "Sam3LiteTextRepMixerBlock")),
+    "sam3_lite_text_text_model": Family(
+        ("Sam3LiteTextTextEncoderLayer", "Sam3LiteTextRepMixerBlock")
+    ),
     **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), _SEAMLESS),
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swin2sr": Family(("Swin2SRLayer",), "Swin2SRStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
-    "table-transformer": Family(("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")),
-    "videoprism": Family(stacks={"auxiliary_layers": "video"}, streams=_add_class_token),
+    "table-transformer": Family(
+        ("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")
+    ),
+    "videoprism": Family(
+        stacks={"auxiliary_layers": "video"}, streams=_add_class_token
+    ),
     "xclip": Family(stacks={"mit": "frames"}),
     "xglm": Family(causal=True),
-    **dict.fromkeys(("flaubert", "xlm"), Family(parts=("attentions", "layer_norm1", "ffns", "layer_norm2"))),
+    **dict.fromkeys(
+        ("flaubert", "xlm"),
+        Family(parts=("attentions", "layer_norm1", "ffns", "layer_norm2")),
+    ),
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
@@ -251,20 +303,43 @@ def family_named(model_type: str) -> Family:
 
 LIBRARIES: dict[str, Family] = {
     "diffusers": Family(
-        ("BasicTransformerBlock", "JointTransformerBlock", "FluxTransformerBlock", "FluxSingleTransformerBlock")
+        (
+            "BasicTransformerBlock",
+            "JointTransformerBlock",
+            "FluxTransformerBlock",
+            "FluxSingleTransformerBlock",
+        )
     ),
     "open_clip": Family(("ResidualAttentionBlock",), stacks={"visual": "vision"}),
     "torchvision": Family(
-        ("EncoderBlock", "SwinTransformerBlock", "SwinTransformerBlockV2", "CNBlock", "BasicBlock", "Bottleneck")
+        (
+            "EncoderBlock",
+            "SwinTransformerBlock",
+            "SwinTransformerBlockV2",
+            "CNBlock",
+            "BasicBlock",
+            "Bottleneck",
+        )
     ),
 }
 """The same of libraries whose models have no configuration of transformers: classes of blocks, by their package."""
 
 
-SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("query_proj", "key_proj"))
+SEPARATE = (
+    ("q_proj", "k_proj"),
+    ("query", "key"),
+    ("q", "k"),
+    ("q_lin", "k_lin"),
+    ("query_proj", "key_proj"),
+)
 """Names that attention modules of any family give their projections of queries and keys."""
 NORMS = (
-    *(("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln")),
+    *(
+        ("q_norm", "k_norm"),
+        ("query_norm", "key_norm"),
+        ("q_layernorm", "k_layernorm"),
+        ("q_ln", "k_ln"),
+    ),
     ("norm_q", "norm_k"),  # of diffusers
 )
 """The same of their norms."""
@@ -274,7 +349,12 @@ LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")
 """Projections of latent attention (MLA): to a latent of keys and values beside the rotated part of the keys, which all
 heads share; and from it to the other part of the keys and the values of each head.
 """
-FUSED = {"Wqkv": "q, k, v", "c_attn": "q, k, v", "query_key_value": "by head", "qkv_proj": "grouped"}
+FUSED = {
+    "Wqkv": "q, k, v",
+    "c_attn": "q, k, v",
+    "query_key_value": "by head",
+    "qkv_proj": "grouped",
+}
 """Names of fused projections, and how their output lies: q, k, v one after the other (ModernBERT, GPT-2), all three
 inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
 """
@@ -292,4 +372,6 @@ def family_of(model: Any) -> Family:
     unknown.
     """
     library = LIBRARIES.get(class_of(model).__module__.partition(".")[0], Family())
-    return families().get(getattr(getattr(model, "config", None), "model_type", ""), library)
+    return families().get(
+        getattr(getattr(model, "config", None), "model_type", ""), library
+    )

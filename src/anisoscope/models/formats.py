@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 WEIGHTS = (
-    *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *(
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+    ),
     *("adapter_model.safetensors", "adapter_model.bin"),
 )
 """Files of weights that are read, the first of them that is there."""
@@ -20,7 +25,20 @@ ADAPTER = "adapter_config.json"
 MODULES = "modules.json"
 """What the modules of a folder of sentence-transformers are, in order."""
 
-ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".th", ".ckpt", ".tflite")
+ENDINGS = (
+    ".safetensors",
+    ".bin",
+    ".h5",
+    ".msgpack",
+    ".ot",
+    ".onnx",
+    ".gguf",
+    ".pt",
+    ".pth",
+    ".th",
+    ".ckpt",
+    ".tflite",
+)
 """How files of weights end, in whatever format."""
 
 OWN = "return it from a function of yours, as module:function"
@@ -54,7 +72,11 @@ def is_adapter(names: Iterable[str]) -> bool:
     names   of its files
     """
     there = set(names)
-    return ADAPTER in there and there.isdisjoint(WEIGHTS[:4]) and find_spec("peft") is not None
+    return (
+        ADAPTER in there
+        and there.isdisjoint(WEIGHTS[:4])
+        and find_spec("peft") is not None
+    )
 
 
 def find_first_module(names: Iterable[str]) -> str:
@@ -95,7 +117,10 @@ def find_foreign_first_module(folder: Path) -> str:
 
 def list_checkpoint_files(folder: Path) -> list[str]:
     """Return the names of the files in a checkpoint's folder, and in that of its first module (`0_…/`)."""
-    return sorted(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob("0_*/*")))
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in (*folder.iterdir(), *folder.glob("0_*/*"))
+    )
 
 
 def choose_weight_file(names: Iterable[str]) -> str | None:
@@ -131,8 +156,12 @@ def explain_config(config: dict[str, Any]) -> str:
     """
     if "_diffusers_version" in config:
         return f"it is a part of a diffusers pipeline ({config.get('_class_name', 'unknown')}): {OWN}"
-    if "pretrained_cfg" in config or ("architecture" in config and "model_type" not in config):
-        return "it is a model of timm: " + (OWN if find_spec("timm") else "pip install timm")
+    if "pretrained_cfg" in config or (
+        "architecture" in config and "model_type" not in config
+    ):
+        return "it is a model of timm: " + (
+            OWN if find_spec("timm") else "pip install timm"
+        )
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
         kind = quantised.get("quant_method", "an unknown method")
@@ -149,7 +178,9 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_list(path: Path) -> list[dict[str, Any]]:
     """Read a file with a list of configurations; empty if it cannot be read."""
     read = _read(path)
-    return [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
+    return (
+        [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
+    )
 
 
 def _read(path: Path) -> Any:

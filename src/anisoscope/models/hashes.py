@@ -32,7 +32,9 @@ def hash_large_file(path: Path) -> str:
     return recall_hash([path], lambda: ["file"], compute)
 
 
-def recall_hash(files: Sequence[Path], ask: Callable[[], list[Any]], compute: Callable[[], str]) -> str:
+def recall_hash(
+    files: Sequence[Path], ask: Callable[[], list[Any]], compute: Callable[[], str]
+) -> str:
     """Return the hash that `compute` gives, from a cache on disk if the files are large and have not changed.
 
     files     what `compute` reads; if there are none, or they are small, it is always called

@@ -25,12 +25,34 @@ from anisoscope.models.formats import (
 )
 from anisoscope.models.hashes import hash_large_file
 from anisoscope.models.hub_faults import Fault, classify_fault
-from anisoscope.models.hub_memory import get_answer, get_timeout, remember, with_token_fallback
+from anisoscope.models.hub_memory import (
+    get_answer,
+    get_timeout,
+    remember,
+    with_token_fallback,
+)
 
 AT_ONCE = 4
 """Downloads at a time."""
-_BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", ".gif", ".mp4", ".wav", ".pdf")
-_MODULE, _OF_MODULE = re.compile(r"[1-9]_\w+"), ("config.json", "model.safetensors", "pytorch_model.bin")
+_BESIDE = (
+    ".npz",
+    ".pb",
+    ".zip",
+    ".tar",
+    ".gz",
+    ".pkl",
+    ".md",
+    ".png",
+    ".jpg",
+    ".gif",
+    ".mp4",
+    ".wav",
+    ".pdf",
+)
+_MODULE, _OF_MODULE = (
+    re.compile(r"[1-9]_\w+"),
+    ("config.json", "model.safetensors", "pytorch_model.bin"),
+)
 """Folders of sentence-transformers' modules behind the Transformer, and what is read of them."""
 _LARGEST = 1 << 26
 """Bytes of the largest file that is downloaded in addition to the weights."""
@@ -60,7 +82,10 @@ def split_name(name: str) -> tuple[str, str | None]:
     ModelError for a name that is too long, or for a revision of a folder, which has none.
     """
     if is_too_long(name):
-        got, cure = f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255, nor all of it 4095"
+        got, cure = (
+            f"{name[:40]} … of {len(name)} letters",
+            "shorten it: no part may exceed 255, nor all of it 4095",
+        )
         raise ModelError("a model's name", got, cure)
     # A folder may have an @ in its name.
     if Path(name).is_dir():
@@ -69,11 +94,17 @@ def split_name(name: str) -> tuple[str, str | None]:
     if not revision:
         return base, None
     if Path(base).is_dir():
-        raise ModelError("a folder, which has no revisions", name, f"name {base}, or a hub id with @{revision}")
+        raise ModelError(
+            "a folder, which has no revisions",
+            name,
+            f"name {base}, or a hub id with @{revision}",
+        )
     return base, revision
 
 
-def locate(path: str, revision: str | None, name: str, suggestion: str = "") -> ModelPlace:
+def locate(
+    path: str, revision: str | None, name: str, suggestion: str = ""
+) -> ModelPlace:
     """Find a model: a local folder, an id that the hub knows or, if the hub does not answer, a folder of the cache.
 
     path         the folder or id, without a revision
@@ -91,7 +122,9 @@ def locate(path: str, revision: str | None, name: str, suggestion: str = "") -> 
     try:
         place = _ask_hub(path, revision)
     except RevisionNotFoundError:
-        raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
+        raise ModelError(
+            f"a revision of {path}", str(revision), "leave it out for the newest"
+        ) from None
     except HFValidationError:
         raise _make_not_found_error(name, suggestion, "") from None
     except Exception as error:  # whatever the hub or the network did: `classify_fault` tells the kinds apart
@@ -106,11 +139,20 @@ def _check_is_hub_id(path: str, name: str) -> None:
     name   as the user wrote it
     """
     if Path(path).is_file():
-        cure = explain_format([Path(path).name]) or "name the folder that holds it, with its config.json"
-        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
+        cure = (
+            explain_format([Path(path).name])
+            or "name the folder that holds it, with its config.json"
+        )
+        raise ModelError(
+            "a checkpoint folder with config.json", f"{name!r}, a file", cure
+        )
     # An id of the hub is `name` or `owner/name`.
     if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
-        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
+        raise ModelError(
+            "a folder",
+            f"{name!r}, which is neither a folder here nor on the hub",
+            "check the path",
+        )
 
 
 def _ask_hub(path: str, revision: str | None) -> ModelPlace:
@@ -120,20 +162,33 @@ def _ask_hub(path: str, revision: str | None) -> ModelPlace:
     """
     from huggingface_hub import HfApi
 
-    options: dict[str, Any] = {"revision": revision, "timeout": get_timeout(), "files_metadata": True}
-    ask = partial(with_token_fallback, lambda token: HfApi().model_info(path, token=token, **options))
+    options: dict[str, Any] = {
+        "revision": revision,
+        "timeout": get_timeout(),
+        "files_metadata": True,
+    }
+    ask = partial(
+        with_token_fallback,
+        lambda token: HfApi().model_info(path, token=token, **options),
+    )
     info, token = get_answer(("model", path, revision), ask)
     siblings: list[Any] = info.siblings or []
     files: dict[str, str] = {}
     sizes: dict[str, int | None] = {}
     for file in siblings:
         # Large files have a SHA-256, small ones git's hash of a blob.
-        files[file.rfilename] = str((file.lfs or {}).get("sha256") or file.blob_id or "")
+        files[file.rfilename] = str(
+            (file.lfs or {}).get("sha256") or file.blob_id or ""
+        )
         sizes[file.rfilename] = file.size
     # A proxy may answer with JSON of its own.
     if not isinstance(info.sha, str):
         raise LookupError("no commit in the answer")
-    notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
+    notice = (
+        ""
+        if token is None
+        else f"the hub refuses the token; {path} is public and was loaded without it"
+    )
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
 
@@ -153,14 +208,24 @@ def list_revisions(repository: str) -> list[str]:
     from huggingface_hub import HfApi, constants
 
     try:
-        refs, _ = with_token_fallback(lambda token: HfApi().list_repo_refs(repository, token=token))
+        refs, _ = with_token_fallback(
+            lambda token: HfApi().list_repo_refs(repository, token=token)
+        )
         return [ref.name for ref in (*refs.branches, *refs.tags)]
     except Exception:  # as in `locate`
-        folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs")
-        return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        folder = Path(
+            constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs"
+        )
+        return [
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path.is_file()
+        ]
 
 
-def _find_in_cache(path: str, revision: str | None, name: str, suggestion: str, fault: Fault) -> ModelPlace:
+def _find_in_cache(
+    path: str, revision: str | None, name: str, suggestion: str, fault: Fault
+) -> ModelPlace:
     """Return the copy in the hub's cache, used if the hub failed; ModelError if there is none.
 
     path         id of the model
@@ -195,11 +260,15 @@ def _explain_absence(path: str, name: str, suggestion: str, fault: Fault) -> Mod
     neighbours = _describe_folder_of(path)
     if neighbours:
         got = f"{name!r}, which is not there, and not in the cache of the hub"
-        return ModelError("a model", got, f"{neighbours}; for a model of the hub: {fault.cure}")
+        return ModelError(
+            "a model", got, f"{neighbours}; for a model of the hub: {fault.cure}"
+        )
     got = f"{name!r}: {fault.got} and not in the cache"
     cure = f"{suggestion} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
     own = split_name(name)[0]
-    if Path(own).is_dir():  # a short name means the hub's model, even if a folder is called the same
+    if (
+        Path(own).is_dir()
+    ):  # a short name means the hub's model, even if a folder is called the same
         cure = f"for the folder of this name write ./{own}; for the hub's model: {cure}"
     return ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
 
@@ -210,7 +279,11 @@ def _describe_folder_of(path: str) -> str:
     if above == Path() or not above.is_dir():
         return ""
     names = sorted(other.name for other in islice(above.iterdir(), 100))[:5]
-    return f"the folder {above} has {', '.join(names)}" if names else f"the folder {above} is empty"
+    return (
+        f"the folder {above} has {', '.join(names)}"
+        if names
+        else f"the folder {above} is empty"
+    )
 
 
 def _make_not_found_error(name: str, suggestion: str, cure: str) -> ModelError:
@@ -220,11 +293,20 @@ def _make_not_found_error(name: str, suggestion: str, cure: str) -> ModelError:
     suggestion   a sentence with similar names
     cure         further advice; both may be empty
     """
-    cures = "; ".join(filter(None, (suggestion, "check the spelling, or use a folder or builtin:minilm", cure)))
-    return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
+    cures = "; ".join(
+        filter(
+            None,
+            (suggestion, "check the spelling, or use a folder or builtin:minilm", cure),
+        )
+    )
+    return ModelError(
+        "a model", f"{name!r}, which is neither a folder here nor on the hub", cures
+    )
 
 
-def download(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
+def download(
+    place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False
+) -> ModelPlace:
     """Download a model from the hub to the cache, verify the hash of every file, and return the folder it is in.
 
     place         the model at its commit
@@ -302,7 +384,11 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
     folder = Path(place.path)
     if weights and choose_weight_file(list_checkpoint_files(folder)) is None:
         reason = place.notice.partition(":")[0]
-        raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
+        raise ModelError(
+            f"the weights of {name}",
+            f"a part of it in the cache, and {reason}",
+            "connect to the network",
+        )
     verify_hashes(folder, {}, name)
     return place
 
@@ -335,8 +421,12 @@ def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
     """
     chosen = choose_weight_file(place.files)
     if chosen is None:
-        cure = explain_format(place.files, folder / "config.json") or "name another model"
-        raise ModelError(f"weights of torch in {name}", "a repository without them", cure)
+        cure = (
+            explain_format(place.files, folder / "config.json") or "name another model"
+        )
+        raise ModelError(
+            f"weights of torch in {name}", "a repository without them", cure
+        )
     if not chosen.endswith(".index.json"):
         return [chosen]
     index = _download(place, [chosen]) / chosen
@@ -345,7 +435,11 @@ def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
         return sorted(find_first_module(place.files) + shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"{type(error).__name__}: {error}"[:160]
-        raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None
+        raise ModelError(
+            f"an index of the weights in {chosen} of {name}",
+            got,
+            "name another revision",
+        ) from None
 
 
 def _download(place: ModelPlace, names: Iterable[str]) -> Path:
@@ -359,7 +453,9 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
 
     def get(name: str) -> Path:
         """Download one file and return the root folder of the snapshot."""
-        path = hf_hub_download(place.path, name, revision=place.commit, token=place.token)
+        path = hf_hub_download(
+            place.path, name, revision=place.commit, token=place.token
+        )
         return Path(path).parents[name.count("/")]
 
     disable_progress_bars()
@@ -404,7 +500,9 @@ def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None
     if wrong:
         file, expected, came = wrong[0]
         more = f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
-        expected = f"{file} of {name} with the hash that the hub announced, {expected[:16]}…"
+        expected = (
+            f"{file} of {name} with the hash that the hub announced, {expected[:16]}…"
+        )
         cure = "load it again; if it comes again, something in between changes it: check HF_ENDPOINT and the proxy"
         raise ModelError(expected, f"{came[:16]}…{more}; removed from the cache", cure)
 
@@ -417,7 +515,9 @@ def _hash_like(expected: str, path: Path) -> str:
     from huggingface_hub.utils.sha import git_hash
 
     if re.fullmatch("[0-9a-f]{40}", expected):
-        return git_hash(path.read_bytes())  # a small file: large ones have the other hash
+        return git_hash(
+            path.read_bytes()
+        )  # a small file: large ones have the other hash
     if not re.fullmatch("[0-9a-f]{64}", expected):
         return expected
     return hash_large_file(path)

@@ -34,12 +34,23 @@ def classify_fault(error: BaseException) -> Fault:
         if isinstance(cause, errors.FileMetadataError):
             return _explain_foreign_reply()
         if isinstance(cause, errors.OfflineModeIsEnabled):
-            return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
+            return Fault(
+                "no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
+            )
         if isinstance(cause, errors.HTTPError):  # type: ignore[attr-defined]
             return _explain_no_reply(type(cause).__name__, str(cause))
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
+    if isinstance(
+        error,
+        json.JSONDecodeError
+        | UnicodeDecodeError
+        | LookupError
+        | TypeError
+        | AttributeError,
+    ):
         return _explain_foreign_reply()
-    return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
+    return Fault(
+        f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again"
+    )
 
 
 def _list_causes(error: BaseException) -> list[BaseException]:
@@ -61,13 +72,28 @@ def _explain_status(error: Any) -> Fault:
         cure = "accept its terms on its page of the hub, then `hf auth login`"
         return Fault(f"a gated repository ({status})", cure, denied=True)
     if isinstance(error, errors.DisabledRepoError):
-        return Fault(f"a repository that the hub has disabled ({status})", "name another one", denied=True)
+        return Fault(
+            f"a repository that the hub has disabled ({status})",
+            "name another one",
+            denied=True,
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return Fault(f"no such repository ({status})", "a private one needs `hf auth login`", absent=True)
+        return Fault(
+            f"no such repository ({status})",
+            "a private one needs `hf auth login`",
+            absent=True,
+        )
     if status == 401 and get_token() is None:
-        return Fault("an answer only for those who are logged in (401)", "`hf auth login`", denied=True)
+        return Fault(
+            "an answer only for those who are logged in (401)",
+            "`hf auth login`",
+            denied=True,
+        )
     if status >= 500:
-        return Fault(f"a failure of the hub itself ({status})", "try again later; status.huggingface.co says more")
+        return Fault(
+            f"a failure of the hub itself ({status})",
+            "try again later; status.huggingface.co says more",
+        )
     token = "`hf auth login` with a valid token, or without one: `hf auth logout` and unset HF_TOKEN"
     rights = "give the token the right to read it, or accept the repository's terms on its page"
     seconds = re.search(r"\d+", error.response.headers.get("Retry-After", ""))
@@ -77,9 +103,15 @@ def _explain_status(error: Any) -> Fault:
         401: Fault("a token that the hub refuses (401)", token, denied=True),
         403: Fault("a token without the right to read it (403)", rights, denied=True),
         404: Fault("no such page (404)", f"check {place}", absent=True),
-        429: Fault("too many requests for the hub (429)", f"{wait}, or `hf auth login` for a higher limit"),
+        429: Fault(
+            "too many requests for the hub (429)",
+            f"{wait}, or `hf auth login` for a higher limit",
+        ),
     }
-    other = Fault(f"an answer with status {status}", "try again, or check HF_ENDPOINT and the proxy")
+    other = Fault(
+        f"an answer with status {status}",
+        "try again, or check HF_ENDPOINT and the proxy",
+    )
     return by_status.get(status, other)
 
 
@@ -97,9 +129,13 @@ def _explain_no_reply(kind: str, text: str) -> Fault:
         cure = "log in to the network with a browser, or set SSL_CERT_FILE to the proxy's certificate"
         return Fault("a certificate that is not the hub's", cure)
     if "Proxy" in kind:
-        return Fault(f"a proxy that fails ({text[:80]})", "check HTTPS_PROXY and HTTP_PROXY")
+        return Fault(
+            f"a proxy that fails ({text[:80]})", "check HTTPS_PROXY and HTTP_PROXY"
+        )
     if "Timeout" in kind:
-        return Fault("no network, or one too slow (no answer in time)", "connect to the network")
+        return Fault(
+            "no network, or one too slow (no answer in time)", "connect to the network"
+        )
     if "Protocol" in kind or "ReadError" in kind:
         return Fault(f"a connection that broke off ({kind})", "try again")
     return Fault("no network", "connect to the network")

@@ -56,7 +56,10 @@ def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
         except HFValidationError:  # a fault of the name, found before anybody was asked
             raise
         except Exception as error:
-            if getattr(getattr(error, "response", None), "status_code", 0) not in REFUSED:
+            if (
+                getattr(getattr(error, "response", None), "status_code", 0)
+                not in REFUSED
+            ):
                 failures.append(error)
                 raise
             known[question] = error
@@ -65,7 +68,9 @@ def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
     return known[question]  # type: ignore[no-any-return]
 
 
-def with_token_fallback(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
+def with_token_fallback(
+    question: Callable[[bool | None], Answer],
+) -> tuple[Answer, bool | None]:
     """Ask the hub with the user's token; if it refuses the token, ask once more without it.
 
     question   a function that asks; its argument is the `token` of `huggingface_hub`
@@ -122,4 +127,9 @@ def _note(kind: str, name: str, revision: str | None) -> Path:
     """
     from huggingface_hub import constants
 
-    return Path(constants.HF_HOME, "anisoscope", "commits", f"{kind}--{name}@{revision or 'main'}".replace("/", "--"))
+    return Path(
+        constants.HF_HOME,
+        "anisoscope",
+        "commits",
+        f"{kind}--{name}@{revision or 'main'}".replace("/", "--"),
+    )

@@ -28,7 +28,9 @@ def drop_volatile(settings: Any) -> Any:
     """Return a configuration without entries that do not change the model, such as paths and library versions."""
     if not isinstance(settings, dict):
         return settings
-    kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
+    kept = sorted(
+        (str(name), value) for name, value in settings.items() if name not in PASSING
+    )
     return {name: drop_volatile(value) for name, value in kept}
 
 
@@ -37,7 +39,9 @@ def hash_own_sources(model: nn.Module) -> list[str]:
 
     Python's own files, installed packages and this package do not count.
     """
-    names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
+    names = {
+        kind.__module__ for module in model.modules() for kind in type(module).__mro__
+    }
     packages = list_packages()
     files: set[Path] = set()
     for name in names:
@@ -156,7 +160,9 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
             laid_out[name] = module
     state: dict[str, Any] = {}
     for module in laid_out.values():
-        module.__dict__["_save_to_state_dict"] = partial(nn.Module._save_to_state_dict, module)
+        module.__dict__["_save_to_state_dict"] = partial(
+            nn.Module._save_to_state_dict, module
+        )
     try:
         state = model.state_dict()
     finally:
@@ -185,7 +191,9 @@ def is_packed(value: Any) -> bool:
     return hasattr(value, "__tensor_flatten__") and not is_of_several_processes
 
 
-def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterable[str]) -> str:
+def hash_loaded_weights(
+    model: nn.Module, but: Collection[str], folders: Iterable[str]
+) -> str:
     """Return `hash_weights` of a model that was loaded from folders; for large files, from a cache on disk.
 
     The cached hash is used as long as sizes and modification times of the files are the same, and names, shapes, dtypes
@@ -196,12 +204,18 @@ def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterabl
     """
     files: list[Path] = []
     for folder in folders:
-        files += [path for path in sorted(Path(folder).rglob("*")) if path.suffix in ENDINGS and path.is_file()]
+        files += [
+            path
+            for path in sorted(Path(folder).rglob("*"))
+            if path.suffix in ENDINGS and path.is_file()
+        ]
     if hasattr(model, "quantization_method"):
         # Quantised weights may be laid out by the first call, or differ by device.
         files = []
     return recall_hash(
-        files, lambda: ["weights", sorted(but), hash_some_weights(model)], lambda: hash_weights(model, but)
+        files,
+        lambda: ["weights", sorted(but), hash_some_weights(model)],
+        lambda: hash_weights(model, but),
     )
 
 
@@ -219,5 +233,7 @@ def hash_some_weights(model: nn.Module) -> str:
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         local = value.to_local() if hasattr(value, "to_local") else value
         if not local.is_meta:
-            digest.update(local.detach().flatten()[:SOME].cpu().double().numpy().tobytes())
+            digest.update(
+                local.detach().flatten()[:SOME].cpu().double().numpy().tobytes()
+            )
     return digest.hexdigest()

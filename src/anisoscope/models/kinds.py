@@ -26,11 +26,21 @@ def check_kind(model: Any) -> None:
     library = next((ELSEWHERE[root] for root in roots if root in ELSEWHERE), None)
     if library is not None:
         raise UsageError(
-            "a model of PyTorch", f"{name} of {library}", f"load its weights in PyTorch, or give {VECTORS}"
+            "a model of PyTorch",
+            f"{name} of {library}",
+            f"load its weights in PyTorch, or give {VECTORS}",
         )
     if any(kind.__module__.startswith("torch.export") for kind in type(model).__mro__):
         cure = "give the model that was exported"
-        raise UsageError("a model in Python code", f"a program of torch.export ({name}), whose blocks are gone", cure)
+        raise UsageError(
+            "a model in Python code",
+            f"a program of torch.export ({name}), whose blocks are gone",
+            cure,
+        )
     if isinstance(model, torch.jit.ScriptModule):
         cure = "give the model that was scripted or traced"
-        raise UsageError("a model in Python code", f"a program of torch.jit ({name}), which takes no hooks", cure)
+        raise UsageError(
+            "a model in Python code",
+            f"a program of torch.jit ({name}), which takes no hooks",
+            cure,
+        )

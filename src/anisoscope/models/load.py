@@ -29,17 +29,36 @@ from anisoscope.models.formats import (
     read_config,
 )
 from anisoscope.models.hub import ModelPlace, download, locate, split_name
-from anisoscope.models.identity import drop_volatile, hash_loaded_weights, hash_own_sources, hash_weights
+from anisoscope.models.identity import (
+    drop_volatile,
+    hash_loaded_weights,
+    hash_own_sources,
+    hash_weights,
+)
 from anisoscope.models.named import hub_id, named_models
-from anisoscope.models.other_libraries import add_text_pooling, complete_timm_name, load_timm_config
-from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
+from anisoscope.models.other_libraries import (
+    add_text_pooling,
+    complete_timm_name,
+    load_timm_config,
+)
+from anisoscope.models.packaged import (
+    BUILTIN,
+    builtin_folder,
+    open_weights,
+    weights_file,
+)
 from anisoscope.models.processors import processor_of, processor_of_images_and_texts
 
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
 DRAWN = "untrained: random weights"
-LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
+LIBRARIES = {
+    "gptq": "gptqmodel optimum",
+    "awq": "gptqmodel",
+    "hqq": "hqq",
+    "compressed-tensors": "compressed-tensors",
+}
 """Packages that read quantised weights, by method; a method without an entry (bitsandbytes) is itself the package."""
 AGAIN = "download or save it again"
 READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
@@ -72,7 +91,11 @@ class Subject:
     def form(self) -> str:
         """A hash of what determines the outputs besides the weights: configuration, and the user's own source files."""
         config = self.config
-        settings = drop_volatile(config.to_dict()) if hasattr(config, "to_dict") else str(config)
+        settings = (
+            drop_volatile(config.to_dict())
+            if hasattr(config, "to_dict")
+            else str(config)
+        )
         text = json.dumps([settings, hash_own_sources(self.model)], default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -125,23 +148,39 @@ def load(
     extra = "demo" if name == BUILTIN else "models"
     require_extra(extra, f"to load {name}")
     place = checkpoint_path(complete_timm_name(name), revision, weights=not untrained)
-    options = {"trust_remote_code": trust_remote_code, "dtype": numbers or "auto", "device_map": device_map}
+    options = {
+        "trust_remote_code": trust_remote_code,
+        "dtype": numbers or "auto",
+        "device_map": device_map,
+    }
     loaded = _load_files(place, name, target, seed_of_weights, classifier, options)
 
     model = _move_unless_spread(_require_finite(loaded.model, name), target)
     model, missing = _choose_tower(model.eval(), loaded.missing, tower, name)
     modality = modality_of(model)
-    processor = processor_of(model, modality, loaded.processor_folder, name, trust_remote_code)
+    processor = processor_of(
+        model, modality, loaded.processor_folder, name, trust_remote_code
+    )
     # For an adapter, the place is not the folder of its base model.
     if not loaded.is_adapted and not name.startswith("builtin:"):
         notes += add_text_pooling(model, place.path, processor, untrained=untrained)
     notes += _list_notices(place.notice, modality, has_processor=processor is not None)
 
     own_name, pinned = split_name(name)
-    both = processor_of_images_and_texts(model, loaded.processor_folder, trust_remote_code)
+    both = processor_of_images_and_texts(
+        model, loaded.processor_folder, trust_remote_code
+    )
     # Weights that are drawn here are not those of the files.
     weights = hash_loaded_weights(model, missing, [] if untrained else loaded.folders)
-    return Subject(model, processor, own_name, place.commit or revision or pinned, weights, notes, both)
+    return Subject(
+        model,
+        processor,
+        own_name,
+        place.commit or revision or pinned,
+        weights,
+        notes,
+        both,
+    )
 
 
 def _read_dtype(name: str) -> torch.dtype | None:
@@ -161,7 +200,9 @@ def _list_notices(notice: str, modality: str, *, has_processor: bool) -> list[st
     if notice:
         notices.append(notice)
     if not has_processor:
-        notices.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
+        notices.append(
+            f"the checkpoint has no preprocessor: the defaults for {modality} are used"
+        )
     return notices
 
 
@@ -196,7 +237,12 @@ class Loaded(NamedTuple):
 
 
 def _load_files(
-    place: ModelPlace, name: str, target: torch.device, seed: int | None, classifier: bool, options: dict[str, Any]
+    place: ModelPlace,
+    name: str,
+    target: torch.device,
+    seed: int | None,
+    classifier: bool,
+    options: dict[str, Any],
 ) -> Loaded:
     """Load the model in a folder; if the folder is an adapter's, load its base model and merge the adapter into it.
 
@@ -211,12 +257,21 @@ def _load_files(
     if base is None:
         return _load_own_weights(place, name, target, seed, classifier, options)
     if seed is not None:
-        raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
+        raise UsageError(
+            "a trained base under an adapter",
+            "--untrained",
+            f"measure {base} --untrained",
+        )
     return _load_adapted(place, base, classifier, options)
 
 
 def _load_own_weights(
-    place: ModelPlace, name: str, target: torch.device, seed: int | None, classifier: bool, options: dict[str, Any]
+    place: ModelPlace,
+    name: str,
+    target: torch.device,
+    seed: int | None,
+    classifier: bool,
+    options: dict[str, Any],
 ) -> Loaded:
     """Load a checkpoint that is a whole model, not an adapter.
 
@@ -232,7 +287,9 @@ def _load_own_weights(
     return Loaded(model, missing, path, [place.path], is_adapted=False)
 
 
-def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[str, Any]) -> Loaded:
+def _load_adapted(
+    place: ModelPlace, base: str, classifier: bool, options: dict[str, Any]
+) -> Loaded:
     """Load the base model of an adapter and merge the adapter into it.
 
     place        the folder of the adapter
@@ -244,7 +301,13 @@ def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[
     model = merge_adapter(place.path, path, options, classifier=classifier)
     # The training of an adapter may have added tokens: its own tokenizer, if there is one, knows them.
     has_tokenizer = Path(place.path, "tokenizer.json").is_file()
-    return Loaded(model, [], place.path if has_tokenizer else path, [place.path, path], is_adapted=True)
+    return Loaded(
+        model,
+        [],
+        place.path if has_tokenizer else path,
+        [place.path, path],
+        is_adapted=True,
+    )
 
 
 def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
@@ -257,7 +320,11 @@ def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | N
     """
     if ":" in name and not name.startswith("builtin:"):
         if seed is not None:
-            raise UsageError("--untrained of a model with a configuration", name, "let the function draw its weights")
+            raise UsageError(
+                "--untrained of a model with a configuration",
+                name,
+                "let the function draw its weights",
+            )
         return _load_factory(name)
     file = weights_file(name)
     if file is not None:
@@ -271,7 +338,9 @@ def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | N
     return model, processor_of(model, "image", "", name, False)
 
 
-def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
+def load_on_meta(
+    name: str, *, dtype: str = "float32", trust_remote_code: bool = False
+) -> nn.Module:
     """Load the model `name` on the meta device, from its configuration alone: shapes without weights.
 
     ModelError if it fails.
@@ -284,15 +353,21 @@ def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool =
     auto: Any = AutoModel
     path = _find_transformer_folder(checkpoint_path(name, weights=False))
     try:
-        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        config: Any = AutoConfig.from_pretrained(
+            path, trust_remote_code=trust_remote_code
+        )
         with torch.device("meta"):
-            model: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code)
+            model: nn.Module = auto.from_config(
+                config, trust_remote_code=trust_remote_code
+            )
     except Exception as error:
         raise _explain_failure(error, name, path) from error
     return model.to(dtype_of(dtype)).eval()
 
 
-def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
+def checkpoint_path(
+    name: str, revision: str | None = None, *, weights: bool = True
+) -> ModelPlace:
     """Find a checkpoint by name, download it if needed, and return where it is. ModelError if that fails.
 
     weights   False: only the files other than weights
@@ -301,9 +376,15 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     revision = revision or pinned
     is_builtin = base.startswith("builtin:")
     if revision and (is_builtin or Path(base).is_dir()):
-        raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
+        raise ModelError(
+            "a hub id where a revision is named",
+            f"{base} with {revision}",
+            "leave the revision out",
+        )
     path = builtin_folder(base) if is_builtin else hub_id(base)
-    place = download(locate(path, revision, name, _suggest_model(base)), name, weights=weights)
+    place = download(
+        locate(path, revision, name, _suggest_model(base)), name, weights=weights
+    )
     _check_files(place, name, weights=weights)
     return place
 
@@ -327,12 +408,16 @@ def _check_files(place: ModelPlace, name: str, *, weights: bool) -> None:
     foreign = find_foreign_first_module(folder)
     if foreign and weights:
         cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
-        got = f"{name}, a folder of sentence-transformers whose first module is {foreign}"
+        got = (
+            f"{name}, a folder of sentence-transformers whose first module is {foreign}"
+        )
         raise ModelError("a model of transformers", got, cure)
     files = list_checkpoint_files(folder)
     if find_first_module(files) + "config.json" not in files and not is_adapter(files):
         cure = explain_format(files) or "save it with model.save_pretrained(folder)"
-        raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
+        raise ModelError(
+            "a checkpoint folder with config.json", f"{place.path} without one", cure
+        )
 
 
 def _find_transformer_folder(place: ModelPlace) -> str:
@@ -350,7 +435,12 @@ def modality_of(model: nn.Module) -> str:
 
 
 def _load_checkpoint(
-    path: str, name: str, target: torch.device, seed: int | None, classifier: bool, given: dict[str, Any]
+    path: str,
+    name: str,
+    target: torch.device,
+    seed: int | None,
+    classifier: bool,
+    given: dict[str, Any],
 ) -> tuple[Any, list[str]]:
     """Load a checkpoint. Returns (model, names of weights that the checkpoint lacks, which are drawn at random).
 
@@ -361,7 +451,12 @@ def _load_checkpoint(
     classifier   with its classification head
     given        keyword arguments for transformers
     """
-    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForSequenceClassification,
+        logging,
+    )
 
     from anisoscope.models import ports
 
@@ -370,7 +465,9 @@ def _load_checkpoint(
     ports.register()
     quantised = ""
     try:
-        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=given["trust_remote_code"])
+        config: Any = AutoConfig.from_pretrained(
+            path, trust_remote_code=given["trust_remote_code"]
+        )
         quantised = _read_quantisation(config)
         _disable_cache(config)
         headed = classifier and is_classifier(config)
@@ -388,7 +485,9 @@ def _load_checkpoint(
         if not quantised:
             raise _explain_failure(error, name, path) from error
         cure = f"pip install {LIBRARIES.get(quantised, quantised)}, or measure the weights that are not quantised"
-        raise ModelError(f"the library of {quantised} weights", "it is not installed", cure) from error
+        raise ModelError(
+            f"the library of {quantised} weights", "it is not installed", cure
+        ) from error
     except Exception as error:
         raise _explain_failure(error, name, path) from error
     _check_loaded(model, info, IN_TRAINING if headed else (*HEADS, *IN_TRAINING))
@@ -397,7 +496,10 @@ def _load_checkpoint(
 
 def _disable_cache(config: Any) -> None:
     """Switch off the cache of past keys and values in a configuration and its parts: it is never used here."""
-    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
+    for part in (
+        config,
+        *(getattr(config, key, None) for key in getattr(config, "sub_configs", {})),
+    ):
         if getattr(part, "use_cache", None):
             part.use_cache = False
 
@@ -421,7 +523,9 @@ def _draw_weights(auto: Any, config: Any, seed: int, given: dict[str, Any]) -> A
     return model.to(dtype)
 
 
-def _adapt_options(given: dict[str, Any], auto: Any, quantised: str, target: torch.device) -> dict[str, Any]:
+def _adapt_options(
+    given: dict[str, Any], auto: Any, quantised: str, target: torch.device
+) -> dict[str, Any]:
     """Return the keyword arguments with which this class of transformers loads a checkpoint.
 
     given       keyword arguments as the caller wants them
@@ -440,7 +544,9 @@ def _adapt_options(given: dict[str, Any], auto: Any, quantised: str, target: tor
     return options
 
 
-def _check_loaded(model: nn.Module, info: dict[str, Any], idle: tuple[str, ...]) -> None:
+def _check_loaded(
+    model: nn.Module, info: dict[str, Any], idle: tuple[str, ...]
+) -> None:
     """Raise ModelError if the checkpoint lacked weights that are used, or had some of another size.
 
     info   the loading info of transformers, with the names of missing and mismatched weights
@@ -450,14 +556,21 @@ def _check_loaded(model: nn.Module, info: dict[str, Any], idle: tuple[str, ...])
     for key in sorted(info["missing_keys"]):
         if not any(key.startswith(part) or part in f".{key}" for part in idle):
             missing.append(key)
-    resized = [f"{key} {tuple(saved)} for {tuple(here)}" for key, saved, here in sorted(info["mismatched_keys"])]
+    resized = [
+        f"{key} {tuple(saved)} for {tuple(here)}"
+        for key, saved, here in sorted(info["mismatched_keys"])
+    ]
     faults = []
     for kind, keys in (("missing", missing), ("of another size", resized)):
         if keys:
             faults.append(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}")
     if faults:
         cure = "the file is incomplete or of another architecture; download or save it again"
-        raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", " and ".join(faults), cure)
+        raise ModelError(
+            f"a checkpoint with every weight of {type(model).__name__}",
+            " and ".join(faults),
+            cure,
+        )
 
 
 def _find_encoder_class(config: Any) -> Any:
@@ -484,7 +597,9 @@ def _read_quantisation(config: Any) -> str:
     return str(getattr(method, "value", method))
 
 
-def _choose_tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
+def _choose_tower(
+    model: Any, missing: list[str], side: str | None, name: str
+) -> tuple[Any, list[str]]:
     """Reduce a model of two towers (CLIP) to the chosen one: returns (tower, those of `missing` that belong to it).
 
     A model without towers is returned unchanged, with `missing`.
@@ -496,7 +611,11 @@ def _choose_tower(model: Any, missing: list[str], side: str | None, name: str) -
     """
     if not has_two_towers(model):
         if side is not None:
-            raise UsageError("a model of two towers (CLIP, SigLIP) with --tower", type(model).__name__, "leave it out")
+            raise UsageError(
+                "a model of two towers (CLIP, SigLIP) with --tower",
+                type(model).__name__,
+                "leave it out",
+            )
         return model, missing
     if side is None:
         cure = "name it: --tower vision or --tower text; --tower both reads images with captions"
@@ -504,7 +623,9 @@ def _choose_tower(model: Any, missing: list[str], side: str | None, name: str) -
     if side == "both":
         return model, missing
     prefix = f"{side}_model."
-    return getattr(model, f"{side}_model"), [key.removeprefix(prefix) for key in missing if key.startswith(prefix)]
+    return getattr(model, f"{side}_model"), [
+        key.removeprefix(prefix) for key in missing if key.startswith(prefix)
+    ]
 
 
 def is_classifier(config: Any) -> bool:
@@ -515,7 +636,10 @@ def is_classifier(config: Any) -> bool:
         ported = family.port.get("AutoModelForSequenceClassification", "")
         if ported:
             heads.append(ported)
-    return any(name.endswith(tuple(heads)) for name in getattr(config, "architectures", None) or ())
+    return any(
+        name.endswith(tuple(heads))
+        for name in getattr(config, "architectures", None) or ()
+    )
 
 
 def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
@@ -526,14 +650,21 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
     """
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
-        got, cure = f"{name}, which runs its own code", "add --trust-remote-code if you trust it"
+        got, cure = (
+            f"{name}, which runs its own code",
+            "add --trust-remote-code if you trust it",
+        )
         return ModelError("a model of transformers", got, cure)
     known_cure = explain_config(read_config(Path(path, "config.json")))
     files = [file.name for file in Path(path).iterdir()]
     if choose_weight_file(files) is None and not known_cure:
-        return ModelError(f"weights of torch in {name}", "none", explain_format(files) or AGAIN)
+        return ModelError(
+            f"weights of torch in {name}", "none", explain_format(files) or AGAIN
+        )
     got = f"{type(error).__name__}: {text[:300]}"
-    return ModelError(f"a readable checkpoint {name}", got, known_cure or _suggest_cure(error, text))
+    return ModelError(
+        f"a readable checkpoint {name}", got, known_cure or _suggest_cure(error, text)
+    )
 
 
 def _suggest_cure(error: Exception, text: str) -> str:
@@ -552,7 +683,9 @@ def _require_finite(model: Any, name: str) -> Any:
     """
     for key, value in model.state_dict().items():
         # Types of one byte (float8) lack the operation, and weights on `meta` have no values.
-        can_be_checked = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
+        can_be_checked = (
+            value.is_floating_point() and value.itemsize > 1 and not value.is_meta
+        )
         if not can_be_checked or not value.numel():
             continue
         # Least and greatest are NaN if any number is: two numbers instead of a mask of the weight's size.
@@ -574,8 +707,13 @@ def _load_factory(name: str) -> tuple[nn.Module, Any]:
         sys.path.append(here)
         made = getattr(import_module(module_name), factory)()
     except Exception as error:
-        expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"
-        raise ModelError(expected, f"{name!r} ({type(error).__name__}: {error})", cure) from error
+        expected, cure = (
+            "module:factory that can be imported and called",
+            "check the name, the function and PYTHONPATH",
+        )
+        raise ModelError(
+            expected, f"{name!r} ({type(error).__name__}: {error})", cure
+        ) from error
     finally:
         sys.path.remove(here)
     is_pair = isinstance(made, tuple) and len(made) == 2

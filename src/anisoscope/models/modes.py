@@ -22,7 +22,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Within a `with` block, compute products of float32 in full float32: without TF32, which keeps only 3 digits."""
-    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    convolutions, products = (
+        torch.backends.cudnn.allow_tf32,
+        torch.get_float32_matmul_precision(),
+    )
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
     try:
@@ -51,7 +54,10 @@ def flush_denormals() -> Iterator[None]:
 def is_compiled(model: nn.Module) -> bool:
     """Return whether a model, or a module in it, is compiled by `torch.compile` or `model.compile`."""
     for module in model.modules():
-        if module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule":
+        if (
+            module._compiled_call_impl is not None
+            or type(module).__name__ == "OptimizedModule"
+        ):
             return True
     return False
 

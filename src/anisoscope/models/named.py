@@ -44,17 +44,29 @@ class ConvertedModel(NamedTuple):
 
 def named_models() -> dict[str, NamedModel]:
     """Return the checkpoints of the hub that have short names, by name."""
-    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, NamedModel)}
+    return {
+        name: row
+        for name, row in list_entries_of("models").items()
+        if isinstance(row, NamedModel)
+    }
 
 
 def packaged_models() -> dict[str, PackagedModel]:
     """Return the models whose weights are in an installed package, by name (`builtin:…`)."""
-    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, PackagedModel)}
+    return {
+        name: row
+        for name, row in list_entries_of("models").items()
+        if isinstance(row, PackagedModel)
+    }
 
 
 def converted_models() -> dict[str, ConvertedModel]:
     """Return the models in packages that are first converted to a folder in hub format, by name (`builtin:…`)."""
-    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, ConvertedModel)}
+    return {
+        name: row
+        for name, row in list_entries_of("models").items()
+        if isinstance(row, ConvertedModel)
+    }
 
 
 def hub_id(name: str) -> str:

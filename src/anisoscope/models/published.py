@@ -38,16 +38,26 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         """
         want_info = kwargs.pop("output_loading_info", False)
         kwargs.setdefault("key_mapping", {**PREFIXES, **cls.published_names})
-        kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
+        kwargs |= {
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,
+        }  # that is: they are in `info`
         loaded: Any = super().from_pretrained(*args, **kwargs)
         model, info = loaded
         faults = [f"missing {key}" for key in sorted(info["missing_keys"])]
         faults += [f"unexpected {key}" for key in sorted(info["unexpected_keys"])]
-        sizes = [(key, tuple(came), tuple(want)) for key, came, want in sorted(info["mismatched_keys"])]
-        faults += [f"{key} of shape {came} instead of {want}" for key, came, want in sizes]
+        sizes = [
+            (key, tuple(came), tuple(want))
+            for key, came, want in sorted(info["mismatched_keys"])
+        ]
+        faults += [
+            f"{key} of shape {came} instead of {want}" for key, came, want in sizes
+        ]
         if faults:
             cure = "check that the configuration (sizes, depths, number of labels) is the one of this checkpoint"
-            raise ModelError(f"exactly the weights of {cls.__name__}", ", ".join(faults), cure)
+            raise ModelError(
+                f"exactly the weights of {cls.__name__}", ", ".join(faults), cure
+            )
         return (model, info) if want_info else model
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +74,10 @@ def unwrap_state_dict(weights: Any) -> Weights:
 
     A plain state dict is returned unchanged.
     """
-    return next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
+    return next(
+        (weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)),
+        weights,
+    )
 
 
 def load_published(model: Model, weights: Weights | str | Path) -> Model:
@@ -76,7 +89,19 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
     if isinstance(weights, str | Path):
         path = Path(weights)
         if not path.is_file():
-            raise ModelError("a file of weights", f"{path}, which is no file", "give the path of one weights file")
-        weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(unwrap_state_dict(weights))}
+            raise ModelError(
+                "a file of weights",
+                f"{path}, which is no file",
+                "give the path of one weights file",
+            )
+        weights = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, "cpu", weights_only=True)
+        )
+    given = {
+        "config": model.config,
+        "dtype": model.dtype,
+        "state_dict": dict(unwrap_state_dict(weights)),
+    }
     return type(model).from_pretrained(None, **given)  # type: ignore[no-any-return]

@@ -26,7 +26,9 @@ from anisoscope.models.hub_memory import stop_asking_after_failure
 from anisoscope.options import expand_home
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
-_STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
+_STEP = re.compile(
+    r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?"
+)
 _SEED = re.compile(r"seed[-_=]?(\d+)")
 _FOLDER = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\.\.(\d+))?")
@@ -87,10 +89,14 @@ def expand(spec: str) -> list[Checkpoint]:
     checkpoints = sorted(_find_checkpoints(spec), key=lambda c: (c.seed, c.step))
     if not checkpoints:
         cure = "check the spelling; a folder must hold step-* or checkpoint-* with a config.json each"
-        raise ModelError("a series of checkpoints", f"{spec!r}, which matches nothing", cure)
+        raise ModelError(
+            "a series of checkpoints", f"{spec!r}, which matches nothing", cure
+        )
     for one, two in pairwise(checkpoints):
         if (one.seed, one.step) == (two.seed, two.step):
-            got = f"step {one.step} of seed {one.seed} is {one.subject} and {two.subject}"
+            got = (
+                f"step {one.step} of seed {one.seed} is {one.subject} and {two.subject}"
+            )
             cure = "put the seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
             raise UsageError(f"every step once a seed in {spec}", got, cure)
     return checkpoints
@@ -106,8 +112,13 @@ def _find_checkpoints(spec: str) -> list[Checkpoint]:
     if may_be_here and path.is_dir():
         # Without the folders above: a number in their names is no step.
         folders = _find_step_folders(path)
-        return [_parse_name(str(folder), folder.relative_to(path.parent).as_posix()) for folder in folders]
-    names = _list_existing(spec) if _GROUP.search(spec) else _match_folders(spec) or [spec]
+        return [
+            _parse_name(str(folder), folder.relative_to(path.parent).as_posix())
+            for folder in folders
+        ]
+    names = (
+        _list_existing(spec) if _GROUP.search(spec) else _match_folders(spec) or [spec]
+    )
     return [_parse_name(name, name) for name in names]
 
 
@@ -119,7 +130,9 @@ def describe(checkpoints: Iterable[Checkpoint]) -> str:
     # Seeds with the same steps share a line.
     seeds_of: dict[str, list[str]] = {}
     for seed, steps in steps_of.items():
-        seeds_of.setdefault(f"{len(steps)} steps {', '.join(steps)}", []).append(str(seed))
+        seeds_of.setdefault(f"{len(steps)} steps {', '.join(steps)}", []).append(
+            str(seed)
+        )
     lines = []
     for steps_text, seeds in seeds_of.items():
         plural = "s" if len(seeds) > 1 else ""
@@ -130,7 +143,11 @@ def describe(checkpoints: Iterable[Checkpoint]) -> str:
 def _find_step_folders(path: Path) -> list[Path]:
     """Return the folders named after steps in a folder or, if there are none, one level below."""
     for pattern in ("*", "*/*"):
-        folders = [folder for folder in sorted(path.glob(pattern)) if _FOLDER.fullmatch(folder.name)]
+        folders = [
+            folder
+            for folder in sorted(path.glob(pattern))
+            if _FOLDER.fullmatch(folder.name)
+        ]
         folders = [folder for folder in folders if folder.is_dir()]
         if folders:
             return folders
@@ -161,12 +178,16 @@ def _read_list(path: Path) -> list[Checkpoint]:
         if len(numbers) > 2 or not all(word.isdigit() for word in numbers):
             got = f"line {number}: {line.strip()[:80]!r}"
             cure = f"correct the line; a text to read is given as --corpus {path}"
-            raise UsageError(f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure)
+            raise UsageError(
+                f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure
+            )
         if not numbers:
             checkpoints.append(_parse_name(name, name))
             continue
         step, *seeds = map(int, numbers)
-        checkpoints.append(Checkpoint(name, step, seeds[0] if seeds else _read_seed(name)))
+        checkpoints.append(
+            Checkpoint(name, step, seeds[0] if seeds else _read_seed(name))
+        )
     return checkpoints
 
 
@@ -175,7 +196,9 @@ def _read_lines(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"a list of checkpoints in {path}", str(error), "one name a line") from None
+        raise ModelError(
+            f"a list of checkpoints in {path}", str(error), "one name a line"
+        ) from None
     # Binary files may be valid UTF-8; a null character gives them away.
     if any("\0" in line for line in lines):
         expected = "a model, a file of vectors or a list of checkpoints"
@@ -194,7 +217,9 @@ def _parse_name(subject: str, name: str) -> Checkpoint:
         raise UsageError("a step that can be read from each name", repr(name), cure)
     # The last one counts: the name of the training may hold a number of steps too.
     number, unit = steps[-1].groups()
-    return Checkpoint(subject, int(number) * _UNIT[(unit or "").lower()], _read_seed(name))
+    return Checkpoint(
+        subject, int(number) * _UNIT[(unit or "").lower()], _read_seed(name)
+    )
 
 
 def _read_seed(name: str) -> int:
@@ -221,7 +246,9 @@ def expand_pattern(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
     for place in range(1, len(parts), 2):
         items, open_ranges = _parse_group(parts[place], pattern)
         groups.append(items)
-        gaps += [Gap(_make_reader(parts, place), low, high) for low, high in open_ranges]
+        gaps += [
+            Gap(_make_reader(parts, place), low, high) for low, high in open_ranges
+        ]
     return _combine_items(parts[::2], groups, pattern), gaps
 
 
@@ -242,7 +269,9 @@ def _make_reader(parts: list[str], place: int) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -> dict[str, bool]:
+def _combine_items(
+    between: list[str], groups: list[list[Item]], pattern: str
+) -> dict[str, bool]:
     """Combine the items of all brace groups into names: {name: is it only implied by an ellipsis}.
 
     between   the texts before, between and after the groups
@@ -258,7 +287,11 @@ def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -
         # A name that is also written out must exist, whichever way came first.
         names[name] = names.get(name, True) and is_implied
         if len(names) > MOST:
-            raise UsageError(f"a pattern of at most {MOST:,} names", repr(pattern), "narrow its ranges")
+            raise UsageError(
+                f"a pattern of at most {MOST:,} names",
+                repr(pattern),
+                "narrow its ranges",
+            )
     return names
 
 
@@ -291,7 +324,9 @@ def _select_repositories(names: list[str]) -> list[str]:
     return [name for name, is_there in zip(names, answers, strict=True) if is_there]
 
 
-def _select_revisions(repository: str, implied: list[str], gaps: list[Gap]) -> list[str]:
+def _select_revisions(
+    repository: str, implied: list[str], gaps: list[Gap]
+) -> list[str]:
     """Return the names `repository@revision` that exist on the hub, of those that an ellipsis may mean.
 
     implied   names that it implies, which may not exist
@@ -332,7 +367,9 @@ def _parse_group(text: str, pattern: str) -> tuple[list[Item], list[tuple[int, i
         elif word:
             items.append((word, False))
     if not items:
-        raise UsageError("something between the braces", repr(pattern), "write {0..4} or {0,20,40}")
+        raise UsageError(
+            "something between the braces", repr(pattern), "write {0..4} or {0,20,40}"
+        )
     return items, open_ranges
 
 
@@ -346,11 +383,16 @@ def _read_range(match: re.Match[str], pattern: str) -> range:
     last = int(match[2])
     step = int(match[3] or 1)
     if step < 1 or last < first:
-        raise UsageError("a range from low to high {0..4} or {0..2000..20}", f"{{{match[0]}}} in {pattern!r}")
+        raise UsageError(
+            "a range from low to high {0..4} or {0..2000..20}",
+            f"{{{match[0]}}} in {pattern!r}",
+        )
     return range(first, last + 1, step)
 
 
-def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
+def _continue_numbers(
+    before: list[str], end: str, pattern: str
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the numbers that an ellipsis stands for: (numbers, ranges).
 
     Equal steps (0, 20, …) are continued to the end, and there are no ranges. A constant factor (1, 2, 4, …) is
@@ -363,11 +405,17 @@ def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[i
     """
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
-        raise UsageError("at least two numbers before an ellipsis and one after it", got, "write {0,20,…,2000}")
+        raise UsageError(
+            "at least two numbers before an ellipsis and one after it",
+            got,
+            "write {0,20,…,2000}",
+        )
     numbers = [int(item) for item in before if item.isdigit()]
     last = int(end)
     if not _are_rising([*numbers, last]):
-        raise UsageError("numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them")
+        raise UsageError(
+            "numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them"
+        )
     one, two = numbers[-2:]
     # Equal steps, as in 0, 20, 40, …: those of the last three numbers decide, since a series may begin in another way.
     steps = {b - a for a, b in pairwise(numbers[-3:])}

@@ -49,7 +49,9 @@ def word_vectors(
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = expand_home(name)
     vectors = (
-        _read_vectors_file(path, wanted, len(words)) if path.is_file() else _read_embeddings(name, wanted, len(words))
+        _read_vectors_file(path, wanted, len(words))
+        if path.is_file()
+        else _read_embeddings(name, wanted, len(words))
     )
     adjust_vectors(vectors.matrix, name, norm=norm, cosine=cosine)
     return vectors
@@ -57,7 +59,11 @@ def word_vectors(
 
 @torch.no_grad()
 def adjust_vectors(
-    matrix: Float[Tensor, "word dim"], name: str, *, norm: float | None = None, cosine: float | None = None
+    matrix: Float[Tensor, "word dim"],
+    name: str,
+    *,
+    norm: float | None = None,
+    cosine: float | None = None,
 ) -> None:
     """Give word vectors this mean cosine and then this mean norm, in place; None: leave it as it is.
 
@@ -77,7 +83,11 @@ def adjust_vectors(
     # Words without a vector have zeros, and keep them.
     has_vector = vectors.norm(dim=1) > 0
     if not bool(has_vector.any()):
-        raise ModelError(f"word vectors of {name} with a direction", "zeros alone", "name another file")
+        raise ModelError(
+            f"word vectors of {name} with a direction",
+            "zeros alone",
+            "name another file",
+        )
     known = vectors[has_vector]
     length = known.norm(dim=1).mean()
     if cosine is not None:
@@ -92,24 +102,36 @@ STEPS_OF_BISECTION = 80
 """Halvings of an interval, after which double precision has no smaller one."""
 
 
-def shift_to_cosine(vectors: Float[Tensor, "word dim"], cosine: float) -> Float[Tensor, "word dim"]:
+def shift_to_cosine(
+    vectors: Float[Tensor, "word dim"], cosine: float
+) -> Float[Tensor, "word dim"]:
     """Return the vectors plus one vector, so that the mean cosine of two different ones is `cosine`.
 
     The vector added has the direction of the mean unit vector, which is the common direction that the vectors have
     already; it is found by bisection. UsageError for fewer than two vectors, or if no vector added gives this cosine.
     """
     if len(vectors) < 2:
-        raise UsageError("two word vectors or more for a mean cosine", str(len(vectors)), "use a larger corpus")
+        raise UsageError(
+            "two word vectors or more for a mean cosine",
+            str(len(vectors)),
+            "use a larger corpus",
+        )
     common: Tensor = torch.nn.functional.normalize(vectors, dim=1).mean(0)
     direction: Tensor = common / common.norm()
     longest = float(vectors.norm(dim=1).max())
     # At the low end no vector has a positive component along the direction; at the high end it is nearly all of each.
     low, high = -longest, 1e4 * longest
     if not _mean_cosine(vectors + high * direction) > cosine:
-        raise UsageError("a mean cosine that one vector added can give", str(cosine), "choose one nearer to 0")
+        raise UsageError(
+            "a mean cosine that one vector added can give",
+            str(cosine),
+            "choose one nearer to 0",
+        )
     for _ in range(STEPS_OF_BISECTION):
         middle = (low + high) / 2
-        if _mean_cosine(vectors + middle * direction) < cosine or middle < -float(vectors.mean(0) @ direction):
+        if _mean_cosine(vectors + middle * direction) < cosine or middle < -float(
+            vectors.mean(0) @ direction
+        ):
             low = middle
         else:
             high = middle
@@ -141,34 +163,54 @@ def _read_vectors_file(path: Path, wanted: dict[str, int], count: int) -> WordVe
             continue  # the header of word2vec and fastText
         if not numbers:
             got = f"{word[:40]!r} alone in line {number}"
-            raise ModelError(f"numbers after the word in {path}", got, "name a GloVe or fastText file")
+            raise ModelError(
+                f"numbers after the word in {path}",
+                got,
+                "name a GloVe or fastText file",
+            )
         dim = dim or len(numbers)
         place = missing.pop(word, None)
         # Lines of other words are not parsed: files have millions of them.
         if place is not None:
             rows[place] = _parse_vector(word, numbers, dim, number, path)
     if not rows:
-        raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
+        raise ModelError(
+            f"vectors of words of the corpus in {path}",
+            "none",
+            "name a GloVe or fastText text file",
+        )
     matrix = torch.zeros(count, dim)
     matrix[list(rows)] = torch.stack(list(rows.values()))
     return WordVectors(matrix, len(rows), path.name)
 
 
-def _parse_vector(word: str, numbers: list[str], dim: int, line: int, path: Path) -> Float[Tensor, " dim"]:
+def _parse_vector(
+    word: str, numbers: list[str], dim: int, line: int, path: Path
+) -> Float[Tensor, " dim"]:
     """Return the vector of one word. ModelError if it has not `dim` finite numbers.
 
     line, path   where it was read, for errors
     """
     if len(numbers) != dim:
         got = f"{len(numbers)} in line {line}"
-        raise ModelError(f"{dim} numbers in every line of {path}", got, "name a GloVe or fastText file")
+        raise ModelError(
+            f"{dim} numbers in every line of {path}",
+            got,
+            "name a GloVe or fastText file",
+        )
     try:
         vector = torch.tensor([float(x) for x in numbers])
     except ValueError:
-        raise ModelError(f"numbers after the word in {path}", f"line {line}", "name a text file") from None
+        raise ModelError(
+            f"numbers after the word in {path}", f"line {line}", "name a text file"
+        ) from None
     if not bool(torch.isfinite(vector).all()):
         got = f"NaN, Inf or more than float32 holds in line {line} ({word})"
-        raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
+        raise ModelError(
+            f"finite numbers in every line of {path}",
+            got,
+            "leave the line out, or use another file",
+        )
     return vector
 
 
@@ -176,13 +218,19 @@ def _iter_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, gzip unpacked. ModelError if it cannot be read."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8", errors="strict", newline="\n") as file:
+        with opened(
+            path, "rt", encoding="utf-8", errors="strict", newline="\n"
+        ) as file:
             yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ModelError(f"a complete gzip file at {path}", str(error)[:120], "download it again") from None
+        raise ModelError(
+            f"a complete gzip file at {path}", str(error)[:120], "download it again"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         cure = "binary files have to be converted"
-        raise ModelError(f"a text file of vectors at {path}", str(error)[:120], cure) from None
+        raise ModelError(
+            f"a text file of vectors at {path}", str(error)[:120], cure
+        ) from None
 
 
 def _read_embeddings(name: str, wanted: dict[str, int], count: int) -> WordVectors:
@@ -197,10 +245,16 @@ def _read_embeddings(name: str, wanted: dict[str, int], count: int) -> WordVecto
     embedding = subject.model.get_input_embeddings()  # type: ignore[operator]
     weight = getattr(embedding, "weight", None)
     if not isinstance(weight, Tensor) or not hasattr(subject.processor, "tokenize"):
-        raise ModelError("a checkpoint with an embedding matrix of tokens", name, "name a text model")
+        raise ModelError(
+            "a checkpoint with an embedding matrix of tokens", name, "name a text model"
+        )
     pieces = subject.processor(list(wanted), add_special_tokens=False)["input_ids"]
     unknown = subject.processor.unk_token_id
-    known = {place: ids for place, ids in zip(wanted.values(), pieces, strict=True) if ids and unknown not in ids}
+    known = {
+        place: ids
+        for place, ids in zip(wanted.values(), pieces, strict=True)
+        if ids and unknown not in ids
+    }
     matrix = torch.zeros(count, weight.shape[1])
     for place, ids in known.items():
         matrix[place] = weight[ids].detach().float().mean(0)

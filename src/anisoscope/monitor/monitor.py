@@ -28,7 +28,15 @@ from anisoscope.options import expand_home
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
-METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits", "sinks", "massive")
+METRICS = (
+    "mean_cosine",
+    "drift",
+    "query_key",
+    "attention",
+    "logits",
+    "sinks",
+    "massive",
+)
 """Metrics of every measurement. Kurtosis and matrix entropy are left to `also`: the first keeps vectors, and the
 eigenvalues of the second cost more than all other metrics if sequences have thousands of tokens.
 """
@@ -74,12 +82,16 @@ class Monitor:
     ) -> None:
         """Read the probe and keep it; UsageError for a probe that `measure` would refuse, or `every` below 1."""
         if every < 1:
-            raise UsageError("at least 1 step between two measurements", str(every), "raise `every`")
+            raise UsageError(
+                "at least 1 step between two measurements", str(every), "raise `every`"
+            )
         self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else expand_home(output)
         self.processor, self.forward = processor, forward
-        self.settings = Settings(metrics=METRICS, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks)
+        self.settings = Settings(
+            metrics=METRICS, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks
+        )
         self.last: int | None = None
         self._batches: tuple[nn.Module, list[Batch]] | None = None
 
@@ -99,7 +111,10 @@ class Monitor:
 
         The corpus is read as by `anisoscope measure`. Other keywords are those of the class.
         """
-        return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
+        return cls(
+            _choose_windows(corpus, model, processor, sequences=sequences, limit=limit),
+            **given,
+        )
 
     def also(self, *metrics: Any) -> "Monitor":
         """Measure further metrics every time, such as `matrix_entropy` and `kurtosis`; returns the monitor itself.
@@ -109,7 +124,11 @@ class Monitor:
 
         UsageError for a metric that does not exist.
         """
-        more = [name for name in list_metric_names(metrics) if name not in self.settings.metrics]
+        more = [
+            name
+            for name in list_metric_names(metrics)
+            if name not in self.settings.metrics
+        ]
         self.settings = replace(self.settings, metrics=(*self.settings.metrics, *more))
         return self
 
@@ -147,10 +166,16 @@ class Monitor:
             self._write_records(self.output, records, step, len(batches))
         return summarise_layers(records, self.prefix)
 
-    def _write_records(self, folder: Path, records: pd.DataFrame, step: int, n_batches: int) -> None:
+    def _write_records(
+        self, folder: Path, records: pd.DataFrame, step: int, n_batches: int
+    ) -> None:
         """Write the records of one measurement, and before the first one the settings of the monitor."""
         if not (folder / "monitor.json").exists():
-            described = {"settings": asdict(self.settings), "every": self.every, "batches": n_batches}
+            described = {
+                "settings": asdict(self.settings),
+                "every": self.every,
+                "batches": n_batches,
+            }
             write_json(folder / "monitor.json", described | describe_environment())
         of_step = as_records(records.drop(columns="step"), step=step)
         write_table(folder / f"step-{step}.parquet", of_step)
@@ -167,7 +192,9 @@ class Monitor:
     def _make_batches(self, model: nn.Module) -> list[Batch]:
         """Build batches from the probe, which is a corpus, a list of texts, or inputs of the model."""
         if isinstance(self.probe, str | Path):
-            return _choose_windows(str(self.probe), model, self.processor, sequences=SEQUENCES)
+            return _choose_windows(
+                str(self.probe), model, self.processor, sequences=SEQUENCES
+            )
         if _are_texts(self.probe):
             from anisoscope.data.opening import open_texts
 
@@ -179,8 +206,13 @@ class Monitor:
     def records(self) -> pd.DataFrame:
         """Return the records of all measurements in the output folder, by step; UsageError without an output folder."""
         if self.output is None:
-            raise UsageError("a monitor with an output folder", "none", "give it output=…")
-        paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
+            raise UsageError(
+                "a monitor with an output folder", "none", "give it output=…"
+            )
+        paths = sorted(
+            self.output.glob("step-*.parquet"),
+            key=lambda path: int(path.stem.split("-")[1]),
+        )
         frames = [read_table(path) for path in paths] or [as_records(pd.DataFrame())]
         return pd.concat(frames, ignore_index=True)
 
@@ -194,14 +226,20 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
     if isinstance(probe, str | Path) or _are_texts(probe):
         if not hasattr(processor, "tokenize"):
             got = "none" if processor is None else type(processor).__name__
-            raise UsageError("a tokenizer for a probe of texts", got, "give processor=, the model's tokenizer")
+            raise UsageError(
+                "a tokenizer for a probe of texts",
+                got,
+                "give processor=, the model's tokenizer",
+            )
         return probe
     # A loader may shuffle: its batches are drawn once, so that all measurements read the same. The random state is
     # restored, so that the training draws the numbers that it would draw without a monitor.
     with torch.random.fork_rng(devices=[]):
         batches = list(GivenInputs(probe).batches)
     if not batches:
-        raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
+        raise CorpusError(
+            "a probe with at least one batch", "none", "give it a few batches"
+        )
     return batches
 
 
@@ -213,12 +251,19 @@ def _are_texts(probe: Any) -> bool:
 
 
 def _choose_windows(
-    corpus: str, model: nn.Module, processor: Any, *, sequences: int, limit: int | None = None
+    corpus: str,
+    model: nn.Module,
+    processor: Any,
+    *,
+    sequences: int,
+    limit: int | None = None,
 ) -> list[Batch]:
     """Return `sequences` windows of a text corpus, evenly spread over it, as batches."""
     from anisoscope.data.opening import open_plan
 
-    plan, _ = open_plan(corpus, model, processor, modality="text", sequences=sequences, limit=limit)
+    plan, _ = open_plan(
+        corpus, model, processor, modality="text", sequences=sequences, limit=limit
+    )
     return [plan[i] for i in range(len(plan))]
 
 
@@ -226,7 +271,10 @@ def _unwrap_body(model: nn.Module) -> nn.Module:
     """Return the model without its head, and without the wrappers of data parallelism and compilation."""
     # DistributedDataParallel keeps the model in `module`, torch.compile in `_orig_mod`.
     for wrapper in ("module", "_orig_mod"):
-        while isinstance(getattr(model, wrapper, None), nn.Module) and len(list(model.children())) == 1:
+        while (
+            isinstance(getattr(model, wrapper, None), nn.Module)
+            and len(list(model.children())) == 1
+        ):
             model = getattr(model, wrapper)
     # transformers' models with a head name the model under it.
     body = getattr(model, "base_model", model)

@@ -20,7 +20,12 @@ LOGGED = {
 }
 """Metrics that are logged, with their component if they have some, and their names there: per layer, means over heads
 (of the cosine: of its size)."""
-OF_HEADS = {"query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass"}
+OF_HEADS = {
+    "query_key.cosine",
+    "attention.entropy",
+    "attention.entropy_normalised",
+    "attention.first_mass",
+}
 OF_HEADS |= {"sinks.rate .3"}
 """Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
 OF_MAXIMA = {"logits.largest", "massive.largest 1"}
@@ -30,7 +35,9 @@ OF_VECTORS = {"mean_cosine", "drift"}
 SITES = ("hidden", "query.raw", "attention", "extremes")
 
 
-def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[str, float]:
+def summarise_layers(
+    records: pd.DataFrame, prefix: str = "anisoscope"
+) -> dict[str, float]:
     """Return the values to log from the records of one model: {"anisoscope/encoder.3/A": .21, …}.
 
     For each layer: the metrics that `LOGGED` names, averaged over heads, and the largest value of any head as
@@ -41,14 +48,20 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
     component = records["component"].fillna("").astype(str)
     full_names = (records["metric"].astype(str) + " " + component).str.strip()
     records = records.assign(metric=full_names)
-    logged = records["metric"].isin(LOGGED) & (records["kind"] != "cross") & records["site"].isin(SITES)
+    logged = (
+        records["metric"].isin(LOGGED)
+        & (records["kind"] != "cross")
+        & records["site"].isin(SITES)
+    )
     other_vectors = records["metric"].isin(OF_VECTORS) & (records["site"] != "hidden")
     rows = records[logged & ~other_vectors]
     # Heads whose cosines have opposite signs must not cancel in the mean.
     is_cosine = rows["metric"] == "query_key.cosine"
     rows = rows.assign(value=rows["value"].where(~is_cosine, rows["value"].abs()))
     named: dict[str, float] = {}
-    for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
+    for (stack, layer, metric), values in rows.groupby(
+        ["stack", "layer", "metric"], sort=False
+    )["value"]:
         name = f"{prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
         if metric not in OF_MAXIMA:
             named[name] = float(values.mean())

@@ -26,14 +26,27 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raise UsageError for an unknown tracker, ExtraError for one that is not installed."""
     for name in names:
         if name not in PACKAGES:
-            raise UsageError(f"trackers ({', '.join(PACKAGES)})", repr(name), suggest_names(name, PACKAGES))
+            raise UsageError(
+                f"trackers ({', '.join(PACKAGES)})",
+                repr(name),
+                suggest_names(name, PACKAGES),
+            )
         if find_spec(PACKAGES[name]) is None:
             got = f"an installation without {PACKAGES[name]}"
-            raise ExtraError(f"the package of --report-to {name}", got, f"pip install {PACKAGES[name]}")
+            raise ExtraError(
+                f"the package of --report-to {name}",
+                got,
+                f"pip install {PACKAGES[name]}",
+            )
 
 
 def log_run(
-    records: pd.DataFrame, trackers: Sequence[str], *, name: str, folder: Path, project: str = PROJECT
+    records: pd.DataFrame,
+    trackers: Sequence[str],
+    *,
+    name: str,
+    folder: Path,
+    project: str = PROJECT,
 ) -> list[str]:
     """Log A, entropy, sinks … of every layer (`monitor.scalars`), at the training step of each checkpoint.
 
@@ -50,7 +63,9 @@ def log_run(
     has_values = any(any(steps.values()) for steps in runs.values())
     if not has_values:
         expected = "a run of hidden states or attention (--panel hidden,attention)"
-        raise UsageError(expected, "none of the values that trackers draw", "leave --report-to out")
+        raise UsageError(
+            expected, "none of the values that trackers draw", "leave --report-to out"
+        )
     lines = []
     for tracker in trackers:
         for run_name, steps in runs.items():
@@ -58,7 +73,9 @@ def log_run(
     return lines
 
 
-def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict[str, float]]]:
+def _split_by_seed(
+    records: pd.DataFrame, name: str
+) -> dict[str, dict[int, dict[str, float]]]:
     """Return the values to log: {name of the tracker's run: {training step: {name: value}}}.
 
     There is one run for each seed if there are several. `name` is that of the run, or the beginning of it.
@@ -70,11 +87,18 @@ def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict
         run_name = name if len(seeds) < 2 else f"{name}-seed-{seed}"
         # A run of one model has no step; trackers want one.
         by_step = rows.groupby(rows["step"].fillna(0).astype(int))
-        runs[run_name] = {int(step): summarise_layers(of_step) for step, of_step in by_step}
+        runs[run_name] = {
+            int(step): summarise_layers(of_step) for step, of_step in by_step
+        }
     return runs
 
 
-def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
+def _log_to_tensorboard(
+    steps: dict[int, dict[str, float]],
+    name: str,
+    folder: Path,
+    project: str,  # noqa: ARG001
+) -> str:
     """Write the values to a TensorBoard events file, and return a line that says how to open it."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -85,13 +109,20 @@ def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: P
     return f"logged to TensorBoard: tensorboard --logdir {folder}"
 
 
-def _log_with_session(package: str) -> Callable[[dict[int, dict[str, float]], str, Path, str], str]:
+def _log_with_session(
+    package: str,
+) -> Callable[[dict[int, dict[str, float]], str, Path, str], str]:
     """Return a function that logs one run to a package with the interface of wandb: init, log, finish.
 
     It takes the values by training step, the name of the run, a folder that is not used, and the project.
     """
 
-    def log(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
+    def log(
+        steps: dict[int, dict[str, float]],
+        name: str,
+        folder: Path,  # noqa: ARG001
+        project: str,  # noqa: ARG001, RUF100
+    ) -> str:
         """Log the values at each step as one run of the tracker, and return a line that says where to look."""
         tracker: Any = import_module(package)
         tracker.init(project=project, name=name)

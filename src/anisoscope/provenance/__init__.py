@@ -20,7 +20,18 @@ from anisoscope.provenance.sources import find_file, hash_function, hash_modules
 from anisoscope.registry import list_packages
 
 PACKAGE = Path(__file__).resolve().parents[1]
-NUMBERS = ("axes", "batch", "sums", "reads", "metrics", "models", "data", "capture", "measure", "classes")
+NUMBERS = (
+    "axes",
+    "batch",
+    "sums",
+    "reads",
+    "metrics",
+    "models",
+    "data",
+    "capture",
+    "measure",
+    "classes",
+)
 """Packages and modules whose code makes numbers; the others start it, or arrange, judge and show what it gave."""
 
 
@@ -31,7 +42,9 @@ def json_roundtrip(x: Any) -> Any:
 
 def make_run_id(*parts: Any) -> str:
     """Return a run's id: 16 hex digits of the hash of the parts (settings, weights, corpus and code version)."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, default=str).encode()
+    ).hexdigest()[:16]
 
 
 @cache
@@ -74,13 +87,20 @@ def hash_code_used(*used: Any) -> dict[str, str]:
             modules.add(each)
             continue
         if isinstance(each, type):
-            modules.update(kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__))
+            modules.update(
+                kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__)
+            )
             continue
         function = unwrap(each)
-        if function.__module__ != "__main__" and find_file(function.__module__) is not None:
+        if (
+            function.__module__ != "__main__"
+            and find_file(function.__module__) is not None
+        ):
             modules.add(function.__module__)
         else:
-            typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(each)
+            typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(
+                each
+            )
     return hash_code(*sorted(modules)) | typed
 
 
@@ -124,7 +144,9 @@ def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         """Return the output of a git command; None if it fails."""
         try:
             words = ("git", "-C", str(folder), *words)
-            return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
+            return subprocess.check_output(
+                words, stderr=subprocess.DEVNULL, text=True, timeout=10
+            ).strip()
         except (OSError, subprocess.SubprocessError):
             return None
 

@@ -59,7 +59,9 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
     hashes: dict[str, str] = {}
     todo: list[str] = []
     for root in roots:
-        todo += [name for name in _list_with_packages(root) if name == root or counts(name)]
+        todo += [
+            name for name in _list_with_packages(root) if name == root or counts(name)
+        ]
     while todo:
         name = todo.pop()
         if name in hashes:
@@ -70,7 +72,11 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
             continue
         hashes[name] = source.meaning
         for imported in source.imports:
-            todo += [module for module in _list_with_packages(imported) if module not in hashes and counts(module)]
+            todo += [
+                module
+                for module in _list_with_packages(imported)
+                if module not in hashes and counts(module)
+            ]
     _save_parse_cache()
     return dict(sorted(hashes.items()))
 
@@ -122,7 +128,10 @@ def hash_function(function: Any) -> str:
             continue
         words.append(f"{each.__qualname__} {_hash_one_function(each)}")
         for name, used in _find_used(each):
-            if isinstance(used, types.FunctionType | functools.partial) and used.__module__ == each.__module__:
+            if (
+                isinstance(used, types.FunctionType | functools.partial)
+                and used.__module__ == each.__module__
+            ):
                 todo.append(used)
             else:
                 words.append(_identify_value(name, used))
@@ -134,7 +143,9 @@ def _find_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name in _list_globals(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in zip(
+        function.__code__.co_freevars, function.__closure__ or (), strict=True
+    ):
         # One that is not set yet has no content.
         with suppress(ValueError):
             yield name, cell.cell_contents
@@ -160,7 +171,10 @@ def _identify_value(name: str, value: Any) -> str:
     """
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"
-    if hasattr(value, "__qualname__") and getattr(value, "__module__", "__main__") != "__main__":
+    if (
+        hasattr(value, "__qualname__")
+        and getattr(value, "__module__", "__main__") != "__main__"
+    ):
         return f"{name} {value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, int | float | complex | str | bytes):
         return f"{name} {value!r}"
@@ -171,14 +185,19 @@ def _identify_value(name: str, value: Any) -> str:
         parts = [_identify_value("", part) for part in value]
         return f"{name} set {sorted(parts)}"
     if isinstance(value, dict):
-        pairs = [(_identify_value("", key), _identify_value("", part)) for key, part in value.items()]
+        pairs = [
+            (_identify_value("", key), _identify_value("", part))
+            for key, part in value.items()
+        ]
         return f"{name} dict {pairs}"
     if hasattr(value, "__array__"):
         array = value.__array__()
         if not array.dtype.hasobject:
             return f"{name} {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
     expected = "a function typed into a session that uses functions, numbers, texts, arrays and lists of these"
-    cure = "put it into a file, which is identified by its source, and name it module:NAME"
+    cure = (
+        "put it into a file, which is identified by its source, and name it module:NAME"
+    )
     raise UsageError(expected, f"{name!r}, of {type(value).__name__}", cure)
 
 
@@ -329,7 +348,10 @@ def _load_parse_cache() -> dict[str, Parsed]:
     """Return what earlier processes parsed, by the hash of the file's bytes; empty if there is no usable cache."""
     try:
         kept: dict[str, Parsed] = json.loads(_find_parse_cache().read_text("utf-8"))
-        if all(isinstance(meaning, str) and isinstance(found, list) for meaning, found in kept.values()):
+        if all(
+            isinstance(meaning, str) and isinstance(found, list)
+            for meaning, found in kept.values()
+        ):
             return kept
     # There is none yet, or it is damaged: it is made again.
     except (OSError, ValueError, TypeError, AttributeError):
@@ -366,7 +388,9 @@ def find_cache_folder() -> Path:
     given = os.environ.get("ANISOSCOPE_CACHE")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    )
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -400,7 +424,9 @@ def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
 
 def _digest(words: Iterable[str]) -> str:
     """Return a short SHA-256 of words in order."""
-    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    return hashlib.sha256(
+        "\0".join(words).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:DIGITS]
 
 
 def _hash_one_function(function: types.FunctionType) -> str:

@@ -388,7 +388,9 @@ class Reads(ABC):
         gathered   everything that the finished pass has accumulated
         """
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random test data, one entry per unit: each unit has a mean of its own, around a common non-zero mean.
 
         sizes   number of vectors of each unit
@@ -397,7 +399,13 @@ class Reads(ABC):
         return list(draw_cloud(seed, sizes, d))
 
     @abstractmethod
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+    def feed(
+        self,
+        metric: Declared,
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement, as if they had been captured from a model.
 
         metric        the metric under test
@@ -438,7 +446,9 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
     return pairs
 
 
-def split_batches(units: Sequence[Any], batching: Batching) -> Iterator[tuple[int, Sequence[Any]]]:
+def split_batches(
+    units: Sequence[Any], batching: Batching
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Split the units of test data into batches: yields (number of the batch's first unit, its units).
 
     batching   how many units a batch has
@@ -457,7 +467,9 @@ def pad(arrays: Sequence[Array], batching: Batching) -> tuple[Tensor, Tensor]:
     batching   number of padded positions, and their value
     """
     width = max(map(len, arrays)) + batching.padding
-    x = torch.full((len(arrays), width, arrays[0].shape[1]), batching.filler, dtype=batching.dtype)
+    x = torch.full(
+        (len(arrays), width, arrays[0].shape[1]), batching.filler, dtype=batching.dtype
+    )
     real = torch.zeros(len(arrays), width, dtype=torch.bool)
     for row, array in enumerate(arrays):
         x[row, : len(array)] = torch.as_tensor(array)
@@ -465,7 +477,9 @@ def pad(arrays: Sequence[Array], batching: Batching) -> tuple[Tensor, Tensor]:
     return x, real
 
 
-def pad_pairs(units: Sequence[Any], batching: Batching) -> tuple[Tensor, Tensor, Tensor]:
+def pad_pairs(
+    units: Sequence[Any], batching: Batching
+) -> tuple[Tensor, Tensor, Tensor]:
     """Pad units of test data that hold two equally large sets of vectors each (as `draw_pairs` makes them).
 
     Returns the first sets [sequence, token, dim], the second, and which positions are real [sequence, token].
@@ -484,7 +498,9 @@ def make_batch(first: int, real: Tensor, **more: Any) -> Batch:
     more   further fields of the batch
     """
     unit = torch.arange(first, first + len(real))
-    stream = Stream(real, torch.zeros_like(real), torch.zeros(len(real), dtype=torch.int64))
+    stream = Stream(
+        real, torch.zeros_like(real), torch.zeros(len(real), dtype=torch.int64)
+    )
     return Batch({}, unit, {"encoder": stream}, **more)
 
 

@@ -45,7 +45,9 @@ class ClassSums(Keeper):
         vectors = pool_sequences(value, positions.real, running.settings.at)
         label = running.copy_to(running.label, value.device)
         group = running.copy_to(running.group, value.device)
-        add_class_sums(running.sums, site.name, vectors, label, group, len(running.classes))
+        add_class_sums(
+            running.sums, site.name, vectors, label, group, len(running.classes)
+        )
 
 
 class Classes(Reads):
@@ -81,9 +83,17 @@ class Classes(Reads):
             totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
                 count = np.array(gathered.sums.at(name, ("class_n",))["class_n"].sum())
-                yield Reading(totals, gathered.make_columns(site), count, tuple(gathered.classes))
+                yield Reading(
+                    totals, gathered.make_columns(site), count, tuple(gathered.classes)
+                )
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as classes: each test unit is a class, and each of its vectors a sequence.
 
         The i-th sequences of all classes make up the i-th unit (independent piece of data) of the measurement.
@@ -96,11 +106,22 @@ class Classes(Reads):
             if not part:
                 continue
             numbers, labels, vectors = zip(*part, strict=True)
-            x = torch.full((len(part), 1 + batching.padding, len(vectors[0])), batching.filler, dtype=batching.dtype)
+            x = torch.full(
+                (len(part), 1 + batching.padding, len(vectors[0])),
+                batching.filler,
+                dtype=batching.dtype,
+            )
             x[:, 0] = torch.as_tensor(np.stack(vectors))
             real = torch.arange(x.shape[1]).unsqueeze(0).expand(len(part), -1) == 0
-            stream = Stream(real, torch.zeros_like(real), torch.zeros(len(part), dtype=torch.int64))
-            batch = Batch({}, torch.tensor(numbers), {"encoder": stream}, label=torch.tensor(labels))
+            stream = Stream(
+                real, torch.zeros_like(real), torch.zeros(len(part), dtype=torch.int64)
+            )
+            batch = Batch(
+                {},
+                torch.tensor(numbers),
+                {"encoder": stream},
+                label=torch.tensor(labels),
+            )
             measurement.begin(batch, torch.device("cpu"))
             measurement.receive(Site("encoder", 1, "hidden"), x)
             measurement.end()

@@ -94,7 +94,9 @@ class _WithExtremes(Reads):
         """Yield sums and largest values at each site (place in the model) where the metric applies."""
         yield from self.iter_readings(metric, gathered, self.counted)
 
-    def iter_readings(self, metric: Declared, gathered: Gathered, counted: str) -> Iterator[Reading]:
+    def iter_readings(
+        self, metric: Declared, gathered: Gathered, counted: str
+    ) -> Iterator[Reading]:
         """Yield sums and largest values at each site (place in the model) where the metric applies.
 
         gathered   everything that the finished pass has accumulated
@@ -148,7 +150,9 @@ class SequenceSums(Keeper):
         needed = {name: term for name, term in terms.items() if name in self.needs}
         running.add_sums(site.name, needed)
 
-    def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, running: Pass) -> None:
+    def _offer_largest(
+        self, site: Site, x: Tensor, real: Tensor, places: Tensor, running: Pass
+    ) -> None:
         """Keep the largest absolute activation of each dimension so far, and the token that had it.
 
         x        vectors [sequence, token, dim]
@@ -172,7 +176,9 @@ def _widen(x: Tensor) -> Tensor:
 
 
 def _sum_activations(
-    x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
+    x: Float[Tensor, "sequence token dim"],
+    size: Float[Tensor, "sequence token"],
+    real: Bool[Tensor, "sequence token"],
 ) -> dict[str, Tensor]:
     """Return sums by sequence on its largest activations (absolute entries of vectors), in float64.
 
@@ -191,7 +197,9 @@ def _sum_activations(
     largest = top[:, 0]
     median = _find_medians(x.abs(), real)
     is_defined = has_real & (median > 0)
-    over_median = torch.where(is_defined, largest / torch.where(is_defined, median, 1.0), 0.0)
+    over_median = torch.where(
+        is_defined, largest / torch.where(is_defined, median, 1.0), 0.0
+    )
     is_massive = has_real & (largest > MASSIVE) & (largest >= OVER_MEDIAN * median)
     return {
         "activation_sequences": has_real.double(),
@@ -204,7 +212,9 @@ def _sum_activations(
 
 
 def _find_top(
-    x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
+    x: Float[Tensor, "sequence token dim"],
+    size: Float[Tensor, "sequence token"],
+    real: Bool[Tensor, "sequence token"],
 ) -> Float[Tensor, "sequence rank"]:
     """Return the `TOP` largest activations of each sequence, largest first; 0 if it has fewer.
 
@@ -213,7 +223,9 @@ def _find_top(
     # The largest entries are in the tokens that have the largest ones, so that only these few tokens are sorted.
     tokens = torch.where(real, size, 0.0).topk(min(TOP, x.shape[1]), 1).indices
     candidates = x.gather(1, tokens.unsqueeze(-1).expand(-1, -1, x.shape[2])).abs()
-    candidates = torch.where(real.gather(1, tokens).unsqueeze(-1), candidates, 0.0).flatten(1)
+    candidates = torch.where(
+        real.gather(1, tokens).unsqueeze(-1), candidates, 0.0
+    ).flatten(1)
     top = x.new_zeros(len(x), TOP)
     count = min(TOP, candidates.shape[1])
     top[:, :count] = candidates.topk(count, 1).values
@@ -261,7 +273,9 @@ def _compute_matrix_entropy(x: Tensor, real: Tensor) -> dict[str, Tensor]:
         eigenvalues = gram.diagonal(dim1=1, dim2=2)
     else:
         eigenvalues = torch.linalg.eigvalsh(gram).clamp(min=0)
-    share = eigenvalues / eigenvalues.sum(1, keepdim=True).clamp(min=torch.finfo(eigenvalues.dtype).tiny)
+    share = eigenvalues / eigenvalues.sum(1, keepdim=True).clamp(
+        min=torch.finfo(eigenvalues.dtype).tiny
+    )
     entropy = -torch.special.xlogy(share, share).sum(1)
     count = real.sum(1)
     most = torch.minimum(count, torch.full_like(count, dim))
@@ -284,7 +298,14 @@ class Sequences(_WithExtremes):
 
     word = "sequences of hidden vectors"
     terms = frozenset(
-        {"activation_sequences", "top", "median", "over_median", "over_sequences", "massive"}
+        {
+            "activation_sequences",
+            "top",
+            "median",
+            "over_median",
+            "over_sequences",
+            "massive",
+        }
         | {"matrix_entropy", "matrix_entropy_normalised", "matrix_sequences"}
     )
 
@@ -316,7 +337,13 @@ class Sequences(_WithExtremes):
         counted = "activation_sequences" if is_of_activations else "matrix_sequences"
         yield from self.iter_readings(metric, gathered, counted)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as hidden states of a layer: each unit is a sequence of its own."""
         for first, part in split_batches(units, batching):
             x, real = pad([np.asarray(unit) for unit in part], batching)
@@ -397,11 +424,19 @@ class Logits(_WithExtremes):
         """Return whether a site (place in the model) holds statistics of attention rows."""
         return site.quantity == "attention"
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
 
         Every query sees all keys of its sequence, and logits are scaled by 1.
@@ -435,7 +470,12 @@ def _iter_rows(
         rows = attention_rows(q, k, masking, scale=1.0, real=real, columns=columns)
         if columns:
             by_key = {"mass": rows["mass"], "seen": rows["seen"]}
-            yield Site("encoder", 1, "extremes"), by_key | {"query": q, "key": k, "value": k}, first, real
+            yield (
+                Site("encoder", 1, "extremes"),
+                by_key | {"query": q, "key": k, "value": k},
+                first,
+                real,
+            )
         else:
             yield Site("encoder", 1, "attention"), rows, first, real
 
@@ -474,7 +514,9 @@ class KeySums(Keeper):
         queries = running.copy_to(running.find_masks(of_query, value["query"]), device)
         parts = _classify_keys(keys)
         norm = _measure_norms(value["value"], heads)
-        running.add_sums(site.name, _sum_keys(mass, value["seen"], keys.real, parts, norm))
+        running.add_sums(
+            site.name, _sum_keys(mass, value["seen"], keys.real, parts, norm)
+        )
         for side, positions in (("query", queries), ("key", keys)):
             length = _measure_norms(value[side], heads).transpose(1, 2)
             is_counted = positions.real.unsqueeze(-1) & length.isfinite()
@@ -483,7 +525,9 @@ class KeySums(Keeper):
             running.extremes.offer(site.name, f"{side}_norm", values, where)
 
 
-def _measure_norms(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
+def _measure_norms(
+    x: Float[Tensor, "sequence key_head token dim"], heads: int
+) -> Float[Tensor, "sequence head token"]:
     """Return the norm of each vector, one row per query head; the norms of keys that several heads share are repeated.
 
     heads   the number of query heads
@@ -544,7 +588,9 @@ def _sum_keys(
     total = mass.sum(-1, keepdim=True)
     has_attention = total > 0
     of_part = torch.einsum("shk,spk->shp", mass, parts.double())
-    part_mass = torch.where(has_attention, of_part / torch.where(has_attention, total, 1.0), 0.0)
+    part_mass = torch.where(
+        has_attention, of_part / torch.where(has_attention, total, 1.0), 0.0
+    )
     at_first = torch.einsum("shk,sk->sh", mean, parts[:, 0].double()).unsqueeze(-1)
     is_first = parts[:, :1].expand(mass.shape)
     can_be_sink = real & ((seen >= FEWEST_QUERIES) | (is_first & (seen > 0)))
@@ -598,7 +644,15 @@ class Keys(_WithExtremes):
 
     word = "keys and what attention gives them"
     terms = frozenset(
-        {"key_sequences", "part_mass", "first_above", "sink_sequences", "above", "strongest", "strongest_part"}
+        {
+            "key_sequences",
+            "part_mass",
+            "first_above",
+            "sink_sequences",
+            "above",
+            "strongest",
+            "strongest_part",
+        }
         | {"value_ratio", "value_sequences"}
     )
     counted = "key_sequences"
@@ -622,11 +676,19 @@ class Keys(_WithExtremes):
         """Return whether a site (place in the model) holds the attention that each key receives."""
         return site.quantity == "extremes"
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
 
         Every query sees all keys of its sequence, logits are scaled by 1, and the values are the keys.

@@ -47,8 +47,12 @@ class ModalitySums(Keeper):
         positions = running.copy_to(running.find_masks(site, value), value.device)
         text = positions.real & ~positions.image & ~positions.special
         masks = torch.stack([positions.image, text], 1)
-        values, _ = sum_vectors(value.unsqueeze(1), masks, None, frozenset(TERMS.values()))
-        running.add_sums(site.name, {term: values[of_all] for term, of_all in TERMS.items()})
+        values, _ = sum_vectors(
+            value.unsqueeze(1), masks, None, frozenset(TERMS.values())
+        )
+        running.add_sums(
+            site.name, {term: values[of_all] for term, of_all in TERMS.items()}
+        )
 
 
 class Modalities(Reads):
@@ -90,11 +94,19 @@ class Modalities(Reads):
                 count = np.asarray(terms["modality_n"].sum(0).sum(0))
                 yield Reading(totals, gathered.make_columns(site), count)
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random tokens of an image and of a text for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as tokens of a layer: each unit is a sequence of an image and a text."""
         for first, part in split_batches(units, batching):
             x, real = pad([np.concatenate(unit) for unit in part], batching)

@@ -22,7 +22,13 @@ from anisoscope.reads.base import (
     pad_pairs,
     split_batches,
 )
-from anisoscope.reads.sample import OfSample, SampledVectors, find_reservoir, is_usable, select_sample
+from anisoscope.reads.sample import (
+    OfSample,
+    SampledVectors,
+    find_reservoir,
+    is_usable,
+    select_sample,
+)
 from anisoscope.sums.reservoir import Reservoir
 
 
@@ -86,9 +92,15 @@ class LayerPair(OfSample):
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         """Yield each pair of layers of a sample, on the tokens that are usable in all layers."""
         for reservoir, layers in _iter_samples(gathered):
-            in_each = [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
+            in_each = [
+                is_usable(reservoir.vectors[name][: self.most].double().numpy())
+                for name in layers
+            ]
             in_all = np.logical_and.reduce(in_each)
-            samples = {name: select_sample(name, reservoir, gathered, self.most, in_all) for name in layers}
+            samples = {
+                name: select_sample(name, reservoir, gathered, self.most, in_all)
+                for name in layers
+            }
             for name, other_name in combinations(layers, 2):
                 first = samples[name]
                 second = samples[other_name]
@@ -102,11 +114,19 @@ class LayerPair(OfSample):
                 columns = gathered.make_columns(layers[name]) | {"component": component}
                 yield Reading(pair, columns, np.array(float(len(pair))))
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw two sets of vectors for each unit, one for each layer."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as the hidden states of two layers: each unit is a sequence of its own."""
         for start, part in split_batches(units, batching):
             x, y, real = pad_pairs(part, batching)
@@ -127,7 +147,10 @@ def _iter_samples(gathered: Gathered) -> Iterator[tuple[Reservoir, dict[str, Sit
         if site.quantity not in ("hidden", "final"):
             continue
         reservoir = find_reservoir(name, site, gathered)
-        if reservoir is None or not is_usable(reservoir.vectors[name].double().numpy()).any():
+        if (
+            reservoir is None
+            or not is_usable(reservoir.vectors[name].double().numpy()).any()
+        ):
             continue
         _, layers = samples.setdefault(id(reservoir), (reservoir, {}))
         layers[name] = site

@@ -72,11 +72,19 @@ class QueryKey(Reads):
                 rows = np.asarray(gathered.sums.at(name, (count,))[count].sum(0))
                 yield Reading(totals, gathered.make_columns(site), rows)
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own."""
         for first, part in split_batches(units, batching):
             query, key, real = pad_pairs(part, batching)

@@ -32,9 +32,26 @@ from anisoscope.sums.groups import sum_rows
 SIDES = ("plain", "query", "key")
 """Rows as they are; with queries centred; with keys centred."""
 COUNTS_OF_ROWS = frozenset({"rows", "normalised_rows", "pairs", "row_sequences"})
-WEIGHTS_OF_ROWS = frozenset({"row_max", "row_min", "row_median", "first_mass", "row_similarity"})
-OF_ROWS = COUNTS_OF_ROWS | WEIGHTS_OF_ROWS | {"entropy", "entropy_normalised", "score", "score_histogram"}
-OF_SCORES = frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"})
+WEIGHTS_OF_ROWS = frozenset(
+    {"row_max", "row_min", "row_median", "first_mass", "row_similarity"}
+)
+OF_ROWS = (
+    COUNTS_OF_ROWS
+    | WEIGHTS_OF_ROWS
+    | {"entropy", "entropy_normalised", "score", "score_histogram"}
+)
+OF_SCORES = frozenset(
+    {
+        "rows",
+        "query",
+        "query_moment",
+        "keys",
+        "key",
+        "row_variance",
+        "row_lean",
+        "row_spread",
+    }
+)
 
 
 class OfQuantity(Keeper):
@@ -69,7 +86,9 @@ class CentredRowSums(OfQuantity):
 
     quantity = "centred"
 
-    def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], running: Pass) -> None:
+    def add(
+        self, site: Site, value: Mapping[str, Mapping[str, Tensor]], running: Pass
+    ) -> None:
         """Add the attention-row statistics of plain, query-centred and key-centred attention, each under its prefix."""
         for side, rows in value.items():
             add_rows(site, rows, running, f"{side}.")
@@ -88,7 +107,9 @@ class ScoreSums(OfQuantity):
         running.add_sums(site.name, value)
 
 
-def add_rows(site: Site, rows: Mapping[str, Tensor], running: Pass, prefix: str = "") -> None:
+def add_rows(
+    site: Site, rows: Mapping[str, Tensor], running: Pass, prefix: str = ""
+) -> None:
     """Sum the statistics of attention rows (one row per query) over real queries that see a key, and add them to a
     site.
 
@@ -125,14 +146,24 @@ class _OfAttention(Reads):
                 continue
             totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                count = np.asarray(gathered.sums.at(name, (self.counted,))[self.counted].sum(0))
+                count = np.asarray(
+                    gathered.sums.at(name, (self.counted,))[self.counted].sum(0)
+                )
                 yield Reading(totals, gathered.make_columns(site), count)
 
-    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+    def draw(
+        self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7
+    ) -> list[Unit]:
         """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as queries and keys of one head: each unit is a sequence of its own.
 
         Every query sees all keys of its sequence, and logits are scaled by 1.
@@ -148,12 +179,16 @@ class _OfAttention(Reads):
             if not real.shape[1]:
                 continue
             measurement.begin(make_batch(first, real), torch.device("cpu"))
-            value = self.simulate_capture(query.unsqueeze(1), key.unsqueeze(1), real, means)
+            value = self.simulate_capture(
+                query.unsqueeze(1), key.unsqueeze(1), real, means
+            )
             measurement.receive(Site("encoder", 1, self.quantity), value)  # type: ignore[arg-type]
             measurement.end()
 
     @abstractmethod
-    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+    def simulate_capture(
+        self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]
+    ) -> Any:
         """Return what a capture would hand on for queries and keys [sequence, head, token, dim].
 
         real    which tokens are real [sequence, token]
@@ -170,7 +205,13 @@ def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
-    return attention_rows(query, key, Masking(real[:, None, None, :], causal=False, bias=None), scale=1.0, real=real)
+    return attention_rows(
+        query,
+        key,
+        Masking(real[:, None, None, :], causal=False, bias=None),
+        scale=1.0,
+        real=real,
+    )
 
 
 class Rows(_OfAttention):
@@ -188,7 +229,13 @@ class Rows(_OfAttention):
         """Yield the keeper (accumulator) of sums over attention rows."""
         yield RowSums()
 
-    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+    def simulate_capture(
+        self,
+        query: Tensor,
+        key: Tensor,
+        real: Tensor,
+        means: Sequence[Tensor],  # noqa: ARG002
+    ) -> Any:
         """Return the statistics of attention rows of these queries and keys [sequence, head, token, dim], as a capture
         would.
 
@@ -214,7 +261,9 @@ class CentredRows(_OfAttention):
         """Yield the keeper (accumulator) of the three variants of attention rows."""
         yield CentredRowSums()
 
-    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+    def simulate_capture(
+        self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]
+    ) -> Any:
         """Return statistics of attention rows in three variants, as a capture would.
 
         Keys: `plain` (as is), `query` (mean query subtracted from queries), `key` (mean key subtracted from keys).
@@ -242,7 +291,13 @@ class Scores(_OfAttention):
         """Yield the keeper (accumulator) of score sums."""
         yield ScoreSums()
 
-    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+    def simulate_capture(
+        self,
+        query: Tensor,
+        key: Tensor,
+        real: Tensor,
+        means: Sequence[Tensor],  # noqa: ARG002
+    ) -> Any:
         """Return the sums of attention logits of these queries and keys [sequence, head, token, dim], as a capture
         would.
 

@@ -76,9 +76,13 @@ def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack
             if site is not None and name != stack:
                 layers[site] = vectors.double().numpy()
         if layers:
-            from_input = sorted(layers, key=lambda site: (site.layer is None, site.layer or 0))
+            from_input = sorted(
+                layers, key=lambda site: (site.layer is None, site.layer or 0)
+            )
             in_order = {site: layers[site] for site in from_input}
-            stacks[stack] = SampledStack(reservoir.hash.numpy(), reservoir.unit.numpy(), in_order)
+            stacks[stack] = SampledStack(
+                reservoir.hash.numpy(), reservoir.unit.numpy(), in_order
+            )
     return stacks
 
 
@@ -93,7 +97,9 @@ def _parse_site(name: str) -> Site | None:
     return None
 
 
-def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, groups: int) -> Iterator[Reading]:
+def read_across(
+    reads: LayerPair, first: SampledStack, second: SampledStack, groups: int
+) -> Iterator[Reading]:
     """Yield the input of a metric of two layers for a stack that two runs sampled: all pairs of their layers.
 
     reads    what the metric reads; it may limit the number of tokens
@@ -105,14 +111,18 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
     A token that is unusable (zero, not finite) in one layer is left out everywhere. A layer without any usable token is
     left out itself.
     """
-    tokens, places, other_places = np.intersect1d(first.hash, second.hash, return_indices=True)
+    tokens, places, other_places = np.intersect1d(
+        first.hash, second.hash, return_indices=True
+    )
     places = places[: reads.most]
     other_places = other_places[: reads.most]
     of_first = _drop_unusable(first, places)
     of_second = _drop_unusable(second, other_places)
     if not len(tokens) or not of_first or not of_second:
         return
-    is_used = np.logical_and.reduce([is_usable(x) for x in (*of_first.values(), *of_second.values())])
+    is_used = np.logical_and.reduce(
+        [is_usable(x) for x in (*of_first.values(), *of_second.values())]
+    )
     if is_used.sum() < 2:
         return
     left_out = min(groups, getattr(reads, "groups", None) or groups)
@@ -139,7 +149,11 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
                 "site_other": other.label,
                 "n_units": len(np.unique(units)),
             }
-            yield Reading(SampledPair(vectors, other_vectors), columns, np.array(float(is_used.sum())))
+            yield Reading(
+                SampledPair(vectors, other_vectors),
+                columns,
+                np.array(float(is_used.sum())),
+            )
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:

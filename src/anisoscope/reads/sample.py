@@ -101,7 +101,9 @@ class SampledVectors:
 
     def take(self, chosen: Any) -> "SampledVectors":
         """Return the sample reduced to the `chosen` vectors (indices or a mask)."""
-        return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _cached={})
+        return replace(
+            self, vectors=self.vectors[chosen], group=self.group[chosen], _cached={}
+        )
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
         """Return `function` of all vectors [vector, dim], then of the vectors without each group of units in turn.
@@ -153,7 +155,9 @@ def leave_out_groups(of_groups: Array) -> Array:
     The first entry is the sum over all pairs; each further entry leaves out the pairs that involve one group.
     """
     every = of_groups.sum()
-    return np.concatenate([[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)])
+    return np.concatenate(
+        [[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)]
+    )
 
 
 class OfSample(Reads):
@@ -196,9 +200,17 @@ class Sample(OfSample):
                 continue
             sample = select_sample(name, reservoir, gathered)
             if sample is not None:
-                yield Reading(sample, gathered.make_columns(site), np.array(float(len(sample))))
+                yield Reading(
+                    sample, gathered.make_columns(site), np.array(float(len(sample)))
+                )
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:  # noqa: ARG002
+    def feed(
+        self,
+        metric: Declared,  # noqa: ARG002
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as hidden states of a layer: each unit is a sequence of its own."""
         for first, part in split_batches(units, batching):
             x, real = pad([np.asarray(unit) for unit in part], batching)

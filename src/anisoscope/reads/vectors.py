@@ -36,7 +36,9 @@ LINEAR = frozenset({"n", "vector", "unit", "unit_square", "norm", "norm_square"}
 INSIDE = frozenset({"sequence_cosine", "sequences"})
 SUBSETS = frozenset({"subset_n", "subset_unit"})
 MOMENTS = frozenset({"moment", "moment_n", "moment_vector", "unit_moment"})
-IMAGE_TERMS = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
+IMAGE_TERMS = frozenset(
+    {"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"}
+)
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
 FEW_GROUPS = 8
 """Groups of whole images, and of the second moments of heads if the settings do not say."""
@@ -59,7 +61,12 @@ class VectorSums(Keeper):
         """Return one keeper that accumulates the sums of both, by quantity, so that tensors are read once."""
         quantities = dict.fromkeys((*self.terms, *other.terms))
         empty: frozenset[str] = frozenset()
-        return VectorSums({q: self.terms.get(q, empty) | other.terms.get(q, empty) for q in quantities})
+        return VectorSums(
+            {
+                q: self.terms.get(q, empty) | other.terms.get(q, empty)
+                for q in quantities
+            }
+        )
 
     def list_terms(self, quantity: str) -> frozenset[str]:
         """Return the names of the sums to accumulate for one quantity (such as `hidden` or `key`).
@@ -85,7 +92,9 @@ class VectorSums(Keeper):
             _add_heads(site, value, positions, terms, running)
 
 
-def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass) -> None:
+def _add_layer(
+    site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass
+) -> None:
     """Add the vectors of a layer [sequence, token, dim] to its sums, and to its second moments if asked for.
 
     Whole images as vectors, and batches of many single vectors on a CPU, are summed by cheaper ways.
@@ -96,26 +105,38 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], run
     running        the running measurement
     """
     if is_whole_image(x, running):
-        values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
-        running.sums.add(site.name, values, running.copy_to(running.group, x.device) % FEW_GROUPS)
+        values, _ = sum_vectors(
+            x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS
+        )
+        running.sums.add(
+            site.name, values, running.copy_to(running.group, x.device) % FEW_GROUPS
+        )
         return
     subsets = positions.subsets if "subset_unit" in terms else None
     are_single = x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * running.settings.groups
     if are_single and x.device.type == "cpu":
-        values, inverse, groups = sum_single_vectors(x, positions.policies, subsets, terms, running.group)
+        values, inverse, groups = sum_single_vectors(
+            x, positions.policies, subsets, terms, running.group
+        )
         running.sums.add(site.name, values, groups)
     else:
-        values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
+        values, inverse = sum_vectors(
+            x.unsqueeze(1), positions.policies, subsets, terms
+        )
         running.add_sums(site.name, values)
     if "moment" in terms:
         # Of the first token policy. Zero and non-finite vectors have the inverse norm 0.
         is_counted = positions.policies[:, 0] & (inverse[:, 0] > 0)
         # On the CPU in any case: places that a device would tell make the host wait.
         drawn = running.find_masks(site, x).drawn
-        running.moments.add(site.name, x, is_counted, inverse[:, 0], drawn if drawn.numel() else None)
+        running.moments.add(
+            site.name, x, is_counted, inverse[:, 0], drawn if drawn.numel() else None
+        )
 
 
-def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass) -> None:
+def _add_heads(
+    site: Site, x: Tensor, positions: Any, terms: frozenset[str], running: Pass
+) -> None:
     """Add the vectors of attention heads [sequence, head, token, dim] to their sums.
 
     Second moments are kept by head, if asked for.
@@ -128,7 +149,9 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], run
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     running.add_sums(site.name, values)
     if "head_moment" in terms:
-        groups = min(running.settings.spectrum_groups or FEW_GROUPS, running.settings.groups)
+        groups = min(
+            running.settings.spectrum_groups or FEW_GROUPS, running.settings.groups
+        )
         weight = positions.policies[:, :1] * (inverse > 0)
         group = running.copy_to(running.group, x.device) % groups
         add_head_moments(running.sums, site.name, x, weight, group, groups)
@@ -161,7 +184,11 @@ class Vectors(Reads):
     def __post_init__(self) -> None:
         """Raise UsageError if `at` is empty or names an unknown quantity."""
         if not self.at or not {*self.at} <= {*OF_VECTORS}:
-            raise UsageError(f"vectors at some of {', '.join(OF_VECTORS)}", repr(self.at), "as Vectors(('hidden',))")
+            raise UsageError(
+                f"vectors at some of {', '.join(OF_VECTORS)}",
+                repr(self.at),
+                "as Vectors(('hidden',))",
+            )
 
     @property
     def arrays(self) -> int:
@@ -192,7 +219,11 @@ class Vectors(Reads):
             raise UsageError("second moments alone, or other sums", got, cure)
         if {*self.at} & OF_HEADS and needs & (MOMENTS | SUBSETS):
             got = f"{', '.join(sorted(needs & (MOMENTS | SUBSETS)))} at {', '.join(self.at)}"
-            raise UsageError("second moments and subsets of hidden states alone", got, "leave heads out of `at`")
+            raise UsageError(
+                "second moments and subsets of hidden states alone",
+                got,
+                "leave heads out of `at`",
+            )
         if needs & (MOMENTS | SUBSETS):
             return ("head",)
         return ("policy", "head")
@@ -220,9 +251,15 @@ class Vectors(Reads):
                 continue
             totals = make_totals(gathered.sums.at(name, metric.needs))
             if totals is not None:
-                yield Reading(totals, gathered.make_columns(site), self._count_vectors(metric.needs, gathered, name))
+                yield Reading(
+                    totals,
+                    gathered.make_columns(site),
+                    self._count_vectors(metric.needs, gathered, name),
+                )
 
-    def _count_vectors(self, needs: frozenset[str], gathered: Gathered, site: str) -> Array:
+    def _count_vectors(
+        self, needs: frozenset[str], gathered: Gathered, site: str
+    ) -> Array:
         """Return the number of vectors behind the values, by token policy and head.
 
         For similarity inside sequences, return the number of sequences.
@@ -241,7 +278,13 @@ class Vectors(Reads):
             term = "sequences"
         return np.asarray(gathered.sums.at(site, (term,))[term].sum(0))
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+    def feed(
+        self,
+        metric: Declared,
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as vectors of a layer or head: each unit is a sequence of its own.
 
         For a metric of token subsets, there are two units: the tokens of two subsets.
@@ -263,7 +306,9 @@ class Vectors(Reads):
             measurement.end()
 
 
-def _feed_subsets(units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+def _feed_subsets(
+    units: Sequence[Unit], batching: Batching, measurement: FedMeasurement
+) -> None:
     """Feed two units of test data to a measurement as two token subsets: special tokens, and first tokens of sequences.
 
     Each vector of the second unit begins a sequence. The vectors of the first unit are distributed over the sequences

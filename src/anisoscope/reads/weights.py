@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anisoscope.reads.base import Array, Batching, Declared, FedMeasurement, Gathered, Reading, Reads, Unit, make_totals
+from anisoscope.reads.base import (
+    Array,
+    Batching,
+    Declared,
+    FedMeasurement,
+    Gathered,
+    Reading,
+    Reads,
+    Unit,
+    make_totals,
+)
 
 Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
 
@@ -49,15 +59,31 @@ class Weights(Reads):
                     of_metric[name.removeprefix(prefix)] = x.numpy()
             totals = make_totals(of_metric)
             if totals is not None:
-                yield Reading(totals, columns | {"site": matrix}, np.asarray(terms["rows"].numpy()[0]))
+                yield Reading(
+                    totals,
+                    columns | {"site": matrix},
+                    np.asarray(terms["rows"].numpy()[0]),
+                )
 
-    def feed(self, metric: Declared, units: Sequence[Unit], batching: Batching, measurement: FedMeasurement) -> None:
+    def feed(
+        self,
+        metric: Declared,
+        units: Sequence[Unit],
+        batching: Batching,
+        measurement: FedMeasurement,
+    ) -> None:
         """Feed test data to a measurement as a weight matrix: the vectors of all units are its rows."""
-        matrix = torch.as_tensor(np.concatenate([np.asarray(unit) for unit in units])).to(batching.dtype)
-        measurement.weights["embedding.input"] = summarise_matrix(matrix.numpy(), {metric.name: self.summarise})
+        matrix = torch.as_tensor(
+            np.concatenate([np.asarray(unit) for unit in units])
+        ).to(batching.dtype)
+        measurement.weights["embedding.input"] = summarise_matrix(
+            matrix.numpy(), {metric.name: self.summarise}
+        )
 
 
-def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:
+def summarise_matrix(
+    matrix: NDArray[Any], summaries: Mapping[str, Summary]
+) -> dict[str, torch.Tensor]:
     """Return what is kept of a weight matrix: its number of `rows`, and each metric's arrays as `METRIC.TERM`.
 
     summaries   functions that reduce the matrix to named arrays, by name of the metric

@@ -21,4 +21,8 @@ def build_page(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
     The same run always gives the same bytes. `formats` are those of the figure files: svg, pdf, png.
     """
     records, manifest = read_run(folder)
-    return write_run(Results(records, manifest, read_replicates(folder, len(records))), folder, formats)
+    return write_run(
+        Results(records, manifest, read_replicates(folder, len(records))),
+        folder,
+        formats,
+    )

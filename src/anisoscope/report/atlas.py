@@ -11,7 +11,13 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.report.page import HERE, draw_figures, write_page
 from anisoscope.report.parts import Figure, PageTable
-from anisoscope.wording import count_noun, format_count, format_number, has_interval, iter_rows
+from anisoscope.wording import (
+    count_noun,
+    format_count,
+    format_number,
+    has_interval,
+    iter_rows,
+)
 
 TEMPLATE = "atlas.html.j2"
 MISSING = "–"
@@ -69,24 +75,34 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     heads.
     """
     anisotropic = [row for row in iter_rows(table) if row.verdict == "anisotropic"]
-    sentences = [f"Anisotropic in at least one layer: {len(anisotropic)} of {len(table)}."]
+    sentences = [
+        f"Anisotropic in at least one layer: {len(anisotropic)} of {len(table)}."
+    ]
     if anisotropic:
         causes = [str(row.cause) for row in anisotropic]
         by_mean = sum("the mean" in cause.split(", ") for cause in causes)
         by_few = sum("dimension" in cause for cause in causes)
-        sentences.append(f"In {by_mean} of these, centring removes the anisotropy of the layer with the highest A.")
-        sentences.append(f"In {by_few} of these, ten dimensions or fewer contribute more than half of its A.")
+        sentences.append(
+            f"In {by_mean} of these, centring removes the anisotropy of the layer with the highest A."
+        )
+        sentences.append(
+            f"In {by_few} of these, ten dimensions or fewer contribute more than half of its A."
+        )
     heads = table[table["heads"].notna()]
     if len(heads):
         with_sinks = int(heads["sink_heads"].gt(0).sum())
-        sentences.append(f"With at least one sink head: {with_sinks} of the {len(heads)} whose attention was measured.")
+        sentences.append(
+            f"With at least one sink head: {with_sinks} of the {len(heads)} whose attention was measured."
+        )
     return sentences
 
 
 def _label_rows(table: pd.DataFrame) -> list[str]:
     """Return the label of each row: the network, with its stack (encoder, decoder) if it has several."""
     names = []
-    for row, has_several in zip(iter_rows(table), table.duplicated("network", keep=False), strict=True):
+    for row, has_several in zip(
+        iter_rows(table), table.duplicated("network", keep=False), strict=True
+    ):
         names.append(f"{row.network}, {row.stack}" if has_several else str(row.network))
     return names
 
@@ -99,14 +115,21 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
 
     def draw(width: int) -> ChartType:
         """Draw the bars at this width in pixels."""
-        return charts.bars(frame, category="network", titles=("A of the strongest layer", ""), size=(width, 22))
+        return charts.bars(
+            frame,
+            category="network",
+            titles=("A of the strongest layer", ""),
+            size=(width, 22),
+        )
 
     top, bottom = frame.iloc[0], frame.iloc[-1]
     lowest = f"{format_number(bottom['value'])} ({bottom['network']})"
     highest = f"{format_number(top['value'])} ({top['network']})"
     alt = f"Bars of A by network: from {lowest} to {highest}."
     caption = "Whiskers are 95 % intervals over units of each network’s own corpus, so that bars are no ranking."
-    return Figure("strongest", "Anisotropy of the strongest layer", caption, "", alt, {"": draw})
+    return Figure(
+        "strongest", "Anisotropy of the strongest layer", caption, "", alt, {"": draw}
+    )
 
 
 def tabulate(table: pd.DataFrame) -> PageTable:
@@ -123,7 +146,12 @@ def _build_row(label: str, row: Any) -> tuple[tuple[str, str], ...]:
     label   the name of the network
     row     its row of the atlas
     """
-    cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]
+    cells = [
+        (label, ""),
+        (row.modality, ""),
+        (row.family, ""),
+        (format_count(row.layers), ""),
+    ]
     for name in ("weakest", "strongest", "last"):
         value, interval = _format_estimate(row, name)
         layer = getattr(row, f"{name}_layer")
@@ -134,7 +162,9 @@ def _build_row(label: str, row: Any) -> tuple[tuple[str, str], ...]:
     cells.append(_format_estimate(row, "centred"))
     has_cause = isinstance(row.cause, str) and row.cause
     cells.append((row.cause if has_cause else MISSING, ""))
-    cells.append((MISSING if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", ""))
+    cells.append(
+        (MISSING if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", "")
+    )
     cells.append(_format_estimate(row, "entropy"))
     cells.append((format_count(row.n_units), ""))
     return tuple(cells)
@@ -160,6 +190,10 @@ def _format_estimate(row: Any, name: str) -> tuple[str, str]:
     if pd.isna(estimate.value):
         return MISSING, ""
     value = format_number(estimate.value)
-    if pd.isna(estimate.low) or not has_interval(estimate) or estimate.low == estimate.high:
+    if (
+        pd.isna(estimate.low)
+        or not has_interval(estimate)
+        or estimate.low == estimate.high
+    ):
         return value, ""
     return value, f"[{format_number(estimate.low)}, {format_number(estimate.high)}]"

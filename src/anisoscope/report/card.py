@@ -12,7 +12,12 @@ from anisoscope.runs.findings import findings, judge_stacks
 from anisoscope.runs.short_tables import short_table
 from anisoscope.wording import format_count, format_short, name_layer
 
-COLOURS = {"anisotropic": "#b45309", "isotropic": "#117733", "undecided": "#52606d", "": "#52606d"}
+COLOURS = {
+    "anisotropic": "#b45309",
+    "isotropic": "#117733",
+    "undecided": "#52606d",
+    "": "#52606d",
+}
 """Colours of the right half of a badge, by the verdict on the strongest layer."""
 CHARACTER = 6.6
 MARGIN = 8
@@ -67,7 +72,9 @@ def draw_badge(records: pd.DataFrame) -> str:
     )
 
 
-def write_model_card(records: pd.DataFrame, manifest: Mapping[str, Any], repository: str = "") -> str:
+def write_model_card(
+    records: pd.DataFrame, manifest: Mapping[str, Any], repository: str = ""
+) -> str:
     """Return a Markdown section for a model's card: the findings, and the anisotropy A of every layer.
 
     repository  the data set that the run was pushed to, for its badge and a link
@@ -76,12 +83,25 @@ def write_model_card(records: pd.DataFrame, manifest: Mapping[str, Any], reposit
     if repository:
         page = f"https://huggingface.co/datasets/{repository}"
         lines += [f"[![anisotropy]({page}/resolve/main/badge.svg)]({page})", ""]
-    lines += [f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.", ""]
-    return "\n".join([*lines, *_list_findings(records, manifest), *_tabulate_layers(records)]).rstrip() + "\n"
+    lines += [
+        f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.",
+        "",
+    ]
+    return (
+        "\n".join(
+            [*lines, *_list_findings(records, manifest), *_tabulate_layers(records)]
+        ).rstrip()
+        + "\n"
+    )
 
 
 def write_dataset_card(
-    records: pd.DataFrame, manifest: Mapping[str, Any], repository: str, *, licence: str = "", page: bool = False
+    records: pd.DataFrame,
+    manifest: Mapping[str, Any],
+    repository: str,
+    *,
+    licence: str = "",
+    page: bool = False,
 ) -> str:
     """Return the README of a data set that holds a run: metadata, findings, how to read it and how it was made.
 
@@ -91,7 +111,10 @@ def write_dataset_card(
     title = f"Geometry of {name_model(manifest)}"
     lines = _write_metadata(title, licence)
     lines += [f"# {title}", "", "![anisotropy](badge.svg)", ""]
-    lines += [f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.", ""]
+    lines += [
+        f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.",
+        "",
+    ]
     lines += _list_findings(records, manifest)
     lines += _tabulate_layers(records)
     own_page = " `report.html` is the page of the run." if page else ""
@@ -141,7 +164,9 @@ def _strip_folders(name: str) -> str:
 
 def _name_version(manifest: Mapping[str, Any]) -> str:
     """Return the version of Anisoscope that made the run."""
-    return str((manifest.get("code") or {}).get("version", "")) or "of an unknown version"
+    return (
+        str((manifest.get("code") or {}).get("version", "")) or "of an unknown version"
+    )
 
 
 def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
@@ -159,7 +184,9 @@ def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
 
 def _list_findings(records: pd.DataFrame, manifest: Mapping[str, Any]) -> list[str]:
     """Return the findings of a run as a Markdown list."""
-    lines = [f"- {finding.text}" for finding in findings(records, manifest.get("tokens"))]
+    lines = [
+        f"- {finding.text}" for finding in findings(records, manifest.get("tokens"))
+    ]
     return [*lines, ""] if lines else []
 
 
@@ -168,7 +195,11 @@ def _tabulate_layers(records: pd.DataFrame) -> list[str]:
     table = short_table(records)
     if not len(table):
         return []
-    keys = [key for key in ("seed", "step", "stack") if key in table and table[key].nunique() > 1]
+    keys = [
+        key
+        for key in ("seed", "step", "stack")
+        if key in table and table[key].nunique() > 1
+    ]
     head = [*keys, "layer", "A", "95 % interval", "verdict"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table.to_dict("records"):

@@ -23,7 +23,9 @@ MOST_LINES = 8
 """Components that are drawn as lines of their own."""
 
 
-def write_comparison(compared: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
+def write_comparison(
+    compared: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)
+) -> Path:
     """Write `report.html`, `figures/`, `differences.parquet` and `comparison.json` into a folder, and return the
     page's path.
 
@@ -41,7 +43,9 @@ def write_comparison(compared: ComparedRuns, folder: Path, formats: tuple[str, .
         metric=name_metric(compared.metric),
         headline=[finding.text for finding in compared.findings],
         notes=list(compared.notes),
-        facts=[(run.name, str(run.manifest.get("model") or "–")) for run in compared.runs],
+        facts=[
+            (run.name, str(run.manifest.get("model") or "–")) for run in compared.runs
+        ],
         figures=figures,
         drawn=drawn,
         formats=formats,
@@ -53,7 +57,13 @@ def _describe(compared: ComparedRuns) -> dict[str, Any]:
     """Return what was compared and found, for `comparison.json`."""
     runs = []
     for run in compared.runs:
-        runs.append({"name": run.name, "model": run.manifest.get("model"), "run": run.manifest.get("run")})
+        runs.append(
+            {
+                "name": run.name,
+                "model": run.manifest.get("model"),
+                "run": run.manifest.get("run"),
+            }
+        )
     return {
         "metric": compared.metric,
         "tokens": compared.tokens,
@@ -91,8 +101,16 @@ def build_figures(compared: ComparedRuns) -> list[Figure]:
     metric = name_metric(compared.metric)
     against = compared.names[0]
     return [
-        _build_lines("values", _title_values(metric), values, (axis, metric), is_relative),
-        _build_lines("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
+        _build_lines(
+            "values", _title_values(metric), values, (axis, metric), is_relative
+        ),
+        _build_lines(
+            "differences",
+            f"Difference from {against}",
+            differences,
+            (axis, "difference"),
+            is_relative,
+        ),
     ]
 
 
@@ -101,7 +119,13 @@ def _title_values(metric: str) -> str:
     return f"{metric[0].upper()}{metric[1:]} of every run"
 
 
-def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
+def _build_lines(
+    name: str,
+    title: str,
+    frame: pd.DataFrame,
+    titles: tuple[str, str],
+    is_relative: bool,
+) -> Figure:
     """Build a line figure over the layers, with intervals as ribbons.
 
     name          of its file
@@ -121,7 +145,9 @@ def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
             "columns": 2 if is_wide else 1,
         }
         if is_relative:
-            return charts.trajectory(frame, x="depth", titles=titles, zero=True, **options)
+            return charts.trajectory(
+                frame, x="depth", titles=titles, zero=True, **options
+            )
         return charts.layer_curve(frame, title=titles[1], **options)
 
     lowest, highest = find_extremes(frame)
@@ -129,13 +155,25 @@ def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     span += f"highest {format_number(highest['value'])} ({highest['run']})"
     caption = "Ribbons are 95 % intervals."
     if not frame["joined"].all():
-        caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
+        caption = (
+            "Ribbons are 95 % intervals; a diamond is the output after the final norm."
+        )
     if name == "differences":
-        caption = "An interval that does not hold 0 tells a layer of two runs apart. " + caption
+        caption = (
+            "An interval that does not hold 0 tells a layer of two runs apart. "
+            + caption
+        )
     basis = ""
     if frame["n"].notna().any():
         basis = f"n = {describe_extent(frame['n'])} units"
-    return Figure(name, title, caption, basis, f"Line chart of {titles[1]} by {titles[0]}: {span}.", {"": draw})
+    return Figure(
+        name,
+        title,
+        caption,
+        basis,
+        f"Line chart of {titles[1]} by {titles[0]}: {span}.",
+        {"": draw},
+    )
 
 
 def _build_bars(compared: ComparedRuns, values: pd.DataFrame) -> Figure:
@@ -144,10 +182,19 @@ def _build_bars(compared: ComparedRuns, values: pd.DataFrame) -> Figure:
 
     def draw(width: int) -> ChartType:
         """Draw the bars at this width in pixels."""
-        return charts.bars(values, category="run", titles=(metric, ""), size=(width, 26))
+        return charts.bars(
+            values, category="run", titles=(metric, ""), size=(width, 26)
+        )
 
     caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
-    return Figure("values", _title_values(metric), caption, "", f"Bars of {metric} by run.", {"": draw})
+    return Figure(
+        "values",
+        _title_values(metric),
+        caption,
+        "",
+        f"Bars of {metric} by run.",
+        {"": draw},
+    )
 
 
 def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
@@ -156,9 +203,19 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
     table   one row per difference
     """
     frame = table[table["head"].notna() & table["layer"].notna()]
-    frame = frame.assign(value=frame["difference"], layer=frame["layer"].astype(int), head=frame["head"].astype(int))
+    frame = frame.assign(
+        value=frame["difference"],
+        layer=frame["layer"].astype(int),
+        head=frame["head"].astype(int),
+    )
     panels = list(dict.fromkeys(frame["run"]))
-    drawn = partial(charts.heatmap, frame, diverging=True, title="difference", panel="run" if len(panels) > 1 else None)
+    drawn = partial(
+        charts.heatmap,
+        frame,
+        diverging=True,
+        title="difference",
+        panel="run" if len(panels) > 1 else None,
+    )
 
     def draw(width: int) -> ChartType:
         """Draw the heat map at this width in pixels."""
@@ -166,7 +223,14 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
 
     caption = "In brackets, or with a dot: the interval of the difference holds 0."
     title = f"{name_metric(compared.metric)}: difference from {compared.names[0]}, head by head"
-    return Figure("heads", title, caption, "", f"Heat map of differences over {len(frame)} heads.", {"": draw})
+    return Figure(
+        "heads",
+        title,
+        caption,
+        "",
+        f"Heat map of differences over {len(frame)} heads.",
+        {"": draw},
+    )
 
 
 def _name_panels(table: pd.DataFrame) -> pd.Series:
@@ -176,7 +240,9 @@ def _name_panels(table: pd.DataFrame) -> pd.Series:
     parts = stack.mask(kind, stack + ", cross-attention")
     component = table["component"].astype("string").fillna("")
     few = component.nunique() <= MOST_LINES
-    return parts.where(component.eq("") | (not few), parts + " " + component).str.strip()
+    return parts.where(
+        component.eq("") | (not few), parts + " " + component
+    ).str.strip()
 
 
 def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
@@ -194,7 +260,11 @@ def _collect_values(compared: ComparedRuns) -> pd.DataFrame:
     """Return the values of every run at each of its layers, including layers without a match in other runs."""
     frame = compared.values
     n = {run.name: _count_units(run.manifest) for run in compared.runs}
-    frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
+    frame = frame.assign(
+        panel=_name_panels(frame),
+        depth=_scale_depths(frame, "layer"),
+        n=frame["run"].map(n),
+    )
     stacks = frame.groupby("run")["stack"].nunique()
     # Runs of one stack each, such as an encoder and a decoder, share a panel.
     if stacks.max() == 1:
@@ -204,10 +274,16 @@ def _collect_values(compared: ComparedRuns) -> pd.DataFrame:
 
 def _collect_differences(compared: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
     """Return the differences of every run from the first, by the first run's layers; the first run itself is 0."""
-    frame = table.assign(value=table["difference"], depth=_scale_depths(table, "layer"), panel=_name_panels(table))
+    frame = table.assign(
+        value=table["difference"],
+        depth=_scale_depths(table, "layer"),
+        panel=_name_panels(table),
+    )
     frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
     zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
-    zero = zero.assign(run=compared.names[0], value=0.0, low=float("nan"), high=float("nan"))
+    zero = zero.assign(
+        run=compared.names[0], value=0.0, low=float("nan"), high=float("nan")
+    )
     return _to_plain_types(pd.concat([zero, frame], ignore_index=True))
 
 
@@ -216,7 +292,21 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
 
     Rows without a value or a layer are left out.
     """
-    kept = frame[["run", "panel", "layer", "site", "component", "depth", "joined", "value", "low", "high", "n"]]
+    kept = frame[
+        [
+            "run",
+            "panel",
+            "layer",
+            "site",
+            "component",
+            "depth",
+            "joined",
+            "value",
+            "low",
+            "high",
+            "n",
+        ]
+    ]
     kept = kept[kept["value"].notna() & kept["layer"].notna()]
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")
     numbers = dict.fromkeys(("layer", "depth", "value", "low", "high", "n"), "float64")
@@ -233,15 +323,28 @@ def _count_units(manifest: Any) -> float:
 def _build_table(compared: ComparedRuns) -> PageTable:
     """Build the table of the page, with one row for each difference."""
     table = compared.table
-    optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
-    head = ("run", "layer", *optional, compared.names[0], "run’s own value", "difference")
+    optional = [
+        name
+        for name in ("stack", "head", "component")
+        if table[name].nunique(dropna=False) > 1
+    ]
+    head = (
+        "run",
+        "layer",
+        *optional,
+        compared.names[0],
+        "run’s own value",
+        "difference",
+    )
     rows = []
     for one in iter_rows(table):
         cells = [(str(one.run), ""), (_name_layers(one), "")]
         cells += [(_format_entry(getattr(one, name)), "") for name in optional]
         cells.append(_format_estimate(one.first, one.first_low, one.first_high))
         cells.append(_format_estimate(one.second, one.second_low, one.second_high))
-        difference, _, ends = format_signed_interval(one.difference, one.low, one.high).partition(" [")
+        difference, _, ends = format_signed_interval(
+            one.difference, one.low, one.high
+        ).partition(" [")
         cells.append((difference, f"[{ends}" if ends else ""))
         rows.append(tuple(cells))
     caption = f"Every difference from {compared.names[0]}; two layers: of {compared.names[0]}, and of the other run."

@@ -9,8 +9,23 @@ import pandas as pd
 
 from anisoscope.axes import PAIRS, SUBSET_FAMILIES, TOWER_STACKS
 from anisoscope.charts import builders as charts
-from anisoscope.report.parts import Draw, Entry, Figure, describe_span, find_extremes, make_drawing, make_figure
-from anisoscope.report.results import LAYER_SITES, PANEL, SHARED_SITES, Results, describe_extent, sort_by_keys
+from anisoscope.report.parts import (
+    Draw,
+    Entry,
+    Figure,
+    describe_span,
+    find_extremes,
+    make_drawing,
+    make_figure,
+)
+from anisoscope.report.results import (
+    LAYER_SITES,
+    PANEL,
+    SHARED_SITES,
+    Results,
+    describe_extent,
+    sort_by_keys,
+)
 from anisoscope.wording import (
     count_noun,
     format_count,
@@ -28,7 +43,9 @@ ROWS = (26, 20)
 SQUARE = (30, 30)
 LOW = (12, 12)
 """Heights of a row of a heat map, on a wide screen and on a phone, in pixels."""
-HEADS_ALT = "Heat map of {unit} over {layers} and {heads}: lowest {lowest}, highest {highest}."
+HEADS_ALT = (
+    "Heat map of {unit} over {layers} and {heads}: lowest {lowest}, highest {highest}."
+)
 LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
@@ -44,7 +61,9 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     drawings = {}
     for policy in results.policies or ["all"]:
         rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
-        drawings[policy] = make_drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
+        drawings[policy] = make_drawing(
+            charts.layer_curve, rows, entry, series="stack", isotropic=q95
+        )
     law = ""
     if q95 is not None:
         dimensions = f" in {results.width} dimensions" if results.width else ""
@@ -52,8 +71,12 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     facts = {
         "law": law,
         "final": entry["final"] if frame["site"].eq("final").any() else "",
-        "span": describe_span(results.select_layers(entry["metric"]), results.name_place),
-        "stacks": _describe_stacks(list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})),
+        "span": describe_span(
+            results.select_layers(entry["metric"]), results.name_place
+        ),
+        "stacks": _describe_stacks(
+            list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})
+        ),
     }
     # A single drawing needs no label to choose it by.
     drawn = drawings if len(drawings) > 1 else next(iter(drawings.values()))
@@ -90,7 +113,11 @@ def draw_layers(results: Results, entry: Entry) -> list[Figure]:
         "accuracy": _describe_accuracy(results),
         "readings": join_words(list(dict.fromkeys(frame["series"]))),
     }
-    drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+    drawn = make_drawing(
+        charts.layer_curve,
+        frame,
+        {**entry, "draw": {"series": "series"} | entry["draw"]},
+    )
     return [make_figure(results, entry, frame, drawn, **facts)]
 
 
@@ -98,7 +125,9 @@ def _describe_sample(frame: pd.DataFrame) -> str:
     """Return a sentence on the number of sampled vectors that anisotropy after centring is computed from; empty if
     unknown.
     """
-    size = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
+    size = describe_extent(
+        frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"]
+    )
     if not size:
         return ""
     return f"A after centring is taken on a uniform sample of {size} vectors. "
@@ -139,13 +168,26 @@ def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
         return []
     is_joint = frame["stack"].eq(PAIRS)
     if is_joint.all():
-        bar = {**entry, "height": (22, 22), "draw": {"category": "series", "titles": (entry["draw"]["title"], "")}}
+        bar = {
+            **entry,
+            "height": (22, 22),
+            "draw": {"category": "series", "titles": (entry["draw"]["title"], "")},
+        }
         drawn = make_drawing(charts.bars, frame, bar, panel=None)
         span = describe_span(frame, lambda row: str(row["series"]))
-        facts = {"what": entry["joint"], "kind": "Bar chart", "bands": " Lines are 95 % intervals.", "span": span}
+        facts = {
+            "what": entry["joint"],
+            "kind": "Bar chart",
+            "bands": " Lines are 95 % intervals.",
+            "span": span,
+        }
         return [make_figure(results, entry, frame, drawn, **facts)]
     frame = frame[~is_joint]
-    drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+    drawn = make_drawing(
+        charts.layer_curve,
+        frame,
+        {**entry, "draw": {"series": "series"} | entry["draw"]},
+    )
     facts = {"what": entry["layers"], "kind": "Line chart", "bands": entry["bands"]}
     return [make_figure(results, entry, frame, drawn, **facts)]
 
@@ -165,11 +207,23 @@ def draw_steps(results: Results, entry: Entry) -> list[Figure]:
     if frame["step"].nunique() < 2:
         return []
     panels = _name_seeds_and_stacks(frame)
-    frame = frame.assign(step=frame["step"].astype(float), layer=frame["layer"].astype(int), **{PANEL: panels})
+    frame = frame.assign(
+        step=frame["step"].astype(float),
+        layer=frame["layer"].astype(int),
+        **{PANEL: panels},
+    )
     q95 = _find_isotropic_q95(results) if entry.get("band") else None
-    draw = {"x": "step", "series": "layer", "gradient": True, "scale": "symlog", "isotropic": q95} | entry["draw"]
+    draw = {
+        "x": "step",
+        "series": "layer",
+        "gradient": True,
+        "scale": "symlog",
+        "isotropic": q95,
+    } | entry["draw"]
     facts = {"alt": LINES_ALT.replace("layer", "step"), "axis": draw["titles"][1]}
-    span = describe_span(frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}")
+    span = describe_span(
+        frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}"
+    )
     drawn = make_drawing(charts.trajectory, frame, {**entry, "draw": draw})
     return [make_figure(results, {**facts, **entry}, frame, drawn, span=span, **facts)]
 
@@ -180,7 +234,11 @@ def _average_over_heads(frame: pd.DataFrame) -> pd.DataFrame:
     frame   rows of single heads
     """
     keys = ["seed", PANEL, "layer", "step"]
-    ends = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
+    ends = (
+        frame.groupby(keys, sort=False)["value"]
+        .agg(value="mean", low="min", high="max")
+        .reset_index()
+    )
     others = frame.drop(columns=["value", "low", "high"]).drop_duplicates(keys)
     return ends.merge(others, on=keys)
 
@@ -197,13 +255,20 @@ def _name_seeds_and_stacks(frame: pd.DataFrame) -> pd.Series | str:
 
 def draw_drift_points(results: Results, entry: Entry) -> list[Figure]:
     """Plot anisotropy A against the share of the common direction (drift), one point per layer."""
-    shares = results.select_layers("drift.share")[["stack", "layer", "site", "value"]].rename(
-        columns={"value": "share"}
+    shares = results.select_layers("drift.share")[
+        ["stack", "layer", "site", "value"]
+    ].rename(columns={"value": "share"})
+    points = results.select_layers("mean_cosine").merge(
+        shares, on=["stack", "layer", "site"]
     )
-    points = results.select_layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
     if len(points) < 2:
         return []
-    names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
+    names = (
+        points["layer"]
+        .astype(int)
+        .astype(str)
+        .mask(points["site"].eq("final"), "final")
+    )
     points = points.assign(name=names, joined=points["site"].ne("final"))
     drawn = make_drawing(charts.scatter, points, entry, series=PANEL)
     return [make_figure(results, entry, points, drawn, points=len(points))]
@@ -217,7 +282,14 @@ def draw_top_shares(results: Results, entry: Entry) -> list[Figure]:
         return []
     frame = frame.loc[frame["component"].astype(int).sort_values(kind="stable").index]
     frame = frame.assign(series="top " + frame["component"].astype(str))
-    return [make_figure(results, entry, frame, make_drawing(charts.layer_curve, frame, entry, series="series"))]
+    return [
+        make_figure(
+            results,
+            entry,
+            frame,
+            make_drawing(charts.layer_curve, frame, entry, series="series"),
+        )
+    ]
 
 
 def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
@@ -237,7 +309,15 @@ def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
         "first": largest["component"],
         "largest": format_measured(largest, None),
     }
-    return [make_figure(results, entry, frame, make_drawing(charts.bars, frame, entry, panel=None), **facts)]
+    return [
+        make_figure(
+            results,
+            entry,
+            frame,
+            make_drawing(charts.bars, frame, entry, panel=None),
+            **facts,
+        )
+    ]
 
 
 def draw_explained_variance(results: Results, entry: Entry) -> list[Figure]:
@@ -246,14 +326,24 @@ def draw_explained_variance(results: Results, entry: Entry) -> list[Figure]:
     frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
     if frame.empty:
         return []
-    frame = frame.assign(axes=frame["component"].astype(int), layer=frame["layer"].astype(int))
+    frame = frame.assign(
+        axes=frame["component"].astype(int), layer=frame["layer"].astype(int)
+    )
     of_first_axis = frame.loc[frame["axes"].eq(1), "value"]
     most = ""
     if len(of_first_axis):
         least = format_percent(of_first_axis.min())
         largest = format_percent(of_first_axis.max())
         most = entry["most"].format(least=least, largest=largest)
-    return [make_figure(results, entry, frame, make_drawing(charts.trajectory, frame, entry), most=most)]
+    return [
+        make_figure(
+            results,
+            entry,
+            frame,
+            make_drawing(charts.trajectory, frame, entry),
+            most=most,
+        )
+    ]
 
 
 def draw_heads(results: Results, entry: Entry) -> list[Figure]:
@@ -275,7 +365,9 @@ def draw_heads(results: Results, entry: Entry) -> list[Figure]:
         "heads": count_noun(frame["head"].nunique(), "head"),
         "unit": entry["draw"]["title"],
     }
-    drawn = make_drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
+    drawn = make_drawing(
+        charts.heatmap, frame, {"columns": 1, "height": height, **entry}
+    )
     return [make_figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
 
 
@@ -287,7 +379,9 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
 
     If several heads share keys and values, each of these heads has a row.
     """
-    frame = results.select_heads(entry["metric"], entry.get("site", ""), entry.get("component"))
+    frame = results.select_heads(
+        entry["metric"], entry.get("site", ""), entry.get("component")
+    )
     if "instead_of" in entry and len(results.select_heads(entry["instead_of"])):
         return frame[:0]
     if frame.empty or entry.get("site") not in SHARED_SITES:
@@ -308,7 +402,9 @@ def _repeat_shared_heads(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     shared = (queries // own).astype(int)
     spread = frame.loc[frame.index.repeat(shared)]
     within = spread.groupby([PANEL, "layer", "head"]).cumcount()
-    return spread.assign(head=spread["head"] * shared.repeat(shared) + within).reset_index(drop=True)
+    return spread.assign(
+        head=spread["head"] * shared.repeat(shared) + within
+    ).reset_index(drop=True)
 
 
 def _describe_head(row: pd.Series, has_panels: bool) -> str:
@@ -325,12 +421,18 @@ def draw_head_range(results: Results, entry: Entry) -> list[Figure]:
     parts = []
     for metric, label in entry["metrics"].items():
         for site, name in sites.items():
-            parts.append(results.select_heads(metric, site).assign(series=name, reading=label))
+            parts.append(
+                results.select_heads(metric, site).assign(series=name, reading=label)
+            )
     frame = pd.concat(parts)
     if frame.empty:
         return []
     keys = ["reading", PANEL, "series", "layer"]
-    curve = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
+    curve = (
+        frame.groupby(keys, sort=False)["value"]
+        .agg(value="mean", low="min", high="max")
+        .reset_index()
+    )
     curve["where"] = curve["series"]
     if curve[PANEL].nunique() > 1:
         curve["where"] += ", " + curve[PANEL]
@@ -354,14 +456,19 @@ def draw_subsets(results: Results, entry: Entry) -> list[Figure]:
     ranks = {name: i for i, name in enumerate(families)}
     shown = _mirror_pairs(_choose_places(results, frame))
     # A subset of no listed family begins with the family's name.
-    shown["family"] = [families.get(name, name.split(" ")[0]) for name in shown["first"]]
-    shown = sort_by_keys(shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks))
+    shown["family"] = [
+        families.get(name, name.split(" ")[0]) for name in shown["first"]
+    ]
+    shown = sort_by_keys(
+        shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks)
+    )
     figures = []
     for name, rows in shown.groupby("family", sort=False):
         family = str(name)
         prefix = f"{family} "
         short = rows.assign(
-            first=rows["first"].str.removeprefix(prefix), second=rows["second"].str.removeprefix(prefix)
+            first=rows["first"].str.removeprefix(prefix),
+            second=rows["second"].str.removeprefix(prefix),
         )
         facts = {
             "family": family,
@@ -383,13 +490,17 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     hidden = frame[frame["site"].eq("hidden")]
     curve = results.select_layers("mean_cosine")
     curve = curve[curve["site"].eq("hidden")]
-    main = results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
+    main = (
+        results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
+    )
     has_stacks = hidden["stack"].nunique() > 1
     parts = []
     for stack, rows in hidden.groupby("stack", sort=False):
         first = float(rows["layer"].min())
         last = float(rows["layer"].max())
-        candidates = curve[curve["stack"].eq(stack) & curve["layer"].isin(rows["layer"])]
+        candidates = curve[
+            curve["stack"].eq(stack) & curve["layer"].isin(rows["layer"])
+        ]
         peak = last
         if len(candidates):
             _, highest = find_extremes(candidates)
@@ -416,7 +527,15 @@ def draw_classes(results: Results, entry: Entry) -> list[Figure]:
     frame = sort_by_keys(frame, frame["layer"], frame["first"], frame["second"])
     frame = frame.assign(place="layer " + frame["layer"].astype(int).astype(str))
     height = SQUARE if frame["first"].nunique() < 10 else (20, 20)
-    return [make_figure(results, entry, frame, _draw_matrices(frame, entry, height), span=describe_span(frame))]
+    return [
+        make_figure(
+            results,
+            entry,
+            frame,
+            _draw_matrices(frame, entry, height),
+            span=describe_span(frame),
+        )
+    ]
 
 
 def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -424,10 +543,15 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     names = frame["component"].str.split(" × ", n=1, expand=True)
     frame = frame.assign(first=names[0], second=names[1])
     others = frame[frame["first"].ne(frame["second"])]
-    return pd.concat([frame, others.rename(columns={"first": "second", "second": "first"})], ignore_index=True)
+    return pd.concat(
+        [frame, others.rename(columns={"first": "second", "second": "first"})],
+        ignore_index=True,
+    )
 
 
-def _draw_matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
+def _draw_matrices(
+    frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object
+) -> Draw:
     """Return a drawing (a function of the width) with one matrix of mean cosines for each layer shown, in its own
     panel.
 
@@ -436,7 +560,16 @@ def _draw_matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], *
     options   of `charts.heatmap`
     """
     entry = {"columns": 3, "height": height, **entry}
-    return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
+    return make_drawing(
+        charts.heatmap,
+        frame,
+        entry,
+        x="first",
+        y="second",
+        panel="place",
+        diverging=True,
+        **options,
+    )
 
 
 def draw_components(results: Results, entry: Entry) -> list[Figure]:
@@ -459,10 +592,28 @@ def draw_components(results: Results, entry: Entry) -> list[Figure]:
         ends = (lines["layer"].min(), lines["layer"].max())
         lines = pd.concat([lines, *(baselines.assign(layer=layer) for layer in ends)])
     lines = lines.assign(series=lines["component"])
-    drawn = make_drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
+    drawn = make_drawing(
+        charts.layer_curve,
+        lines,
+        entry,
+        series="series",
+        panel=None,
+        title=axis,
+        coincide=True,
+    )
     texts = {**entry, "alt": LINES_ALT, "caption": caption}
     basis = f"n = {describe_extent(frame['n_units'])} utterances"
-    return [make_figure(results, texts, lines, drawn, basis=basis, axis=axis, span=describe_span(lines))]
+    return [
+        make_figure(
+            results,
+            texts,
+            lines,
+            drawn,
+            basis=basis,
+            axis=axis,
+            span=describe_span(lines),
+        )
+    ]
 
 
 FIGURES: dict[str, Callable[[Results, Entry], list[Figure]]] = {

@@ -22,7 +22,13 @@ from anisoscope.charts import style
 from anisoscope.report.parts import Entry, Figure
 from anisoscope.report.results import CROSSED, PANEL, Results, name_panels
 from anisoscope.runs.attention import attention_table
-from anisoscope.wording import count_noun, format_ends, format_measured, format_number, iter_rows
+from anisoscope.wording import (
+    count_noun,
+    format_ends,
+    format_measured,
+    format_number,
+    iter_rows,
+)
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"
 """One character for each shade, from the lowest value to the highest; an odd number, so that 0 has a shade."""
@@ -63,7 +69,9 @@ class Panel:
     @property
     def places(self) -> list[tuple[str, int, int]]:
         """Return the cells row by row, as (panel, layer, head)."""
-        return [(self.name, layer, head) for layer in self.layers for head in self.heads]
+        return [
+            (self.name, layer, head) for layer in self.layers for head in self.heads
+        ]
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,10 @@ class Quantity:
 
     def list_classes(self) -> list[str]:
         """Return the CSS class of every cell, which gives it its colour."""
-        return [name_shade(shade, mark, self.diverging) for shade, mark in zip(self.shades, self.marks, strict=True)]
+        return [
+            name_shade(shade, mark, self.diverging)
+            for shade, mark in zip(self.shades, self.marks, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,10 @@ class HeadMap:
         # The line separators of Unicode end a line of a script in older engines.
         separators = {0x2028: "\\u2028", 0x2029: "\\u2029"}
         written = htmlsafe_json_dumps(
-            style.escape_control_in(content), json.dumps, ensure_ascii=False, separators=(",", ":")
+            style.escape_control_in(content),
+            json.dumps,
+            ensure_ascii=False,
+            separators=(",", ":"),
         )
         return Markup(str(written).translate(separators))
 
@@ -161,7 +175,9 @@ def read_script() -> str:
     return files("anisoscope.report").joinpath("head_map.js").read_text("utf-8")
 
 
-def build_head_map(results: Results, parts: Sequence[tuple[Entry, pd.DataFrame, Figure]]) -> HeadMap | None:
+def build_head_map(
+    results: Results, parts: Sequence[tuple[Entry, pd.DataFrame, Figure]]
+) -> HeadMap | None:
     """Build the map of heads of a run; None without a quantity of heads.
 
     parts   of each quantity its entry in page.toml, its rows (one per head), and its figure
@@ -170,7 +186,9 @@ def build_head_map(results: Results, parts: Sequence[tuple[Entry, pd.DataFrame, 
         return None
     heads = _find_heads(results, [frame for _, frame, _ in parts])
     panels = _list_panels(heads)
-    places = pd.DataFrame([place for panel in panels for place in panel.places], columns=PLACE)
+    places = pd.DataFrame(
+        [place for panel in panels for place in panel.places], columns=PLACE
+    )
     places = places.merge(heads.assign(exists=1), how="left", on=PLACE)
     places["exists"] = places["exists"].eq(1)
     quantities = tuple(_write_quantity(places, panels, *part) for part in parts)
@@ -186,7 +204,9 @@ def _find_heads(results: Results, frames: Sequence[pd.DataFrame]) -> pd.DataFram
     ranks = {name: i for i, name in enumerate(names)}
     # Panels without any defined value come last.
     order = heads[PANEL].map(ranks).fillna(len(ranks))
-    return heads.assign(order=order).sort_values(["order", PANEL, "layer", "head"], kind="stable")[PLACE]
+    return heads.assign(order=order).sort_values(
+        ["order", PANEL, "layer", "head"], kind="stable"
+    )[PLACE]
 
 
 def _list_panels(heads: pd.DataFrame) -> tuple[Panel, ...]:
@@ -197,7 +217,9 @@ def _list_panels(heads: pd.DataFrame) -> tuple[Panel, ...]:
     panels = []
     for name, part in heads.groupby(PANEL, sort=False):
         layers = dict.fromkeys(part["layer"].tolist())
-        panels.append(Panel(str(name), tuple(layers), tuple(sorted(set(part["head"].tolist())))))
+        panels.append(
+            Panel(str(name), tuple(layers), tuple(sorted(set(part["head"].tolist()))))
+        )
     return tuple(panels)
 
 
@@ -217,7 +239,11 @@ def _label_columns(panel: Panel) -> list[tuple[int, int]]:
 
 
 def _write_quantity(
-    places: pd.DataFrame, panels: tuple[Panel, ...], entry: Entry, frame: pd.DataFrame, figure: Figure
+    places: pd.DataFrame,
+    panels: tuple[Panel, ...],
+    entry: Entry,
+    frame: pd.DataFrame,
+    figure: Figure,
 ) -> Quantity:
     """Return one quantity with the texts, colours and marks of all cells of the map.
 
@@ -342,14 +368,22 @@ def _name_kinds(results: Results, places: pd.DataFrame) -> tuple[str, ...]:
     rows = iter_rows(table.rename(columns={"kind of head": "kinds"}))
     for panel, row in zip(name_panels(table), rows, strict=True):
         kinds[panel, row.layer, row.head] = row.kinds
-    return tuple(kinds.get(place, "") for place in places[PLACE].itertuples(index=False, name=None))
+    return tuple(
+        kinds.get(place, "")
+        for place in places[PLACE].itertuples(index=False, name=None)
+    )
 
 
-def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str]) -> tuple[str, ...]:
+def _describe_layers(
+    results: Results, places: pd.DataFrame, kinds: Sequence[str]
+) -> tuple[str, ...]:
     """Return for each layer of each panel a sentence: how many heads of which kind it has, and A of its output."""
     outputs = results.select_layers("mean_cosine")
     outputs = outputs[outputs["site"].eq("hidden")]
-    measured = {(row.stack, int(row.layer)): format_measured(row, None) for row in iter_rows(outputs)}
+    measured = {
+        (row.stack, int(row.layer)): format_measured(row, None)
+        for row in iter_rows(outputs)
+    }
     heads = places.assign(kinds=kinds)
     heads = heads[heads["exists"]]
     sentences = []
@@ -385,9 +419,15 @@ def write_shades() -> str:
     rules = []
     for letter, colours in (("s", style.SEQUENTIAL), ("d", style.DIVERGING)):
         for number, colour in enumerate(style.mix_evenly(colours, len(DIGITS))):
-            ink = "#fff" if style.compute_luminance(colour) < style.WHITE_BELOW else "#000"
+            ink = (
+                "#fff"
+                if style.compute_luminance(colour) < style.WHITE_BELOW
+                else "#000"
+            )
             rules.append(f".{letter}{number}{{background:{colour};color:{ink}}}")
-        rules.append(f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}")
+        rules.append(
+            f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}"
+        )
     return "\n".join(rules)
 
 
@@ -405,7 +445,11 @@ def _choose_look(panel: Panel) -> str:
 
 def _pack_panel(panel: Panel, panels: tuple[Panel, ...]) -> dict[str, Any]:
     """Return a table as the script reads it."""
-    return {"name": _title_panel(panel, panels), "layers": panel.layers, "heads": panel.heads}
+    return {
+        "name": _title_panel(panel, panels),
+        "layers": panel.layers,
+        "heads": panel.heads,
+    }
 
 
 def _pack(quantity: Quantity) -> dict[str, Any]:

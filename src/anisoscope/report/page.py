@@ -26,7 +26,14 @@ from anisoscope.report.sections import Section, build_sections
 from anisoscope.runs.attention import INDEX, uniform_line
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
-from anisoscope.wording import count_noun, format_count, format_duration, format_ends, format_number, format_percent
+from anisoscope.wording import (
+    count_noun,
+    format_count,
+    format_duration,
+    format_ends,
+    format_number,
+    format_percent,
+)
 
 FIGURES = "figures"
 ON_PHONES = "-narrow"
@@ -43,7 +50,10 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         single += section.drawn
         mapped += section.mapped
     drawn = draw_figures(single, folder / FIGURES, formats, files_only=mapped)
-    sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]
+    sentences = [
+        finding.text
+        for finding in findings(results.records, results.manifest.get("tokens"))
+    ]
     is_series = (folder / "series.json").exists()
     return write_page(
         folder,
@@ -69,12 +79,20 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
 
 def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     """Render a template with its content in the common style, write it as `report.html`, and return its path."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
-    content |= {"style": style, "policy": write_security_policy(content.get("script", ""))}
+    content |= {
+        "style": style,
+        "policy": write_security_policy(content.get("script", "")),
+    }
     page = environment.from_string(template.read_text("utf-8")).render(**content)
     path = folder / "report.html"
-    write_atomic(path, lambda temporary: temporary.write_text(escape_control(page), encoding="utf-8"))
+    write_atomic(
+        path,
+        lambda temporary: temporary.write_text(escape_control(page), encoding="utf-8"),
+    )
     return path
 
 
@@ -101,7 +119,11 @@ def number_figures(sections: Sequence[Section]) -> dict[str, int]:
 
 
 def draw_figures(
-    figures: Sequence[Figure], folder: Path, formats: tuple[str, ...], *, files_only: Sequence[Figure] = ()
+    figures: Sequence[Figure],
+    folder: Path,
+    formats: tuple[str, ...],
+    *,
+    files_only: Sequence[Figure] = (),
 ) -> dict[str, list[dict[str, str]]]:
     """Draw figures wide and narrow, and write the wide ones as files into `folder`.
 
@@ -127,7 +149,10 @@ def draw_figures(
     for figure in figures:
         drawings[figure.name] = []
         for file, (label, _) in figure.files.items():
-            both = {"wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}{ON_PHONES}"])}
+            both = {
+                "wide": Markup(svgs[file]),
+                "narrow": Markup(svgs[f"{file}{ON_PHONES}"]),
+            }
             drawings[figure.name].append({"label": label, "file": file, **both})
     return drawings
 
@@ -146,7 +171,10 @@ def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
     if not steps:
         return []
-    return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")]
+    return [
+        ("checkpoints", format_count(len(steps))),
+        ("steps", f"{min(steps):,} to {max(steps):,}"),
+    ]
 
 
 def describe_run(results: Results) -> list[tuple[str, str]]:
@@ -206,17 +234,37 @@ def list_tiles(results: Results) -> list[tuple[str, str, str]]:
 def _list_peak_tiles(results: Results, peak: pd.Series) -> list[tuple[str, str, str]]:
     """List the headline numbers of the most anisotropic layer, whose row of A is `peak`."""
     place = results.name_place(peak)
-    tiles = [("highest anisotropy A", format_number(peak["value"]), f"{format_ends(peak)} at {place}")]
+    tiles = [
+        (
+            "highest anisotropy A",
+            format_number(peak["value"]),
+            f"{format_ends(peak)} at {place}",
+        )
+    ]
     share = results.find_row(peak, "drift.share")
     if share is not None:
-        tiles.append(("drift share there", format_percent(share["value"]), "of the mean norm is the mean vector"))
+        tiles.append(
+            (
+                "drift share there",
+                format_percent(share["value"]),
+                "of the mean norm is the mean vector",
+            )
+        )
     top = results.find_row(peak, "mean_cosine.top_share", component="3")
     if top is not None:
-        tiles.append(("carried by 3 dimensions", format_percent(top["value"]), f"of A at {place}"))
+        tiles.append(
+            (
+                "carried by 3 dimensions",
+                format_percent(top["value"]),
+                f"of A at {place}",
+            )
+        )
     rank = results.find_row(peak, "spectrum.effective_rank")
     if rank is not None:
         out_of = f" of {results.width}" if results.width else ""
-        tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
+        tiles.append(
+            ("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used")
+        )
     return tiles
 
 
@@ -235,16 +283,30 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
         value = format_number(sharpest["value"])
         name = _name_head(sharpest, entropy)
         if len(uniform) == len(entropy):
-            return [("attention", "uniform", f"in every head; lowest entropy {value}, {name}")]
+            return [
+                (
+                    "attention",
+                    "uniform",
+                    f"in every head; lowest entropy {value}, {name}",
+                )
+            ]
         tiles.append(("sharpest head", value, f"normalised entropy, {name}"))
     place = [*INDEX, "head"]
     skipped = set(uniform[place].itertuples(index=False, name=None))
-    is_kept = [head not in skipped for head in cosine[place].itertuples(index=False, name=None)]
+    is_kept = [
+        head not in skipped for head in cosine[place].itertuples(index=False, name=None)
+    ]
     cosine = cosine[is_kept]
     if len(cosine):
         strongest = cosine.iloc[int(cosine["value"].abs().argmax())]
         name = _name_head(strongest, entropy if len(entropy) else cosine)
-        tiles.append(("strongest alignment", format_number(strongest["value"]), f"cos(Q̄, K̄), {name}"))
+        tiles.append(
+            (
+                "strongest alignment",
+                format_number(strongest["value"]),
+                f"cos(Q̄, K̄), {name}",
+            )
+        )
     return tiles
 
 
@@ -280,7 +342,9 @@ def _describe_left_out(counts: Mapping[str, Any]) -> str:
     return " and ".join(parts)
 
 
-def _list_provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _list_provenance(
+    manifest: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield (name, value) for all other entries of the manifest; nested names are joined by dots."""
     for key, entry in manifest.items():
         if not prefix and key in ("command", "warnings", "excluded", "checkpoints"):

@@ -79,7 +79,10 @@ def make_figure(
     """
     if "{span}" in entry["alt"] and "span" not in facts:
         facts["span"] = describe_span(frame, results.name_place)
-    texts = {key: entry[key].format(**facts).strip() for key in ("name", "title", "caption", "alt")}
+    texts = {
+        key: entry[key].format(**facts).strip()
+        for key in ("name", "title", "caption", "alt")
+    }
     if not isinstance(drawn, Mapping):
         drawn = {"": drawn}
     return Figure(
@@ -104,7 +107,9 @@ def _describe_basis(results: Results, entry: Entry, frame: pd.DataFrame) -> str:
     return results.describe_basis(frame, entry.get("counts", "vectors"))
 
 
-def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
+def make_drawing(
+    builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any
+) -> Draw:
     """Return a drawing of the rows of `frame` at any width, as a function of the width in pixels.
 
     builder   function of `charts` that draws them
@@ -126,10 +131,15 @@ def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: 
 
 def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return (row with the lowest value, row with the highest)."""
-    return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
+    return frame.iloc[int(frame["value"].argmin())], frame.iloc[
+        int(frame["value"].argmax())
+    ]
 
 
-def describe_span(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
+def describe_span(
+    frame: pd.DataFrame,
+    name: Callable[[pd.Series], str] = lambda row: str(row["component"]),
+) -> str:
     """Describe in words where the lowest and the highest value of a figure are, for readers who cannot see it.
 
     frame   the rows that the figure shows

@@ -17,7 +17,9 @@ from anisoscope.report.card import draw_badge, name_model, write_dataset_card
 from anisoscope.runs.differences import NAME as REPLICATES
 from anisoscope.store import check_output, read_run, read_table, write_json, write_table
 
-LOCAL_PATH = re.compile(r"(?<![\w:/.~…])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\"=,]+[/\\])+(?=[^\s/\\'\"=,])")
+LOCAL_PATH = re.compile(
+    r"(?<![\w:/.~…])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\"=,]+[/\\])+(?=[^\s/\\'\"=,])"
+)
 """The folders of an absolute path inside a text: what is published names no folder of this machine."""
 REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
@@ -32,20 +34,34 @@ class Publication:
 
 def check_repository(name: str) -> str:
     """Return a data set's name on the hub without address; UsageError if it is not OWNER/NAME."""
-    name = name.removeprefix("https://huggingface.co/").removeprefix("datasets/").rstrip("/")
+    name = (
+        name.removeprefix("https://huggingface.co/")
+        .removeprefix("datasets/")
+        .rstrip("/")
+    )
     if not REPOSITORY.fullmatch(name) or len(name) > 96:
-        raise UsageError("a data set as OWNER/NAME", repr(name), "the owner is you or an organisation of yours")
+        raise UsageError(
+            "a data set as OWNER/NAME",
+            repr(name),
+            "the owner is you or an organisation of yours",
+        )
     return name
 
 
-def write_publication(run: Path, folder: Path, repository: str, licence: str = "") -> Publication:
+def write_publication(
+    run: Path, folder: Path, repository: str, licence: str = ""
+) -> Publication:
     """Write the publishable part of a run or a series into a new folder.
 
     Paths of this machine are removed from every text. The sample of vectors is left out, since vectors can reveal the
     texts that they came from. OutputError if the run is not finished, or the folder holds other files.
     """
     if not run.is_dir():
-        raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
+        raise OutputError(
+            "a run folder",
+            f"{run}, which is none",
+            "name the folder that measure wrote",
+        )
     # Refuses a folder that holds no finished run.
     read_run(run)
     _clear(folder)
@@ -63,7 +79,9 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
 
         build_page(folder)
     (folder / "badge.svg").write_text(draw_badge(records), encoding="utf-8")
-    card = write_dataset_card(records, manifest, repository, licence=licence, page=has_page)
+    card = write_dataset_card(
+        records, manifest, repository, licence=licence, page=has_page
+    )
     (folder / "README.md").write_text(card, encoding="utf-8")
     sizes: dict[str, int] = {}
     for path in sorted(folder.rglob("*")):
@@ -75,8 +93,16 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
 def _clear(folder: Path) -> None:
     """Make a new folder in place of an earlier publication; OutputError if it holds files of another kind."""
     check_output(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
-        raise OutputError(f"{folder} to be empty", "files that are no publication", "choose another --output")
+    if (
+        folder.is_dir()
+        and any(folder.iterdir())
+        and not (folder / "README.md").is_file()
+    ):
+        raise OutputError(
+            f"{folder} to be empty",
+            "files that are no publication",
+            "choose another --output",
+        )
     if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -85,7 +111,10 @@ def _clear(folder: Path) -> None:
 def _copy_run(source: Path, target: Path) -> None:
     """Copy the records, replicates and manifest of a run, with paths of this machine removed."""
     target.mkdir(parents=True, exist_ok=True)
-    write_table(target / "records.parquet", _hide_in_records(read_table(source / "records.parquet")))
+    write_table(
+        target / "records.parquet",
+        _hide_in_records(read_table(source / "records.parquet")),
+    )
     if (source / "manifest.json").exists():
         manifest = json.loads((source / "manifest.json").read_text("utf-8"))
         write_json(target / "manifest.json", hide_folders(manifest))
@@ -97,7 +126,9 @@ def _hide_in_records(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records with local folders removed from the names of model and corpus."""
     for name in ("model", "corpus"):
         if name in records:
-            known = {value: hide_folders(value) for value in records[name].dropna().unique()}
+            known = {
+                value: hide_folders(value) for value in records[name].dropna().unique()
+            }
             records = records.assign(**{name: records[name].replace(known)})
     return records
 
@@ -117,7 +148,13 @@ def hide_folders(value: Any) -> Any:
     return value
 
 
-def push(publication: Publication, repository: str, *, create: bool = False, private: bool = False) -> str:
+def push(
+    publication: Publication,
+    repository: str,
+    *,
+    create: bool = False,
+    private: bool = False,
+) -> str:
     """Upload a publication as one commit to a data set on the hub, and return the data set's address.
 
     create, private  create the data set if it does not exist, visible to its owner only
@@ -130,7 +167,11 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if get_token() is None:
-        raise OutputError("a token of the hub that may write", "none", "`hf auth login`, or set HF_TOKEN")
+        raise OutputError(
+            "a token of the hub that may write",
+            "none",
+            "`hf auth login`, or set HF_TOKEN",
+        )
     disable_progress_bars()  # the caller shows that something goes on
     hub = HfApi()
 
@@ -138,20 +179,32 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
         """Create the data set, unless it exists."""
         # None leaves it to the owner's own default.
         visibility = True if private else None
-        hub.create_repo(repository, repo_type="dataset", private=visibility, exist_ok=True)
+        hub.create_repo(
+            repository, repo_type="dataset", private=visibility, exist_ok=True
+        )
 
     if create:
         _call_hub(create_data_set, repository)
     # One that exists keeps its visibility, whatever was asked for.
-    if private and not _call_hub(lambda: hub.dataset_info(repository), repository).private:
+    if (
+        private
+        and not _call_hub(lambda: hub.dataset_info(repository), repository).private
+    ):
         cure = "make it private in its settings on the hub, name another one, or leave --private out"
-        raise OutputError(f"the data set {repository} to be private", "a public one", cure)
+        raise OutputError(
+            f"the data set {repository} to be private", "a public one", cure
+        )
     _, manifest = read_run(publication.folder)
     title = f"Geometry of {name_model(manifest)}, measured with Anisoscope"
 
     def upload() -> None:
         """Upload the folder as one commit."""
-        hub.upload_folder(repo_id=repository, repo_type="dataset", folder_path=publication.folder, commit_message=title)
+        hub.upload_folder(
+            repo_id=repository,
+            repo_type="dataset",
+            folder_path=publication.folder,
+            commit_message=title,
+        )
 
     _call_hub(upload, repository)
     return f"{hub.endpoint}/datasets/{repository}"
@@ -169,5 +222,10 @@ def _call_hub(call: Callable[[], Any], repository: str) -> Any:
         if fault.absent:
             cure = "--create makes it; a private one needs a token that may read it"
         elif fault.denied:
-            got, cure = got.replace("read", "write"), "give the token the right to write to it: hf.co/settings/tokens"
-        raise OutputError(f"the data set {repository} to take the run", got, cure) from error
+            got, cure = (
+                got.replace("read", "write"),
+                "give the token the right to write to it: hf.co/settings/tokens",
+            )
+        raise OutputError(
+            f"the data set {repository} to take the run", got, cure
+        ) from error

@@ -10,7 +10,12 @@ import pandas as pd
 
 from anisoscope.axes import POLICIES, WORDS, pluralise
 from anisoscope.runs.attention import attention_layers, attention_table
-from anisoscope.wording import NAMES_OF_VECTORS, format_count, join_words, use_words_of_corpus
+from anisoscope.wording import (
+    NAMES_OF_VECTORS,
+    format_count,
+    join_words,
+    use_words_of_corpus,
+)
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
@@ -50,7 +55,9 @@ class Results:
 
         Heads are those of queries: keys and values may be shared, so that there are fewer of them.
         """
-        rows = self.records[self.records["head"].notna() & self.records["layer"].notna()]
+        rows = self.records[
+            self.records["head"].notna() & self.records["layer"].notna()
+        ]
         rows = rows[~rows["site"].str.split(".").str[0].isin(SHARED_SITES)]
         places = rows[["stack", "kind", "layer", "head"]].drop_duplicates()
         places = places.assign(**{PANEL: name_panels(places)})
@@ -87,7 +94,9 @@ class Results:
     @cached_property
     def _by_metric(self) -> dict[str, pd.DataFrame]:
         """Return the rows of each metric, by its name."""
-        return {str(name): rows for name, rows in self.table.groupby("metric", sort=False)}
+        return {
+            str(name): rows for name, rows in self.table.groupby("metric", sort=False)
+        }
 
     def select_metric(self, metric: str) -> pd.DataFrame:
         """Return all rows of one metric."""
@@ -116,7 +125,9 @@ class Results:
         """Return the first token policy of the run, which figures show if they show only one."""
         return self.policies[0] if self.policies else ""
 
-    def select_rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
+    def select_rows(
+        self, metric: str, *, every_policy: bool = False, component: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of a metric, under the first token policy or, with `every_policy`, under all.
 
         component   rows of this component (a class, a dimension); None: those of the metric as a whole
@@ -150,9 +161,16 @@ class Results:
 
         labels   {metric: its label}
         """
-        return pd.concat([self.select_layers(metric).assign(series=label) for metric, label in labels.items()])
+        return pd.concat(
+            [
+                self.select_layers(metric).assign(series=label)
+                for metric, label in labels.items()
+            ]
+        )
 
-    def select_heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
+    def select_heads(
+        self, metric: str, site: str = "", component: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of single heads for a metric, sorted by depth.
 
         site        first word of the site (`query`); empty: any. If it was measured at several stages, `raw` is chosen
@@ -169,7 +187,13 @@ class Results:
 
     def sort_by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Sort rows by panel (stack), then layer (the output after the final norm last), then head."""
-        return sort_by_keys(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
+        return sort_by_keys(
+            rows,
+            rows[PANEL].map(self._ranks),
+            rows["layer"],
+            rows["site"].eq("final"),
+            rows["head"],
+        )
 
     @cached_property
     def peak(self) -> pd.Series | None:
@@ -179,7 +203,9 @@ class Results:
             return None
         return frame.iloc[int(frame["value"].argmax())]
 
-    def find_row(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
+    def find_row(
+        self, place: pd.Series, metric: str, component: str | None = None
+    ) -> pd.Series | None:
         """Return the row of a metric at the same stack, layer and site as the row `place`; None if there is none."""
         frame = self.select_place(self.select_rows(metric, component=component), place)
         if frame.empty:
@@ -204,7 +230,9 @@ class Results:
         """Return the name of a row's layer: `layer 3`, `the final norm`; with its stack first, if there are several."""
         if row["stack"] in NAMES_OF_VECTORS:
             return NAMES_OF_VECTORS[row["stack"]]
-        name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
+        name = (
+            "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
+        )
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         if stacks > 1:
             return f"{row['stack']} {name.removeprefix('the ')}"
@@ -212,7 +240,9 @@ class Results:
 
     def put_in_words(self, text: str) -> str:
         """Replace "token" in a text by the corpus's word (frame, patch), and keep numbers and % signs on one line."""
-        return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
+        return re.sub(
+            r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words)
+        )
 
     def describe_basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """Say what the numbers of a figure are computed from: how many vectors, units, and which token policy.
@@ -241,7 +271,13 @@ class Results:
 
 def name_panels(rows: pd.DataFrame) -> pd.Series:
     """Return the name of each row's panel, from its `stack` and its `kind` of attention (self or cross)."""
-    crossed = rows["kind"].eq("cross").fillna(False).astype(bool).map({True: CROSSED, False: ""})
+    crossed = (
+        rows["kind"]
+        .eq("cross")
+        .fillna(False)
+        .astype(bool)
+        .map({True: CROSSED, False: ""})
+    )
     return rows["stack"].astype(object).fillna("").astype(str) + crossed
 
 

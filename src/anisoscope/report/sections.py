@@ -67,7 +67,9 @@ class Section:
 def build_sections(results: Results) -> list[Section]:
     """Build the sections of a report page; a section is left out if the run or series has no numbers for it."""
     page = "series.toml" if "checkpoints" in results.manifest else "page.toml"
-    content = tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))
+    content = tomllib.loads(
+        files("anisoscope.report").joinpath(page).read_text("utf-8")
+    )
     sections = [_build_section(results, entry) for entry in content["section"]]
     return [section for section in sections if section is not None]
 
@@ -85,7 +87,10 @@ def _build_section(results: Results, entry: Entry) -> Section | None:
         figures += drawn
         # The map of heads shows these as quantities to choose from.
         if described["by"] == "heads":
-            of_heads += [(described, select_heads(results, described), figure) for figure in drawn]
+            of_heads += [
+                (described, select_heads(results, described), figure)
+                for figure in drawn
+            ]
     table = None
     if "table" in entry:
         build_table = TABLES[entry["table"]["by"]]
@@ -116,13 +121,22 @@ def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
     places = results.sort_by_depth(frame.drop_duplicates(["stack", "layer", "site"]))
     rows = []
     for _, place in places.iterrows():
-        cells = {row["series"]: _format_estimate(row) for _, row in results.select_place(frame, place).iterrows()}
+        cells = {
+            row["series"]: _format_estimate(row)
+            for _, row in results.select_place(frame, place).iterrows()
+        }
         rows.append(_build_row(results.name_place(place), cells, labels))
-    caption = entry["caption"].format(basis=results.describe_basis(results.select_layers("mean_cosine"))).strip()
+    caption = (
+        entry["caption"]
+        .format(basis=results.describe_basis(results.select_layers("mean_cosine")))
+        .strip()
+    )
     return PageTable(results.put_in_words(caption), ("site", *labels), tuple(rows))
 
 
-def _build_row(name: str, cells: Mapping[str, Cell], columns: Iterable[str]) -> tuple[Cell, ...]:
+def _build_row(
+    name: str, cells: Mapping[str, Cell], columns: Iterable[str]
+) -> tuple[Cell, ...]:
     """Return a row of a table: its name, then its cell of each column, or a dash."""
     row = [(name, "")]
     for column in columns:
@@ -149,7 +163,9 @@ def tabulate_steps(results: Results, entry: Entry) -> PageTable | None:
         cells = {row["place"]: _format_estimate(row) for _, row in part.iterrows()}
         rows.append(_build_row(name, cells, places))
     caption = entry["caption"].format(basis=results.describe_basis(frame))
-    return PageTable(results.put_in_words(caption), ("checkpoint", *places), tuple(rows))
+    return PageTable(
+        results.put_in_words(caption), ("checkpoint", *places), tuple(rows)
+    )
 
 
 def tabulate_attention(results: Results, entry: Entry) -> PageTable | None:
@@ -157,18 +173,31 @@ def tabulate_attention(results: Results, entry: Entry) -> PageTable | None:
     table, means = results.attention, results.attention_layers
     if table.empty:
         return None
-    columns = {metric: label for metric, label in entry["columns"].items() if metric in set(means["metric"])}
+    columns = {
+        metric: label
+        for metric, label in entry["columns"].items()
+        if metric in set(means["metric"])
+    }
     # Stack and kind of attention are named only if there are several.
     prefixes = [name for name in ("stack", "kind") if table[name].nunique() > 1]
     place = ["stack", "kind", "layer"]
     rows = []
     for _, line in table.iterrows():
         here = means[means[place].eq(line[place]).all(axis=1)]
-        cells = {row["metric"]: _format_estimate(row) for _, row in here.drop_duplicates("metric").iterrows()}
+        cells = {
+            row["metric"]: _format_estimate(row)
+            for _, row in here.drop_duplicates("metric").iterrows()
+        }
         cells[KINDS] = (_list_kinds(line), f"of {line['heads']}")
-        name = " ".join([*(str(line[prefix]) for prefix in prefixes), f"layer {line['layer']}"])
+        name = " ".join(
+            [*(str(line[prefix]) for prefix in prefixes), f"layer {line['layer']}"]
+        )
         rows.append(_build_row(name, cells, (*columns, KINDS)))
-    return PageTable(results.put_in_words(entry["caption"]), ("layer", *columns.values(), KINDS), tuple(rows))
+    return PageTable(
+        results.put_in_words(entry["caption"]),
+        ("layer", *columns.values(), KINDS),
+        tuple(rows),
+    )
 
 
 def _list_kinds(line: pd.Series) -> str:
@@ -227,7 +256,9 @@ def _collect_extremes(
     return cells_at
 
 
-def _format_activations(line: Mapping[Hashable, Any], words: Mapping[str, str]) -> dict[str, Cell]:
+def _format_activations(
+    line: Mapping[Hashable, Any], words: Mapping[str, str]
+) -> dict[str, Cell]:
     """Return the cells of the largest activation of a layer.
 
     words   the text of each token by its number, as far as it is known
@@ -237,8 +268,14 @@ def _format_activations(line: Mapping[Hashable, Any], words: Mapping[str, str]) 
         if name in line:
             cells[name] = (format_number(line[name]), "")
     if "largest" in line:
-        cells["largest |x|"] = (format_number(line["largest"]), f"dimension {line['dimension']}")
-        cells["token"] = (words.get(str(line.get("token")), "–"), f"position {line['position']}")
+        cells["largest |x|"] = (
+            format_number(line["largest"]),
+            f"dimension {line['dimension']}",
+        )
+        cells["token"] = (
+            words.get(str(line.get("token")), "–"),
+            f"position {line['position']}",
+        )
     return cells
 
 
@@ -253,7 +290,13 @@ def _format_sinks(line: Mapping[Hashable, Any]) -> dict[str, Cell]:
         if pd.notna(line["low"]) and pd.notna(line["high"]):
             interval = f"[{format_number(line['low'])}, {format_number(line['high'])}]"
         cells["sink rate"] = (format_number(line["sink rate"]), interval)
-    for name in ("at first", "mass on punctuation", "value norm", "smallest logit", "largest logit"):
+    for name in (
+        "at first",
+        "mass on punctuation",
+        "value norm",
+        "smallest logit",
+        "largest logit",
+    ):
         if pd.notna(line.get(name)):
             cells[name] = (format_number(line[name]), "")
     return cells
@@ -266,8 +309,16 @@ def tabulate_embeddings(results: Results, entry: Entry) -> PageTable | None:
         return None
     rows = []
     for _, row in frame.iterrows():
-        rows.append(((str(row["site"]), ""), _format_estimate(row), (format_count(row["n_vectors"]), "")))
-    return PageTable(results.put_in_words(entry["caption"]), tuple(entry["head"]), tuple(rows))
+        rows.append(
+            (
+                (str(row["site"]), ""),
+                _format_estimate(row),
+                (format_count(row["n_vectors"]), ""),
+            )
+        )
+    return PageTable(
+        results.put_in_words(entry["caption"]), tuple(entry["head"]), tuple(rows)
+    )
 
 
 def tabulate_effects(results: Results, entry: Entry) -> PageTable | None:
@@ -281,13 +332,22 @@ def tabulate_effects(results: Results, entry: Entry) -> PageTable | None:
         return None
     cells_of: dict[str, dict[str, Cell]] = {}
     for _, row in frame.iterrows():
-        place = entry["whole"] if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
+        place = (
+            entry["whole"] if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
+        )
         cells = cells_of.setdefault(f"{row['component']}{place}", {})
-        cells[row["metric"].removeprefix(entry["prefix"])] = (format_number(row["value"]), "")
+        cells[row["metric"].removeprefix(entry["prefix"])] = (
+            format_number(row["value"]),
+            "",
+        )
     measured = {key for cells in cells_of.values() for key in cells}
     columns = {key: label for key, label in entry["columns"].items() if key in measured}
     rows = tuple(_build_row(name, cells, columns) for name, cells in cells_of.items())
-    return PageTable(f"{describe_extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
+    return PageTable(
+        f"{describe_extent(frame['n_units'])} utterances.",
+        (entry["first"], *columns.values()),
+        rows,
+    )
 
 
 def _format_estimate(row: pd.Series) -> Cell:

@@ -53,10 +53,16 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
     parts = []
     for run in others:
         groups = min(settings_of(each)["groups"] for each in (first, run))
-        found = _make_table(metric, _iter_readings(metric, ours, _read_stacks(run), groups))
+        found = _make_table(
+            metric, _iter_readings(metric, ours, _read_stacks(run), groups)
+        )
         if not len(found):
             came = f"none in {first.name} and {run.name}"
-            raise UsageError("tokens that both runs sampled", came, "measure both with the same --sample and --shard")
+            raise UsageError(
+                "tokens that both runs sampled",
+                came,
+                "measure both with the same --sample and --shard",
+            )
         parts.append(found.assign(run=run.name, against=first.name))
     return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
 
@@ -74,7 +80,11 @@ def find_metric_of_pairs(name: str) -> Metric:
     """Return the metric of that name, if it reads two layers. UsageError for any other."""
     metric = metrics.find_metric_by_name(metrics.resolve_alias(name)[0])
     if not isinstance(metric.reads, LayerPair):
-        known = sorted(each.name for each in metrics.find_all().values() if isinstance(each.reads, LayerPair))
+        known = sorted(
+            each.name
+            for each in metrics.find_all().values()
+            if isinstance(each.reads, LayerPair)
+        )
         came = f"{metric.name}, of {metric.reads.word}"
         raise UsageError("a metric of two layers", came, f"name {' or '.join(known)}")
     return metric
@@ -91,7 +101,11 @@ def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
         came = f"samples of {ours['tokens'][0]!r} and of {theirs['tokens'][0]!r} tokens"
         raise UsageError(expected, came, "measure both with one --tokens")
     plans = [run.manifest.get("plan") for run in (first, second)]
-    same_rows = first.is_paired_by_row and second.is_paired_by_row and are_same_units(first, second)
+    same_rows = (
+        first.is_paired_by_row
+        and second.is_paired_by_row
+        and are_same_units(first, second)
+    )
     if not same_rows and (plans[0] is None or plans[0] != plans[1]):
         same_corpus = are_same_units(first, second)
         came = "the same corpus as other tokens" if same_corpus else "other inputs"
@@ -118,16 +132,23 @@ def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
             sample = load_file(sample)
         except (OSError, SafetensorError) as error:
             cure = "measure it again with --overwrite"
-            raise OutputError(f"the sample of vectors of {run.name}", f"{run.sample} ({error})", cure) from error
+            raise OutputError(
+                f"the sample of vectors of {run.name}", f"{run.sample} ({error})", cure
+            ) from error
     stacks = read_sampled_stacks(sample or {})
     if not any(len(stack.hash) for stack in stacks.values()):
         cure = "measure it into a folder, with the panel hidden or all and --sample above 0"
-        raise UsageError("runs that kept a sample of vectors", f"{run.name}, which kept none", cure)
+        raise UsageError(
+            "runs that kept a sample of vectors", f"{run.name}, which kept none", cure
+        )
     return stacks
 
 
 def _iter_readings(
-    metric: Metric, ours: Mapping[str, SampledStack], theirs: Mapping[str, SampledStack], groups: int
+    metric: Metric,
+    ours: Mapping[str, SampledStack],
+    theirs: Mapping[str, SampledStack],
+    groups: int,
 ) -> Iterator[Reading]:
     """Yield what a metric reads of each pair of stacks (encoder, decoder) with the same name.
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.errors import AnisoscopeError, MeasureError, OutputError, UsageError, suggest_names
+from anisoscope.errors import (
+    AnisoscopeError,
+    MeasureError,
+    OutputError,
+    UsageError,
+    suggest_names,
+)
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.series import is_series
@@ -119,21 +125,41 @@ def read_list(path: Path) -> list[Listed]:
     by that environment variable. UsageError, with the name of the network, for what cannot be read.
     """
     if not path.is_file():
-        raise UsageError("a list of networks in a TOML file", f"{path}, which is none", "check the path")
+        raise UsageError(
+            "a list of networks in a TOML file",
+            f"{path}, which is none",
+            "check the path",
+        )
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # no TOML, or no UTF-8
-        raise UsageError(f"networks as TOML in {path}", str(error), 'write [[network]], then model = "…"') from None
+        raise UsageError(
+            f"networks as TOML in {path}",
+            str(error),
+            'write [[network]], then model = "…"',
+        ) from None
     for key in content.keys() - {"network", "defaults"}:
-        raise UsageError("[[network]] and [defaults]", f"{key} in {path}", suggest_names(key, ("network", "defaults")))
+        raise UsageError(
+            "[[network]] and [defaults]",
+            f"{key} in {path}",
+            suggest_names(key, ("network", "defaults")),
+        )
     networks, defaults = content.get("network", []), content.get("defaults", {})
     if not isinstance(networks, list) or not networks or not isinstance(defaults, dict):
-        raise UsageError(f"at least one [[network]] in {path}", "none", 'write [[network]], then model = "…"')
+        raise UsageError(
+            f"at least one [[network]] in {path}",
+            "none",
+            'write [[network]], then model = "…"',
+        )
     found: dict[str, Listed] = {}
     for number, network in enumerate(networks, start=1):
         listed = _read_network(network, defaults, f"network {number} of {path}")
         if listed.name in found:
-            raise UsageError(f"names that differ in {path}", f"{listed.name!r} twice", "give one of them a name")
+            raise UsageError(
+                f"names that differ in {path}",
+                f"{listed.name!r} twice",
+                "give one of them a name",
+            )
         found[listed.name] = listed
     return list(found.values())
 
@@ -145,19 +171,29 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
     defaults   values of all networks
     """
     if not isinstance(network, dict) or not isinstance(network.get("model"), str):
-        raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
+        raise UsageError(
+            f"a model in {where}",
+            repr(network),
+            'write model = "a hub id, a folder, builtin:…"',
+        )
     declared = {key: str(network[key]) for key in OWN_KEYS if key in network}
     # As they are written: with the names of variables, not with folders of one machine.
     declared["model"] = network["model"]
     declared["corpus"] = str(network.get("corpus", defaults.get("corpus", "")))
-    options = {key: value for key, value in {**defaults, **network}.items() if key not in OWN_KEYS}
+    options = {
+        key: value
+        for key, value in {**defaults, **network}.items()
+        if key not in OWN_KEYS
+    }
     for key in ("model", "corpus"):
         if isinstance(options.get(key), str):
             options[key] = os.path.expandvars(options[key])
     try:
         job = build_settings(Job, options, also=OWN_KEYS)
     except UsageError as error:
-        raise UsageError(f"{error.expected} in {where}", error.got, error.cure) from None
+        raise UsageError(
+            f"{error.expected} in {where}", error.got, error.cure
+        ) from None
     return Listed(declared.get("name", job.model), job, declared)
 
 
@@ -194,7 +230,11 @@ def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
         rows += own
     if not rows:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise MeasureError("at least one network that can be measured", f"none of {len(networks)}", reasons)
+        raise MeasureError(
+            "at least one network that can be measured",
+            f"none of {len(networks)}",
+            reasons,
+        )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     atlas = Atlas(folder, table, runs, left_out)
     if rank_and_world()[0] == 0:
@@ -207,8 +247,13 @@ def write_atlas(atlas: Atlas) -> None:
     (`atlas.json`).
     """
     text = format_csv(atlas.table)
-    write_atomic(atlas.folder / "atlas.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    runs = {name: str(path.relative_to(atlas.folder)) for name, path in atlas.runs.items()}
+    write_atomic(
+        atlas.folder / "atlas.csv",
+        lambda temporary: temporary.write_text(text, encoding="utf-8"),
+    )
+    runs = {
+        name: str(path.relative_to(atlas.folder)) for name, path in atlas.runs.items()
+    }
     write_json(atlas.folder / "atlas.json", {"runs": runs, "left_out": atlas.left_out})
 
 
@@ -220,7 +265,11 @@ def format_csv(table: pd.DataFrame) -> str:
 def read_csv(path: Path) -> pd.DataFrame:
     """Read the table of a written atlas. OutputError if the file is missing or lacks columns."""
     if not path.is_file():
-        raise OutputError("the table of an atlas", f"{path}, which is none", "write it: anisoscope atlas LIST")
+        raise OutputError(
+            "the table of an atlas",
+            f"{path}, which is none",
+            "write it: anisoscope atlas LIST",
+        )
     table = pd.read_csv(path, keep_default_na=True)
     if missing := [name for name in COLUMNS if name not in table]:
         raise OutputError(
@@ -237,9 +286,17 @@ def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolde
     for key, value in (("model", job.model), ("corpus", job.corpus)):
         if "$" in value:
             variable = value[value.index("$") :].split("/")[0]
-            raise UsageError(f"{variable} of {key} in the environment", "none of that name", f"set it: {value}")
+            raise UsageError(
+                f"{variable} of {key} in the environment",
+                "none of that name",
+                f"set it: {value}",
+            )
     if is_series(job.model):
-        raise UsageError("one network", f"the series {job.model}", "measure it with anisoscope measure")
+        raise UsageError(
+            "one network",
+            f"the series {job.model}",
+            "measure it with anisoscope measure",
+        )
     return run(job, root=root, resume=True, progress=progress)
 
 
@@ -254,16 +311,32 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
     stacks = [str(depth.rows["stack"].iloc[0]) for depth in found]
     wanted = listed.declared.get("stack")
     if wanted is not None and wanted not in stacks:
-        raise MeasureError(f"the stack {wanted!r}", f"{' and '.join(stacks) or 'none'}", "name another stack, or none")
+        raise MeasureError(
+            f"the stack {wanted!r}",
+            f"{' and '.join(stacks) or 'none'}",
+            "name another stack, or none",
+        )
     if not found:
-        raise MeasureError("A of hidden states", "none in this run", "add hidden to panel")
+        raise MeasureError(
+            "A of hidden states", "none in this run", "add hidden to panel"
+        )
     for stack, depth in zip(stacks, found, strict=True):
         if wanted in (None, stack):
             row = {"network": listed.name, "model": listed.declared["model"]}
             row["corpus"] = listed.declared["corpus"] or manifest["settings"]["corpus"]
-            row |= {"modality": _find_modality(listed, manifest), "parameters": manifest["parameters"]}
-            row |= {"family": listed.declared.get("family", manifest["architecture"]), "stack": stack}
-            yield row | _summarise_depth(depth) | _summarise_attention(records, replicates, stack)
+            row |= {
+                "modality": _find_modality(listed, manifest),
+                "parameters": manifest["parameters"],
+            }
+            row |= {
+                "family": listed.declared.get("family", manifest["architecture"]),
+                "stack": stack,
+            }
+            yield (
+                row
+                | _summarise_depth(depth)
+                | _summarise_attention(records, replicates, stack)
+            )
 
 
 def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
@@ -275,7 +348,14 @@ def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
     named = list_entries_of("models").get(listed.job.model)
     known = getattr(named, "modality", None)
     if known is None:
-        known = next((row.modality for row in named_models().values() if row.hub_id == hub_id(listed.job.model)), None)
+        known = next(
+            (
+                row.modality
+                for row in named_models().values()
+                if row.hub_id == hub_id(listed.job.model)
+            ),
+            None,
+        )
     word = manifest["corpus"].get("words", {}).get("position", "token")
     return str(known or MODALITIES.get(word, word))
 
@@ -290,7 +370,10 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
     final = depth.rows[depth.rows["site"].eq("final")]
-    places: dict[str, Any] = {"weakest": blocks["value"].argmin(), "strongest": blocks["value"].argmax()}
+    places: dict[str, Any] = {
+        "weakest": blocks["value"].argmin(),
+        "strongest": blocks["value"].argmax(),
+    }
     places["last"] = len(blocks) - 1
     row: dict[str, Any] = {"layers": int(blocks["layer"].max())}
     for name, place in places.items():
@@ -298,12 +381,25 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
         row |= {f"{name}_layer": int(there.layer)} | _add_ends(name, there)
     row |= _add_ends("final", next(iter(iter_rows(final)), None))
     (top,) = iter_rows(blocks.iloc[[int(places["strongest"])]])
-    row |= {"n_units": top.n_units, "n_vectors": top.n_vectors, "q95": top.q95, "verdict": top.verdict}
-    width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records["site"].eq(top.site)
-    row["dimensions"] = int((width & depth.records["layer"].eq(top.layer)).fillna(False).sum()) or None
+    row |= {
+        "n_units": top.n_units,
+        "n_vectors": top.n_vectors,
+        "q95": top.q95,
+        "verdict": top.verdict,
+    }
+    width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records[
+        "site"
+    ].eq(top.site)
+    row["dimensions"] = (
+        int((width & depth.records["layer"].eq(top.layer)).fillna(False).sum()) or None
+    )
     centred = depth.at(top, "calibrated.centred")
     # The share of an A that may be zero says nothing.
-    share = depth.at(top, "mean_cosine.top_share", "1") if top.verdict == "anisotropic" else None
+    share = (
+        depth.at(top, "mean_cosine.top_share", "1")
+        if top.verdict == "anisotropic"
+        else None
+    )
     row |= _add_ends("centred", centred) | _add_ends("dimension_share", share)
     row["cause"] = _name_cause(depth, top, centred)
     return row
@@ -332,7 +428,9 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
     return ", ".join(parts)
 
 
-def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> dict[str, Any]:
+def _summarise_attention(
+    records: pd.DataFrame, replicates: Any, stack: str
+) -> dict[str, Any]:
     """Return the columns of an atlas row on self-attention: `heads`, `sink_heads`, mean normalised `entropy` with
     interval.
 
@@ -340,14 +438,27 @@ def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> 
 
     replicates   each record's value with one group of units left out [record, group], or None
     """
-    counts = [found for place, found in count_heads(records).items() if place[:2] == (stack, "self")]
+    counts = [
+        found
+        for place, found in count_heads(records).items()
+        if place[:2] == (stack, "self")
+    ]
     rows = attention_heads(records)
-    rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]
+    rows = rows[
+        rows["metric"].eq("attention.entropy_normalised")
+        & rows["stack"].eq(stack)
+        & rows["kind"].eq("self")
+    ]
     if not counts or not len(rows):
         return {"heads": None, "sink_heads": None} | _add_ends("entropy", None)
     left_out = None if replicates is None else replicates[rows.index.to_numpy()]
-    means, _ = average_heads(rows.assign(layer=0), left_out)  # all heads as those of one layer
-    total = {"heads": sum(found["heads"] for found in counts), "sink_heads": sum(found["sink"] for found in counts)}
+    means, _ = average_heads(
+        rows.assign(layer=0), left_out
+    )  # all heads as those of one layer
+    total = {
+        "heads": sum(found["heads"] for found in counts),
+        "sink_heads": sum(found["sink"] for found in counts),
+    }
     return total | _add_ends("entropy", next(iter(iter_rows(means)), None))
 
 

@@ -103,7 +103,9 @@ CHANGED = 0.1
 """Nats of entropy that centring the queries must add to count as a change."""
 
 
-def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
+def attention_table(
+    records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None
+) -> pd.DataFrame:
     """Return a table of the measured attention, a row per layer (means over its heads) or, with `heads`, per head.
 
     replicates   each record's value with one group of units left out [record, group]; None: means have no intervals
@@ -122,12 +124,16 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
         names = VALUES | OF_LAYERS
     if not len(rows):
         return pd.DataFrame(columns=INDEX)
-    wide = rows.pivot_table(index=index, columns="metric", values="value", aggfunc="first", sort=True)
+    wide = rows.pivot_table(
+        index=index, columns="metric", values="value", aggfunc="first", sort=True
+    )
     measured = [metric for metric in VALUES if metric in wide]
     # The pivot leaves the name `metric` over the columns, which would be printed.
     table = wide[measured].rename(columns=names).rename_axis(columns=None)
     if "entropy" in table:
-        entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(index)
+        entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(
+            index
+        )
         table.insert(1, "low", entropy["low"].reindex(table.index))
         table.insert(2, "high", entropy["high"].reindex(table.index))
     if heads:
@@ -170,7 +176,9 @@ def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
     return counts
 
 
-def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> pd.DataFrame:
+def attention_layers(
+    records: pd.DataFrame, replicates: Array | None = None
+) -> pd.DataFrame:
     """Return attention records of whole layers: each value averaged over the heads, with its interval.
 
     replicates   each record's value with one group of units left out [record, group]; None: there are no intervals
@@ -201,7 +209,9 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
         yield from _iter_findings(part, stack, kind, by_rule, before)
 
 
-def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
+def _iter_findings(
+    part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str
+) -> Iterator[Finding]:
     """Yield the findings on the heads of one stack (encoder or decoder) and kind of attention (self, cross).
 
     part      attention records of single heads
@@ -211,7 +221,11 @@ def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, befo
     count = len(part[["layer", "head"]].drop_duplicates())
     are_ordinary = True
     for rule in RULES:
-        found = [row for row in by_rule.get(rule.name, []) if (row.stack, row.kind) == (stack, kind)]
+        found = [
+            row
+            for row in by_rule.get(rule.name, [])
+            if (row.stack, row.kind) == (stack, kind)
+        ]
         if not found:
             continue
         are_ordinary = False
@@ -225,7 +239,9 @@ def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, befo
         mean = ""
         if len(entropy):
             mean = f" (mean normalised entropy {format_short(float(entropy.mean()))})"
-        text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite{mean}."
+        text = (
+            f"{before}No head is a sink, uniform, one-hot, aligned or opposite{mean}."
+        )
         yield Finding("attention_ordinary", text)
     yield from _describe_centring(part, before)
 
@@ -236,12 +252,16 @@ def _describe_centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
     part     attention records of single heads
     before   the words that begin the sentence
     """
-    rises = part[part["metric"].eq("centred_attention.query_rise") & part["low"].notna()]
+    rises = part[
+        part["metric"].eq("centred_attention.query_rise") & part["low"].notna()
+    ]
     if not len(rises):
         return
     line = f"{format_short(CHANGED, 1)} nats"
     # The whole interval must lie beyond the line, on either side.
-    changed = [row for row in iter_rows(rises) if row.low > CHANGED or row.high < -CHANGED]
+    changed = [
+        row for row in iter_rows(rises) if row.low > CHANGED or row.high < -CHANGED
+    ]
     if changed:
         top = max(changed, key=lambda row: abs(row.value))
         heads = count_noun(len(changed), "head")

@@ -27,7 +27,13 @@ from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, choose_split, take_balanced
 from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.data.windows import check_vocabulary
-from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, suggest_names
+from anisoscope.errors import (
+    CorpusError,
+    MeasureError,
+    ModelError,
+    UsageError,
+    suggest_names,
+)
 from anisoscope.measure.settings import Panel, Settings
 from anisoscope.models.blocks import find_stack, has_attention
 from anisoscope.models.load import Subject, is_classifier
@@ -36,10 +42,19 @@ from anisoscope.progress import Progress, set_counted_unit
 from anisoscope.provenance import json_roundtrip
 from anisoscope.renamed import rename_described
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
-from anisoscope.runs.run import OpenedCorpus, load_subject, resolve_dtype_and_device, run
+from anisoscope.runs.run import (
+    OpenedCorpus,
+    load_subject,
+    resolve_dtype_and_device,
+    run,
+)
 from anisoscope.store import RunFolder, as_records
 
-TITLES = {"directions": "directions of classes", "ablation": "attention replaced", "attribution": "words explained"}
+TITLES = {
+    "directions": "directions of classes",
+    "ablation": "attention replaced",
+    "attribution": "words explained",
+}
 """What goes on in each part."""
 
 
@@ -60,7 +75,12 @@ def run_classes(
     """
     classes = fill_from_training(classes)
     loading = select_fields(classes, LoadOptions)
-    job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
+    job = Job(
+        model=classes.model,
+        **loading,
+        batch_tokens=classes.batch_tokens,
+        settings=Settings(seed=classes.seed),
+    )
     subject = subject or load_subject(job, classifier=True)
     tokenizer = require_tokenizer(subject)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
@@ -68,10 +88,14 @@ def run_classes(
 
     # The corpus, its split, and its classes in the order of the model's.
     place = corpus_file or classes.corpus
-    corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, for_training=False)
+    corpus = open_labelled(
+        place, columns=classes.by_role, seed=classes.split_seed, for_training=False
+    )
     corpus = replace(corpus, name=classes.corpus)
     trained_on = _is_trained_on(classes)
-    corpus, split, remark = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
+    corpus, split, remark = choose_split(
+        corpus, classes.split, trained_on=trained_on, limit=classes.limit
+    )
     classes = replace(classes, split=split)
     corpus, usable, warnings = match_class_order(subject.config, corpus)
     if remark:
@@ -80,15 +104,23 @@ def run_classes(
     warnings += cautions
 
     # Which vector is the text's: the directions of classes are made of it.
-    at, stack, notes = _find_readout(subject.model, plan, usable=usable, asked=classes.at)
+    at, stack, notes = _find_readout(
+        subject.model, plan, usable=usable, asked=classes.at
+    )
     warnings += notes
     classes = replace(classes, at=at)
     panels = _choose_panels(classes, subject.model)
-    settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first")
+    settings = Settings(
+        panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first"
+    )
     job = replace(job, corpus=classes.corpus, settings=settings)
 
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
-    asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
+    asked_for = {
+        name: value
+        for name, value in asdict(classes).items()
+        if name not in NOT_IN_IDENTITY
+    }
     identity = {"classes": json_roundtrip(asked_for), "labelled": corpus.fingerprint}
     after_pass = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
     reading = OpenedCorpus(plan, described, identity, after_pass.records)
@@ -96,7 +128,11 @@ def run_classes(
 
 
 def _plan_batches(
-    subject: Subject, job: Job, corpus: LabelledCorpus, classes: ClassesOptions, usable: bool
+    subject: Subject,
+    job: Job,
+    corpus: LabelledCorpus,
+    classes: ClassesOptions,
+    usable: bool,
 ) -> tuple[LabelledPlan, list[str]]:
     """Return (the batches of the chosen split, warnings on texts as tokens and on padding).
 
@@ -107,9 +143,15 @@ def _plan_batches(
     encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
     warnings = _warn_of_encoded(encoded, tokenizer, subject.config, length)
     pad = choose_pad(tokenizer, subject.config, encoded.rows)
-    padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
+    padding = (
+        find_neutral_padding(subject.model, encoded.rows, pad)
+        if usable
+        else Padding(pad)
+    )
     if padding.side == "none":
-        warnings.append("padding changes what the model says: only utterances of one length are looked at together")
+        warnings.append(
+            "padding changes what the model says: only utterances of one length are looked at together"
+        )
     plan = LabelledPlan(
         encoded,
         padding,
@@ -121,13 +163,17 @@ def _plan_batches(
     return plan, warnings
 
 
-def _warn_of_encoded(encoded: Encoded, tokenizer: Any, config: Any, length: int) -> list[str]:
+def _warn_of_encoded(
+    encoded: Encoded, tokenizer: Any, config: Any, length: int
+) -> list[str]:
     """Return warnings on texts as tokens: ids that the model may not know, and texts that were cut.
 
     length   at how many tokens texts were cut
     """
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
-    warnings = list(check_vocabulary(tokenizer, ids, [], getattr(config, "vocab_size", None)))
+    warnings = list(
+        check_vocabulary(tokenizer, ids, [], getattr(config, "vocab_size", None))
+    )
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     return warnings
@@ -175,9 +221,13 @@ class _AfterPass:
             except MeasureError as error:
                 warnings.append(f"{part} left out: {error}")
         found = [part for part in parts if len(part)]
-        return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
+        return pd.concat(found, ignore_index=True) if found else as_records(
+            pd.DataFrame()
+        ), warnings
 
-    def _measure_directions(self, notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
+    def _measure_directions(
+        self, notes: list[str], **_shown: Progress
+    ) -> list[pd.DataFrame]:
         """Return records on how well directions separate the classes, on accuracy, and on the entropy of the [CLS]
         row.
         """
@@ -186,26 +236,50 @@ class _AfterPass:
         found = []
         if self.classes.at is not None:
             states = pool_vectors(model, plan, self.classes.at, self.stack)
-            found.append(make_separability_records(states, labels, names, stack=self.stack))
+            found.append(
+                make_separability_records(states, labels, names, stack=self.stack)
+            )
         if self.heads:
             found.append(
-                make_accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names)
+                make_accuracy_records(
+                    np.array(predict_classes(model, plan.encoded, plan.padding)),
+                    labels,
+                    names,
+                )
             )
         # the row of the first token of a decoder is that token alone
-        if has_attention(model) and self.classes.at == "first" and find_stack(model) == "encoder":
+        if (
+            has_attention(model)
+            and self.classes.at == "first"
+            and find_stack(model) == "encoder"
+        ):
             if plan.padding.side == "left":
-                notes.append("H of the first token left out: the model wants padding before it")
+                notes.append(
+                    "H of the first token left out: the model wants padding before it"
+                )
                 return found
             rows = []
-            for name, values in measure_entropies(model, plan).items():  # H of the [CLS] row by layer
+            for name, values in measure_entropies(
+                model, plan
+            ).items():  # H of the [CLS] row by layer
                 kind, _, layer = name.partition(".")
                 if layer:
-                    rows.append({"component": kind, "layer": int(layer), "value": float(values.mean())})
+                    rows.append(
+                        {
+                            "component": kind,
+                            "layer": int(layer),
+                            "value": float(values.mean()),
+                        }
+                    )
                     rows[-1]["n_units"] = len(values)
-            found.append(as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack))
+            found.append(
+                as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack)
+            )
         return found
 
-    def _measure_ablation(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
+    def _measure_ablation(
+        self, _notes: list[str], **shown: Progress
+    ) -> list[pd.DataFrame]:
         """Measure how accuracy changes if attention weights are replaced, and return the records.
 
         Empty if the model's head cannot be used.
@@ -214,24 +288,42 @@ class _AfterPass:
             return []
         chosen = _take_examples(self.corpus, self.classes, self._few)
         few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
-        plan = LabelledPlan(few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device)
+        plan = LabelledPlan(
+            few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device
+        )
         return [measure_ablations(self.subject.model, plan, **shown)]
 
     @property
     def _few(self) -> int:
         """How many texts the slow parts read: `few`, at most `limit`, or half of a corpus without splits."""
         few = min(self.classes.few, self.classes.limit)
-        if self.classes.split == ALL:  # the other half makes the directions that explain
+        if (
+            self.classes.split == ALL
+        ):  # the other half makes the directions that explain
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
-    def _measure_attribution(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
+    def _measure_attribution(
+        self, notes: list[str], **shown: Any
+    ) -> list[pd.DataFrame]:
         """Return records on how well attributions explain decisions; empty if the model's head cannot be used."""
         if not self.heads:
             return []
-        shown |= {"padding": self.plan.padding, "stack": self.plan.stacks, "notes": notes}
-        shown |= {"split": self.classes.split, "limit": self._few, "max_length": self.classes.max_length}
-        return [measure_explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
+        shown |= {
+            "padding": self.plan.padding,
+            "stack": self.plan.stacks,
+            "notes": notes,
+        }
+        shown |= {
+            "split": self.classes.split,
+            "limit": self._few,
+            "max_length": self.classes.max_length,
+        }
+        return [
+            measure_explanations(
+                self.subject.model, self.tokenizer, self.corpus, **shown
+            )
+        ]
 
 
 def _find_readout(
@@ -251,11 +343,22 @@ def _find_readout(
     try:
         reading = read_tokens(model, plan[0])
     except MeasureError as error:
-        return asked or usual, plan.stack, [f"which tokens the head reads is not known: {error}"]
+        return (
+            asked or usual,
+            plan.stack,
+            [f"which tokens the head reads is not known: {error}"],
+        )
     if asked is not None or reading.at is not None:
         return asked or reading.at, reading.stack, []
     note = "the head reads neither the first token nor the last, nor the mean or maximum of all: directions of classes "
-    return None, reading.stack, [note + "left out (--at chooses a token); maps are those of the tokens that it reads"]
+    return (
+        None,
+        reading.stack,
+        [
+            note
+            + "left out (--at chooses a token); maps are those of the tokens that it reads"
+        ],
+    )
 
 
 def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
@@ -267,7 +370,9 @@ def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
 def read_training(model: str) -> dict[str, Any]:
     """Read the training.json in a model's folder as a dict, with today's names; empty if there is none."""
     path = Path(model) / "training.json"
-    return dict(rename_described(json.loads(path.read_text()))) if path.is_file() else {}
+    return (
+        dict(rename_described(json.loads(path.read_text()))) if path.is_file() else {}
+    )
 
 
 def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
@@ -280,11 +385,26 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
     recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
-            raise UsageError("--corpus", "none", "name one that has labels: see anisoscope list corpora")
-        columns = Columns.as_fields((recipe.get("columns") or {}) | (classes.by_role or {}))
-        classes = replace(classes, corpus=recipe["corpus"], split_seed=recipe.get("split_seed", 0), **columns)
-    elif classes.split_seed == 0 and _is_same_corpus(classes.corpus, recipe.get("corpus", "")):
-        classes = replace(classes, split_seed=recipe.get("split_seed", 0))  # else what was trained on would be in it
+            raise UsageError(
+                "--corpus",
+                "none",
+                "name one that has labels: see anisoscope list corpora",
+            )
+        columns = Columns.as_fields(
+            (recipe.get("columns") or {}) | (classes.by_role or {})
+        )
+        classes = replace(
+            classes,
+            corpus=recipe["corpus"],
+            split_seed=recipe.get("split_seed", 0),
+            **columns,
+        )
+    elif classes.split_seed == 0 and _is_same_corpus(
+        classes.corpus, recipe.get("corpus", "")
+    ):
+        classes = replace(
+            classes, split_seed=recipe.get("split_seed", 0)
+        )  # else what was trained on would be in it
     return replace(classes, max_length=classes.max_length or trained.get("max_length"))
 
 
@@ -307,9 +427,17 @@ def _is_same_corpus(one: str, other: str) -> bool:
 def require_tokenizer(subject: Subject) -> Any:
     """Return the model's tokenizer. ModelError unless it is a text model with a fast tokenizer."""
     tokenizer = subject.processor
-    if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
+    if (
+        subject.modality != "text"
+        or not hasattr(tokenizer, "tokenize")
+        or not getattr(tokenizer, "is_fast", False)
+    ):
         got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
-        raise ModelError("a text model with a fast tokenizer", got, "name an encoder or decoder of text")
+        raise ModelError(
+            "a text model with a fast tokenizer",
+            got,
+            "name an encoder or decoder of text",
+        )
     return tokenizer
 
 
@@ -325,7 +453,9 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     own = getattr(of_text, "pad_token_id", None)
     if isinstance(own, int) and own >= 0:
         return own
-    candidates = _list_pad_candidates(tokenizer, int(getattr(of_text, "vocab_size", 0) or 1))
+    candidates = _list_pad_candidates(
+        tokenizer, int(getattr(of_text, "vocab_size", 0) or 1)
+    )
     used = {token for row in rows for token in row["input_ids"]}
     chosen = next((token for token in candidates if token not in used), candidates[0])
     # Both, because heads read one or the other.
@@ -351,11 +481,17 @@ def _take_examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) 
     """Take `limit` examples of the chosen split, balanced over classes. CorpusError if there is no such split."""
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
-        raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, suggest_names(classes.split, corpus.splits))
+        raise CorpusError(
+            f"a split among {', '.join(corpus.splits)}",
+            got,
+            suggest_names(classes.split, corpus.splits),
+        )
     return take_balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 
-def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
+def match_class_order(
+    config: Any, corpus: LabelledCorpus
+) -> tuple[LabelledCorpus, bool, list[str]]:
     """Return (corpus with its classes in the model's order, whether the model's head can be used, notes for the user).
 
     config   the model's configuration
@@ -363,18 +499,34 @@ def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorp
     The head cannot be used if the model has none, or if its classes are not those of the corpus.
     """
     if not is_classifier(config):
-        return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
+        return (
+            corpus,
+            False,
+            [
+                "the model has no head for classes: no accuracy, nothing replaced or explained"
+            ],
+        )
     own = [str(config.id2label[i]) for i in range(config.num_labels)]
     if len(own) != len(corpus.labels):
         reason = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
         return corpus, False, [f"{reason}: its head is not used"]
     if all(re.fullmatch(r"LABEL_\d+", name) for name in own):
-        return corpus, True, [f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"]
+        return (
+            corpus,
+            True,
+            [
+                f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"
+            ],
+        )
     place = {name.lower(): i for i, name in enumerate(own)}
     if set(place) != {name.lower() for name in corpus.labels}:
         reason = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
         return corpus, False, [f"{reason}: its head is not used"]
-    return _reorder_classes(corpus, [place[name.lower()] for name in corpus.labels]), True, []
+    return (
+        _reorder_classes(corpus, [place[name.lower()] for name in corpus.labels]),
+        True,
+        [],
+    )
 
 
 def _reorder_classes(corpus: LabelledCorpus, new: list[int]) -> LabelledCorpus:

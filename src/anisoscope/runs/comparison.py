@@ -30,7 +30,14 @@ from anisoscope.runs.differences import (
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.short_tables import A, intervals_apart
 from anisoscope.store import select
-from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
+from anisoscope.wording import (
+    count_noun,
+    describe_layers,
+    format_short,
+    format_signed_interval,
+    join_words,
+    name_layer,
+)
 
 MOST_COMPONENTS = 6
 """Sentences on more dimensions or classes than this would bury the others: none is written."""
@@ -88,9 +95,15 @@ class ComparedRuns:
         """Return one row per difference: its place, both values with their intervals, and `second` minus `first`."""
         parts = []
         for run, differences in zip(self.runs[1:], self.differences, strict=True):
-            parts.append(tabulate_differences(differences).assign(run=run.name, against=self.names[0]))
+            parts.append(
+                tabulate_differences(differences).assign(
+                    run=run.name, against=self.names[0]
+                )
+            )
         rows = [part for part in parts if len(part)] or parts[:1]
-        return pd.concat(rows, ignore_index=True)[["run", "against", *KEYS, *OF_DIFFERENCES]]
+        return pd.concat(rows, ignore_index=True)[
+            ["run", "against", *KEYS, *OF_DIFFERENCES]
+        ]
 
     def across(self, metric: str) -> pd.DataFrame:
         """Compare each layer of the first run with each layer of the others by a metric of two layers (`cka`,
@@ -102,15 +115,26 @@ class ComparedRuns:
 
     def of_components(self, chosen: Sequence[str]) -> "ComparedRuns":
         """Return the comparison limited to some components (classes, dimensions). UsageError for unknown ones."""
-        known = sorted({str(one.where["component"]) for own in self.differences for one in own})
+        known = sorted(
+            {str(one.where["component"]) for own in self.differences for one in own}
+        )
         for name in chosen:
             if name not in known:
-                raise UsageError(f"a component of {self.metric}", repr(name), suggest_names(name, known))
-        kept = tuple(tuple(one for one in own if str(one.where["component"]) in chosen) for own in self.differences)
+                raise UsageError(
+                    f"a component of {self.metric}",
+                    repr(name),
+                    suggest_names(name, known),
+                )
+        kept = tuple(
+            tuple(one for one in own if str(one.where["component"]) in chosen)
+            for own in self.differences
+        )
         findings = []
         for other, own in zip(self.runs[1:], kept, strict=True):
             findings += list(differs(self.runs[0], other, own, self.metric))
-        return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
+        return replace(
+            self, differences=kept, findings=tuple(findings), components=tuple(chosen)
+        )
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
         """Return, by run, the differences for which a condition as `A.last > +.02` holds.
@@ -124,7 +148,9 @@ class ComparedRuns:
         for run, differences in zip(self.runs[1:], self.differences, strict=True):
             own: Sequence[Difference] = differences
             if metric != self.metric:
-                own = compare_runs(self.runs[0], run, metric, heads=self.heads, tokens=self.tokens)
+                own = compare_runs(
+                    self.runs[0], run, metric, heads=self.heads, tokens=self.tokens
+                )
             met, beyond = condition.is_met(own)
             if met:
                 found.append((run.name, beyond))
@@ -132,7 +158,11 @@ class ComparedRuns:
 
 
 def compare(
-    runs: Sequence[KeptRun], metric: str = A, *, tokens: str | None = "all", heads: bool = False
+    runs: Sequence[KeptRun],
+    metric: str = A,
+    *,
+    tokens: str | None = "all",
+    heads: bool = False,
 ) -> ComparedRuns:
     """Compare a metric of each run with the first run; `runs.differences.compare_runs` says how."""
     runs = with_own_names(runs)
@@ -152,11 +182,18 @@ def compare(
             findings += _tell_gaps(first, other, name, tokens)
         else:
             findings += differs(first, other, own, name)
-    notes = tuple(f"{join_words(names)} against {first.name}: {text}" for text, names in cautions.items())
-    return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), notes, tuple(findings))
+    notes = tuple(
+        f"{join_words(names)} against {first.name}: {text}"
+        for text, names in cautions.items()
+    )
+    return ComparedRuns(
+        name, tuple(runs), tokens, heads, tuple(differences), notes, tuple(findings)
+    )
 
 
-def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:
+def list_cautions(
+    first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()
+) -> list[str]:
     """List, a sentence each, what else could explain a difference between two runs; first how they are paired."""
     notes = [explain_pairing(first, second)]
     ours = _get_corpus(first)
@@ -164,18 +201,28 @@ def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Differe
     same_name = ours.get("name") == theirs.get("name")
     same_corpus = same_name and ours.get("fingerprint") == theirs.get("fingerprint")
     if not same_name:
-        notes.append(f"Another corpus ({_write_both(first, second, ours.get('name'), theirs.get('name'))}).")
+        notes.append(
+            f"Another corpus ({_write_both(first, second, ours.get('name'), theirs.get('name'))})."
+        )
     elif not same_corpus:
         notes.append(f"Not the same part or version of the corpus {ours.get('name')}.")
     else:
-        for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
+        for name, words in (
+            ("limit", "--limit"),
+            ("split", "--split"),
+            ("n_units", "numbers of units"),
+        ):
             if ours.get(name) != theirs.get(name):
-                notes.append(f"Other {words} ({_write_both(first, second, ours.get(name), theirs.get(name))}).")
+                notes.append(
+                    f"Other {words} ({_write_both(first, second, ours.get(name), theirs.get(name))})."
+                )
     notes += _warn_of_tokens(first, second, same_corpus)
     dtype = first.manifest.get("dtype")
     other_dtype = second.manifest.get("dtype")
     if dtype != other_dtype:
-        notes.append(f"Another dtype ({_write_both(first, second, dtype, other_dtype)}).")
+        notes.append(
+            f"Another dtype ({_write_both(first, second, dtype, other_dtype)})."
+        )
     notes += _warn_of_settings(first, second)
     notes += _warn_of_layers(first, second, differences)
     return notes
@@ -204,7 +251,9 @@ def _write_value(value: Any) -> str:
     return str(value)
 
 
-def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
+def _warn_of_tokens(
+    first: KeptRun, second: KeptRun, same_corpus: bool
+) -> Iterator[str]:
     """Yield a sentence if the same text was split into other tokens or windows in the two runs, and why.
 
     same_corpus   whether both runs read the same corpus; if not, nothing is yielded
@@ -224,7 +273,9 @@ def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Itera
         other_value = other_settings.get(name)
         if value != other_value:
             option = name.replace("_", "-")
-            reasons.append(f"--{option} {_write_value(value)} and {_write_value(other_value)}")
+            reasons.append(
+                f"--{option} {_write_value(value)} and {_write_value(other_value)}"
+            )
     if not reasons:
         # Nothing that the user chose differs: only the tokenizer is left.
         reasons = ["another tokenizer"]
@@ -236,14 +287,19 @@ def _have_other_tokens(first: KeptRun, second: KeptRun) -> bool:
     plan, other_plan = first.manifest.get("plan"), second.manifest.get("plan")
     if plan is None or other_plan is None or plan == other_plan:
         return False
-    tokens, other_tokens = first.manifest.get("tokens_hash"), second.manifest.get("tokens_hash")
+    tokens, other_tokens = (
+        first.manifest.get("tokens_hash"),
+        second.manifest.get("tokens_hash"),
+    )
     # Plans may differ although tokens do not: in the stack that reads them, or in padding.
     return tokens is None or tokens != other_tokens
 
 
 def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
     """Say which settings differ between the runs, whether one is a shard, and whether the code differs."""
-    ours, theirs = (run.manifest.get("settings", {}).get("settings", {}) for run in (first, second))
+    ours, theirs = (
+        run.manifest.get("settings", {}).get("settings", {}) for run in (first, second)
+    )
     for name, words in SETTINGS_TO_TELL.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
             yield f"{words[0].upper()}{words[1:]} ({_write_both(first, second, ours[name], theirs[name])})."
@@ -265,7 +321,9 @@ def _warn_of_code(first: KeptRun, second: KeptRun) -> Iterator[str]:
         yield "Measured by other code of the same version; if that matters, measure both again."
 
 
-def _warn_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
+def _warn_of_layers(
+    first: KeptRun, second: KeptRun, differences: Sequence[Difference]
+) -> Iterator[str]:
     """Say if layers were matched by depth, if stacks (encoder, decoder) of different names were matched, or if no
     layer matches.
     """
@@ -292,7 +350,9 @@ def _warn_of_depth(differences: Sequence[Difference]) -> Iterator[str]:
     yield f"Layers are matched by relative depth ({deepest} and {deepest_other} layers)."
 
 
-def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
+def differs(
+    first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str
+) -> Iterator[Finding]:
     """Say in which layers a second run differs from the first, and where most, one sentence for each stack (encoder or
     decoder).
     """
@@ -300,7 +360,9 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
     if metric != A:
         beginning += f" in {metric}"
     if not differences:
-        yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
+        yield Finding(
+            "differs", f"{beginning}: no verdict, as there is no layer in common."
+        )
         return
     groups = _group_by_stack(differences)
     has_stacks = len({(stack, kind) for stack, kind, _ in groups}) > 1
@@ -326,7 +388,9 @@ def _name_stack(stack: Any, kind: Any) -> str:
     return name
 
 
-def _group_by_stack(differences: Sequence[Difference]) -> dict[tuple[Any, ...], list[Difference]]:
+def _group_by_stack(
+    differences: Sequence[Difference],
+) -> dict[tuple[Any, ...], list[Difference]]:
     """Return {(stack, kind of attention, component): differences}, with None for what a difference lacks."""
     groups: dict[tuple[Any, ...], list[Difference]] = {}
     for one in differences:
@@ -337,7 +401,9 @@ def _group_by_stack(differences: Sequence[Difference]) -> dict[tuple[Any, ...], 
     return groups
 
 
-def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
+def _tell_difference(
+    beginning: str, differences: Sequence[Difference], metric: str, paired: str
+) -> Finding:
     """Return the sentence on one stack: in which layers or heads the interval of the difference excludes zero.
 
     beginning   the words that begin the sentence
@@ -346,7 +412,9 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
     unclear = [one for one in differences if not _is_clear(one)]
-    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    words = (
+        ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    )
     parts = []
     numbers: list[dict[str, Any]] = []
     for word, own in zip(words, (higher, lower), strict=True):
@@ -356,7 +424,9 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
         numbers.append(_to_plain_dict(top))
         parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
     if unclear:
-        parts.append(f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}")
+        parts.append(
+            f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}"
+        )
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
 
 
@@ -365,7 +435,9 @@ def _is_clear(one: Difference) -> bool:
     return one.low > 0 or one.high < 0
 
 
-def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[Difference], paired: str) -> str:
+def _describe_clear(
+    own: Sequence[Difference], top: Difference, every: Sequence[Difference], paired: str
+) -> str:
     """Return a phrase: where differences of one sign are clear, and the values where the largest of them is.
 
     own      the clear differences of that sign
@@ -386,7 +458,9 @@ def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[
     return f"{where}{most} ({values}: {by})"
 
 
-def _describe_unclear(unclear: Sequence[Difference], every: Sequence[Difference], *, alone: bool) -> str:
+def _describe_unclear(
+    unclear: Sequence[Difference], every: Sequence[Difference], *, alone: bool
+) -> str:
     """Return a phrase for the layers or heads whose difference is unclear: `in any layer`, `at layers 1–3`.
 
     unclear   their differences
@@ -396,7 +470,11 @@ def _describe_unclear(unclear: Sequence[Difference], every: Sequence[Difference]
     of_heads = _are_of_heads(every)
     if alone:
         return "in any head" if of_heads else "in any layer"
-    return f"in {count_noun(len(unclear), 'head')}" if of_heads else _describe_places(unclear, every)
+    return (
+        f"in {count_noun(len(unclear), 'head')}"
+        if of_heads
+        else _describe_places(unclear, every)
+    )
 
 
 def _are_of_heads(differences: Sequence[Difference]) -> bool:
@@ -410,8 +488,13 @@ def _to_plain_dict(one: Difference) -> dict[str, Any]:
     It holds `metric`, `stack`, `layer`, `head`, `site`, `component`, the values `first` and `second`, and their
     difference as `value` with the ends `low` and `high` of its interval.
     """
-    kept = {name: one.where[name] for name in ("metric", "stack", "layer", "head", "site", "component")}
-    known: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in kept.items()}
+    kept = {
+        name: one.where[name]
+        for name in ("metric", "stack", "layer", "head", "site", "component")
+    }
+    known: dict[str, Any] = {
+        name: None if pd.isna(value) else value for name, value in kept.items()
+    }
     numbers: dict[str, Any] = {
         "first": one.first,
         "second": one.second,
@@ -419,21 +502,33 @@ def _to_plain_dict(one: Difference) -> dict[str, Any]:
         "low": one.low,
         "high": one.high,
     }
-    return {name: x.item() if hasattr(x, "item") else x for name, x in (known | numbers).items()}
+    return {
+        name: x.item() if hasattr(x, "item") else x
+        for name, x in (known | numbers).items()
+    }
 
 
 def _describe_places(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
     """Name the layers of the `chosen` differences in words; `every` holds the differences of all layers."""
     names = [_place_name(one) for one in every]
-    return describe_layers([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
+    return describe_layers(
+        [i for i, one in enumerate(every) if any(one is other for other in chosen)],
+        names,
+    )
 
 
 def _place_name(one: Difference) -> str:
     """Name the layer of a difference; `the whole model` if it has none."""
-    return name_layer(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
+    return (
+        name_layer(pd.Series(one.where))
+        if not pd.isna(one.where["layer"])
+        else "the whole model"
+    )
 
 
-def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
+def _tell_gaps(
+    first: KeptRun, second: KeptRun, metric: str, tokens: str | None
+) -> list[Finding]:
     """Return sentences on layers where the intervals of two runs do not overlap, used if differences have no interval.
 
     tokens   the token policy (which tokens count)
@@ -463,4 +558,11 @@ def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str
     )
 
 
-__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "differs", "list_cautions"]
+__all__ = [
+    "ComparedRuns",
+    "Condition",
+    "compare",
+    "describe_met",
+    "differs",
+    "list_cautions",
+]

@@ -40,7 +40,9 @@ class LayerVectors:
 
 def is_run_folder(path: Path) -> bool:
     """Return whether a path is the folder of a run, finished or not."""
-    return path.is_dir() and any((path / name).exists() for name in ("manifest.json", "identity.json"))
+    return path.is_dir() and any(
+        (path / name).exists() for name in ("manifest.json", "identity.json")
+    )
 
 
 def read_layer_of_vectors(opened: Any, layer: str | None) -> Array:
@@ -51,12 +53,20 @@ def read_layer_of_vectors(opened: Any, layer: str | None) -> Array:
     names = list(opened.layers)
     if layer is None and len(names) > 1:
         raise UsageError(
-            "one layer of vectors", f"{len(names)}: {', '.join(names[:6])}", f"name it: --layer {names[0]}"
+            "one layer of vectors",
+            f"{len(names)}: {', '.join(names[:6])}",
+            f"name it: --layer {names[0]}",
         )
     if layer is not None and layer not in names:
-        raise UsageError(f"a layer among {', '.join(names[:6])}", repr(layer), "name one of them")
+        raise UsageError(
+            f"a layer among {', '.join(names[:6])}", repr(layer), "name one of them"
+        )
     if opened.are_sequences:
-        raise UsageError("vectors [vector, dim]", f"sequences {list(opened.shape)}", "pool them first: x.mean(1)")
+        raise UsageError(
+            "vectors [vector, dim]",
+            f"sequences {list(opened.shape)}",
+            "pool them first: x.mean(1)",
+        )
     rows = np.arange(opened.shape[0], dtype=np.int64)
     found: Array = opened.block(layer or names[0], rows)[:, 0].double().numpy()
     return found
@@ -78,18 +88,32 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
             layers[_name_of(site)] = site, vectors, stack.unit
     if not layers:
         cure = "measure it with a panel that keeps one (--panel hidden), and --sample above 0"
-        raise UsageError(f"a sample of vectors of hidden states in {folder}", "none", cure)
-    name = _find_layer(layer, list(layers)) if layer is not None else _find_highest(records, layers)
+        raise UsageError(
+            f"a sample of vectors of hidden states in {folder}", "none", cure
+        )
+    name = (
+        _find_layer(layer, list(layers))
+        if layer is not None
+        else _find_highest(records, layers)
+    )
     _, vectors, units = layers[name]
     chosen = "" if layer is not None else ", where A is highest"
     notes = [f"{len(vectors):,} sampled vectors of {name}{chosen} (another: --layer)"]
-    everything = select(records, metric="mean_cosine", component=None, head=None)["n_vectors"].max()
+    everything = select(records, metric="mean_cosine", component=None, head=None)[
+        "n_vectors"
+    ].max()
     if everything == everything and len(vectors) < everything:
-        notes.append(f"the run measured {int(everything):,} vectors: --sample keeps more of them")
-    return LayerVectors(np.asarray(vectors, dtype=np.float64), units, name, tuple(notes))
+        notes.append(
+            f"the run measured {int(everything):,} vectors: --sample keeps more of them"
+        )
+    return LayerVectors(
+        np.asarray(vectors, dtype=np.float64), units, name, tuple(notes)
+    )
 
 
-def measure_layer(measure: Callable[[Path], RunFolder], layer: str | None = None) -> LayerVectors:
+def measure_layer(
+    measure: Callable[[Path], RunFolder], layer: str | None = None
+) -> LayerVectors:
     """Measure a model into a temporary folder, and return the vectors of one layer.
 
     measure  writes a run into the folder that it is given
@@ -100,7 +124,11 @@ def measure_layer(measure: Callable[[Path], RunFolder], layer: str | None = None
 
 def _name_of(site: Site) -> str:
     """Return a layer's name as users see it: `encoder layer 5`, `decoder final norm`."""
-    return f"{site.stack} final norm" if site.layer is None else f"{site.stack} layer {site.layer}"
+    return (
+        f"{site.stack} final norm"
+        if site.layer is None
+        else f"{site.stack} layer {site.layer}"
+    )
 
 
 def _find_layer(asked: str, names: list[str]) -> str:
@@ -118,13 +146,21 @@ def _find_layer(asked: str, names: list[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError("one layer", f"{asked!r}, which is {' or '.join(found)}", f"say {found[0]!r}")
+        raise UsageError(
+            "one layer",
+            f"{asked!r}, which is {' or '.join(found)}",
+            f"say {found[0]!r}",
+        )
     raise UsageError(
-        "a layer of this run", repr(asked), suggest_names(asked, [name.split(" ", 1)[1] for name in names])
+        "a layer of this run",
+        repr(asked),
+        suggest_names(asked, [name.split(" ", 1)[1] for name in names]),
     )
 
 
-def _find_highest(records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]) -> str:
+def _find_highest(
+    records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]
+) -> str:
     """Return the name of the sampled layer with the highest A (mean cosine); the last layer if A was not measured."""
     rows = select(records, metric="mean_cosine", component=None, head=None)  # type: ignore[arg-type]
     best, highest = list(layers)[-1], -np.inf

@@ -30,7 +30,18 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 NAME = "replicates.parquet"
 SAMPLE = "reservoir.safetensors"
-KEYS = ["step", "seed", "stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+KEYS = [
+    "step",
+    "seed",
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "site",
+    "token_policy",
+    "metric",
+    "component",
+]
 """Columns that say which value a row is, within one run."""
 PLACE = ["stack", "kind", "site", "token_policy", "metric", "component", "head"]
 """Columns in which two runs must agree; layers are matched apart, since stacks may differ in depth."""
@@ -117,14 +128,21 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
     groups = [settings.groups, settings.spectrum_groups, settings.seed]
     if "fingerprint" in corpus:
         parts = [corpus["fingerprint"], corpus.get("limit"), corpus.get("split")]
-        of_tokens = "token" in str(corpus.get("documents", "")) or corpus.get("sequences") is not None
+        of_tokens = (
+            "token" in str(corpus.get("documents", ""))
+            or corpus.get("sequences") is not None
+        )
         if of_tokens:
             parts.append(getattr(plan, "fingerprint", None))
         return hash_parts([json.dumps([groups, parts], default=str)])
     unit = getattr(plan, "unit", None)
     if isinstance(unit, np.ndarray):
-        return hash_parts([json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)])
-    if corpus.get("name") == "inputs":  # of the caller, known by their content; a loader's may be others next time
+        return hash_parts(
+            [json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)]
+        )
+    if (
+        corpus.get("name") == "inputs"
+    ):  # of the caller, known by their content; a loader's may be others next time
         return hash_parts([json.dumps(groups), str(getattr(plan, "fingerprint", ""))])
     return None
 
@@ -133,7 +151,9 @@ def open_kept_run(folder: Path) -> KeptRun:
     """Read a run folder for a comparison. OutputError if it holds no run."""
     records, manifest = read_run(folder)
     replicates = read_replicates(folder, len(records))
-    return KeptRun.of(folder.name or str(folder), records, manifest, replicates, find_sample(folder))
+    return KeptRun.of(
+        folder.name or str(folder), records, manifest, replicates, find_sample(folder)
+    )
 
 
 def find_sample(folder: Path) -> Path | None:
@@ -153,16 +173,23 @@ def with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
     return found
 
 
-def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:
+def write_replicates(
+    path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]
+) -> None:
     """Write replicates as Parquet.
 
     rows      number of the record that each row belongs to
     left_out  its value with each group of units left out [row, group]
     """
     columns: dict[str, Any] = {"row": rows}
-    columns |= {f"group_{group}": left_out[:, group] for group in range(left_out.shape[1])}
+    columns |= {
+        f"group_{group}": left_out[:, group] for group in range(left_out.shape[1])
+    }
     frame = pd.DataFrame(columns)
-    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False, compression="zstd"))
+    write_atomic(
+        path,
+        lambda temporary: frame.to_parquet(temporary, index=False, compression="zstd"),
+    )
 
 
 def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None:
@@ -179,10 +206,14 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
     try:
         frame = pd.read_parquet(path)
         found = np.full((rows, frame.shape[1] - 1), np.nan)
-        found[frame["row"].to_numpy()] = frame.drop(columns="row").to_numpy(dtype=np.float64)
+        found[frame["row"].to_numpy()] = frame.drop(columns="row").to_numpy(
+            dtype=np.float64
+        )
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise OutputError(
-            "the replicates of a run", f"{path} ({error})", "measure it again with --overwrite"
+            "the replicates of a run",
+            f"{path} ({error})",
+            "measure it again with --overwrite",
         ) from error
     return found
 
@@ -198,7 +229,12 @@ class _Selection:
 
 
 def compare_runs(
-    first: KeptRun, second: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None
+    first: KeptRun,
+    second: KeptRun,
+    metric: str,
+    *,
+    heads: bool = False,
+    tokens: str | None = None,
 ) -> list[Difference]:
     """Return the differences (second minus first) of one metric at every place (stack, layer, head …) that both runs
     have.
@@ -218,7 +254,9 @@ def compare_runs(
     found: list[Difference] = []
     pairs = list(_match(ours.rows, theirs.rows, by_number))
     if heads:
-        pairs.sort(key=lambda pair: pair[0].row)  # layer by layer, as in the records, not head by head
+        pairs.sort(
+            key=lambda pair: pair[0].row
+        )  # layer by layer, as in the records, not head by head
     for row, other in pairs:
         found.append(_subtract(ours, theirs, row, other, paired))
     return found
@@ -274,12 +312,20 @@ def find_metric(run: KeptRun, name: str) -> str:
         return meant
     values = sorted(value for value in known if value.startswith(f"{meant}."))
     if values:
-        raise UsageError(f"one value of {meant}", repr(name), f"name {' or '.join(values)}")
+        raise UsageError(
+            f"one value of {meant}", repr(name), f"name {' or '.join(values)}"
+        )
     of_the_field = [word for word, target in KNOWN_AS.items() if target in known]
-    raise UsageError(f"a metric of {run.name}", repr(name), suggest_names(name, [*known, *SHORT_NAMES, *of_the_field]))
+    raise UsageError(
+        f"a metric of {run.name}",
+        repr(name),
+        suggest_names(name, [*known, *SHORT_NAMES, *of_the_field]),
+    )
 
 
-def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None) -> pd.DataFrame:
+def select_rows(
+    run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None
+) -> pd.DataFrame:
     """Return a metric's records as `compare_runs` compares them: of single heads, of whole layers, or means over
     heads.
     """
@@ -299,20 +345,36 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
     numbered = records.assign(row=np.arange(len(records)))
     rows = numbered[numbered["metric"].eq(metric).fillna(False)]
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
-        raise UsageError("runs of one model each", f"the series {run.name}", "name the folders of its checkpoints")
+        raise UsageError(
+            "runs of one model each",
+            f"the series {run.name}",
+            "name the folders of its checkpoints",
+        )
     if tokens is not None and rows["token_policy"].notna().any():
-        kept = rows["token_policy"].eq(tokens).fillna(False) | rows["token_policy"].isna()
+        kept = (
+            rows["token_policy"].eq(tokens).fillna(False) | rows["token_policy"].isna()
+        )
         if not kept.any():
             policies = " or ".join(sorted(rows["token_policy"].dropna().unique()))
-            raise UsageError(f"a token policy of {metric} in {run.name}", repr(tokens), f"use {policies}")
+            raise UsageError(
+                f"a token policy of {metric} in {run.name}",
+                repr(tokens),
+                f"use {policies}",
+            )
         rows = rows[kept]
     of_heads = rows["head"].notna()
     if heads:
         if not of_heads.any():
-            raise UsageError("a metric of single heads", f"{metric}, which is of whole layers", "leave --heads out")
+            raise UsageError(
+                "a metric of single heads",
+                f"{metric}, which is of whole layers",
+                "leave --heads out",
+            )
         rows = rows[of_heads]
     elif of_heads.all():
-        left_out = None if run.replicates is None else run.replicates[rows["row"].to_numpy()]
+        left_out = (
+            None if run.replicates is None else run.replicates[rows["row"].to_numpy()]
+        )
         means, left_out = average_heads(rows, left_out)
         return _Selection(means.assign(row=np.arange(len(means))), left_out)
     else:
@@ -320,26 +382,40 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
     return _Selection(rows, run.replicates)
 
 
-def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterator[tuple[Any, Any]]:
+def _match(
+    ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool
+) -> Iterator[tuple[Any, Any]]:
     """Yield (row of the first run, row of the second) for values of the same stack, layer, head and so on.
 
     ours, theirs   records of one metric
     by_number      match layers by number even if the stacks differ in depth; otherwise by relative depth
     """
-    stacks, other_stacks = ours["stack"].dropna().unique(), theirs["stack"].dropna().unique()
+    stacks, other_stacks = (
+        ours["stack"].dropna().unique(),
+        theirs["stack"].dropna().unique(),
+    )
     if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
         theirs = theirs.assign(stack=stacks[0])
-    other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_join_places(theirs), sort=False)}
+    other_places = {
+        place: list(part.itertuples())
+        for place, part in theirs.groupby(_join_places(theirs), sort=False)
+    }
     for place, part in ours.groupby(_join_places(ours), sort=False):
         if place in other_places:
-            yield from _match_layers(list(part.itertuples()), other_places[place], by_number)
+            yield from _match_layers(
+                list(part.itertuples()), other_places[place], by_number
+            )
 
 
-def _match_layers(rows: list[Any], others: list[Any], by_number: bool) -> Iterator[tuple[Any, Any]]:
+def _match_layers(
+    rows: list[Any], others: list[Any], by_number: bool
+) -> Iterator[tuple[Any, Any]]:
     """Yield (row of the first run, row of the second): layers of the same number, or of the nearest relative depth."""
     by_layer = {_read_layer(row): row for row in others}
     deepest, deepest_other = max(map(_read_layer, rows)), max(by_layer)
-    is_final = rows[0].site == "final"  # it stands after the last block, whatever its number
+    is_final = (
+        rows[0].site == "final"
+    )  # it stands after the last block, whatever its number
     if (deepest == deepest_other or by_number) and not is_final:
         for row in rows:
             if _read_layer(row) in by_layer:
@@ -347,7 +423,15 @@ def _match_layers(rows: list[Any], others: list[Any], by_number: bool) -> Iterat
         return
     for row in rows:
         depth = _read_layer(row) / max(deepest, 1)
-        yield row, min(others, key=lambda other: abs(_read_layer(other) / max(deepest_other, 1) - depth))
+        yield (
+            row,
+            min(
+                others,
+                key=lambda other: abs(
+                    _read_layer(other) / max(deepest_other, 1) - depth
+                ),
+            ),
+        )
 
 
 def _join_places(rows: pd.DataFrame) -> pd.Series:
@@ -364,7 +448,9 @@ def _read_layer(row: Any) -> float:
     return 0.0 if pd.isna(row.layer) else float(row.layer)
 
 
-def _subtract(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
+def _subtract(
+    ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool
+) -> Difference:
     """Return the difference of two matched rows, with an interval if both runs kept replicates.
 
     ours, theirs   the records of each run, with replicates (values with one group of units left out)
@@ -376,16 +462,30 @@ def _subtract(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired
     if ours.left_out is not None and theirs.left_out is not None:
         left_out, others_left_out = ours.left_out[row.row], theirs.left_out[other.row]
         if paired:
-            half = half_width_paired(float(row.value), float(other.value), left_out, others_left_out)
+            half = half_width_paired(
+                float(row.value), float(other.value), left_out, others_left_out
+            )
         else:
             half = half_width_unpaired(left_out, others_left_out)
         low, high = value - half, value + half
     where = {name: getattr(row, name) for name in KEYS}
     ends = (float(row.low), float(row.high)), (float(other.low), float(other.high))
-    return Difference(where, other.layer, float(row.value), float(other.value), value, low, high, paired, *ends)
+    return Difference(
+        where,
+        other.layer,
+        float(row.value),
+        float(other.value),
+        value,
+        low,
+        high,
+        paired,
+        *ends,
+    )
 
 
-def half_width_paired(value: float, other_value: float, ours: Array, theirs: Array) -> float:
+def half_width_paired(
+    value: float, other_value: float, ours: Array, theirs: Array
+) -> float:
     """Return half the width of the 95 % interval of a paired difference; NaN if there are fewer than three groups.
 
     value, other_value   the value in each run, over all groups
@@ -395,9 +495,15 @@ def half_width_paired(value: float, other_value: float, ours: Array, theirs: Arr
     """
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
-    left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(np.isnan(ours), value, ours)
+    left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(
+        np.isnan(ours), value, ours
+    )
     error, groups = _estimate_error(left_out[present])
-    return float(special.stdtrit(groups - 1, 0.975) * error) if groups >= FEWEST else np.nan
+    return (
+        float(special.stdtrit(groups - 1, 0.975) * error)
+        if groups >= FEWEST
+        else np.nan
+    )
 
 
 def half_width_unpaired(ours: Array, theirs: Array) -> float:
@@ -407,13 +513,17 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
 
     Squared errors are added, and the degrees of freedom are Welch's. NaN if a run has fewer than three groups.
     """
-    (error, groups), (other_error, other_groups) = (_estimate_error(x[~np.isnan(x)]) for x in (ours, theirs))
+    (error, groups), (other_error, other_groups) = (
+        _estimate_error(x[~np.isnan(x)]) for x in (ours, theirs)
+    )
     if min(groups, other_groups) < FEWEST:
         return np.nan
     variance = error**2 + other_error**2
     if variance == 0:
         return 0.0
-    freedom = variance**2 / (error**4 / (groups - 1) + other_error**4 / (other_groups - 1))
+    freedom = variance**2 / (
+        error**4 / (groups - 1) + other_error**4 / (other_groups - 1)
+    )
     return float(special.stdtrit(freedom, 0.975) * np.sqrt(variance))
 
 
@@ -424,7 +534,9 @@ def _estimate_error(left_out: Array) -> tuple[float, int]:
     groups = len(left_out)
     if groups < FEWEST:
         return np.nan, groups
-    return float(np.sqrt((groups - 1) / groups * np.square(left_out - left_out.mean()).sum())), groups
+    return float(
+        np.sqrt((groups - 1) / groups * np.square(left_out - left_out.mean()).sum())
+    ), groups
 
 
 def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
@@ -432,9 +544,22 @@ def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
     rows = []
     for one in differences:
         numbers = {"layer_other": one.layer_other}
-        numbers |= {"first": one.first, "first_low": one.first_ends[0], "first_high": one.first_ends[1]}
-        numbers |= {"second": one.second, "second_low": one.second_ends[0], "second_high": one.second_ends[1]}
-        numbers |= {"difference": one.value, "low": one.low, "high": one.high, "paired": one.paired}
+        numbers |= {
+            "first": one.first,
+            "first_low": one.first_ends[0],
+            "first_high": one.first_ends[1],
+        }
+        numbers |= {
+            "second": one.second,
+            "second_low": one.second_ends[0],
+            "second_high": one.second_ends[1],
+        }
+        numbers |= {
+            "difference": one.value,
+            "low": one.low,
+            "high": one.high,
+            "paired": one.paired,
+        }
         rows.append(one.where | numbers)
     return pd.DataFrame(rows, columns=[*KEYS, *OF_DIFFERENCES])
 
@@ -471,7 +596,9 @@ class Condition:
     sign: str
     limit: float
 
-    def is_met(self, differences: Sequence[Difference]) -> tuple[bool, list[Difference]]:
+    def is_met(
+        self, differences: Sequence[Difference]
+    ) -> tuple[bool, list[Difference]]:
         """Return (whether a difference lies beyond the limit, the differences that do).
 
         Its whole interval must lie beyond; a difference without an interval is judged by its value. MeasureError if
@@ -480,9 +607,13 @@ class Condition:
         ordered = sorted(differences, key=_get_depth)
         defined = [one for one in ordered if not np.isnan(one.value)]
         if not defined:
-            came = "no value that is defined in both" if ordered else "no layer in common"
+            came = (
+                "no value that is defined in both" if ordered else "no layer in common"
+            )
             raise MeasureError(
-                f"runs that {self.text!r} can judge", came, "compare runs of the same stacks and metrics"
+                f"runs that {self.text!r} can judge",
+                came,
+                "compare runs of the same stacks and metrics",
             )
         chosen = self._choose(defined)
         beyond = [one for one in chosen if self._is_beyond(one)]
@@ -512,7 +643,11 @@ class Condition:
         chosen = [one for one in ordered if _get_layer(one) == int(self.where)]
         if not chosen:
             known = ", ".join(f"{_get_layer(one):g}" for one in ordered)
-            raise UsageError(f"a layer of both runs in {self.text!r}", self.where, f"layers are {known}")
+            raise UsageError(
+                f"a layer of both runs in {self.text!r}",
+                self.where,
+                f"layers are {known}",
+            )
         return chosen
 
     def _is_beyond(self, one: Difference) -> bool:
@@ -547,9 +682,19 @@ def parse_condition(text: str) -> Condition:
     """
     found = re.fullmatch(r"\s*([\w.]+?)\s*([<>])\s*([+−-]?\d*\.?\d+)\s*", text)
     if not found:
-        raise UsageError("a condition METRIC.PLACE > NUMBER", repr(text), "as --fail-if 'A.last > +.02'")
+        raise UsageError(
+            "a condition METRIC.PLACE > NUMBER",
+            repr(text),
+            "as --fail-if 'A.last > +.02'",
+        )
     name, sign, number = found.groups()
     metric, _, place = name.rpartition(".")
     if not metric or not (place in PLACES or place.isdigit()):
         metric, place = name, "any"
-    return Condition(text.strip(), SHORT_NAMES.get(metric, metric), place, sign, float(number.replace("−", "-")))
+    return Condition(
+        text.strip(),
+        SHORT_NAMES.get(metric, metric),
+        place,
+        sign,
+        float(number.replace("−", "-")),
+    )

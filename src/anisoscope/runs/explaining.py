@@ -30,7 +30,9 @@ TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
 
 
 def open_classifier(
-    classes: ClassesOptions, subject: Subject | None = None, corpus_file: str | None = None
+    classes: ClassesOptions,
+    subject: Subject | None = None,
+    corpus_file: str | None = None,
 ) -> tuple[Classifier, list[str]]:
     """Open a classifier to explain texts. Returns (the classifier, notes for the user).
 
@@ -52,16 +54,28 @@ def open_classifier(
     stack = list_reading_stacks(model)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     corpus, notes = _open_corpus(classes, subject, corpus_file)
-    examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
-    rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
-    padding: Padding = find_neutral_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
+    examples = (
+        take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels))
+        if corpus
+        else ()
+    )
+    rows = encode(
+        examples or [Example(words, 0) for words in TRIAL], tokenizer, length
+    ).rows
+    padding: Padding = find_neutral_padding(
+        model, rows, choose_pad(tokenizer, subject.config, rows)
+    )
     names = _name_classes(subject.config, corpus)
     opened = Classifier(model, tokenizer, names, length, padding, stack)
     if corpus is None:
         return opened, notes
     device = resolve_dtype_and_device(job, subject).device
-    plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
-    return replace(opened, directions=measure_class_directions(model, plan, len(names))), notes
+    plan = LabelledPlan(
+        encode(examples, tokenizer, length), padding, stack=stack, device=device
+    )
+    return replace(
+        opened, directions=measure_class_directions(model, plan, len(names))
+    ), notes
 
 
 def _name_classes(config: Any, corpus: LabelledCorpus | None) -> tuple[str, ...]:
@@ -75,8 +89,16 @@ def _refuse_model(subject: Subject) -> ModelError:
     """Make the error for a model that names no class of a whole text. The caller raises it."""
     architectures = getattr(subject.config, "architectures", None) or ()
     of_tokens = any(name.endswith("ForTokenClassification") for name in architectures)
-    got = "which names a class for each token" if of_tokens else "which has no head for classes"
-    return ModelError("a classifier of texts", f"{subject.name}, {got}", "name one that was fine-tuned on texts")
+    got = (
+        "which names a class for each token"
+        if of_tokens
+        else "which has no head for classes"
+    )
+    return ModelError(
+        "a classifier of texts",
+        f"{subject.name}, {got}",
+        "name one that was fine-tuned on texts",
+    )
 
 
 def _open_corpus(
@@ -91,6 +113,12 @@ def _open_corpus(
     if not classes.corpus:
         return None, []
     place = corpus_file or classes.corpus
-    corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False)
+    corpus = open_labelled(
+        place,
+        columns=classes.by_role,
+        seed=classes.split_seed,
+        limit=DIRECTED,
+        for_training=False,
+    )
     corpus, is_usable, notes = match_class_order(subject.config, corpus)
     return corpus if is_usable else None, notes

@@ -54,7 +54,9 @@ def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
     """Select the records of the metrics of extremes (`PREFIXES`); a series gives those of its last step."""
     named = np.zeros(len(records), dtype=bool)
     for prefix in PREFIXES:
-        named |= records["metric"].str.startswith(prefix).fillna(False).to_numpy(dtype=bool)
+        named |= (
+            records["metric"].str.startswith(prefix).fillna(False).to_numpy(dtype=bool)
+        )
     rows = records[named]
     if rows["step"].nunique() > 1:
         rows = rows[rows["step"].eq(rows["step"].max()).fillna(False)]
@@ -105,7 +107,9 @@ def activations_table(records: pd.DataFrame) -> pd.DataFrame:
     return table.loc[order.index].reset_index(drop=True)
 
 
-def sinks_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
+def sinks_table(
+    records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None
+) -> pd.DataFrame:
     """Return a table of attention sinks, a row per layer (means over heads) or, with `heads`, per head.
 
     Columns: how often there is a sink (ε = .3) at any key, and at the first; mean attention of the strongest key;
@@ -116,7 +120,9 @@ def sinks_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array
     index = [*PLACE, "head"] if heads else PLACE
     if not len(behind):
         return pd.DataFrame(columns=index)
-    wide = behind.pivot_table(index=index, columns="label", values="value", aggfunc="first", sort=True)
+    wide = behind.pivot_table(
+        index=index, columns="label", values="value", aggfunc="first", sort=True
+    )
     measured = [label for label in SINK_LABELS.values() if label in wide]
     # The pivot leaves the name `label` over the columns, which would be printed.
     table = wide[measured].rename_axis(columns=None)
@@ -142,11 +148,18 @@ SINK_LABELS = {
     ("sinks.key_norm", None): "longest key",
 }
 """Columns of the table of sinks, by metric and component."""
-OF_ENDS = {"smallest logit": "min", "largest logit": "max", "longest query": "max", "longest key": "max"}
+OF_ENDS = {
+    "smallest logit": "min",
+    "largest logit": "max",
+    "longest query": "max",
+    "longest key": "max",
+}
 """Columns whose value of a layer is the smallest or the largest of its heads."""
 
 
-def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
+def sink_rows(
+    records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None
+) -> pd.DataFrame:
     """Select the records that `sinks_table` shows, by layer or, with `heads`, by head.
 
     The column `label` names the table's column. replicates: each record's value with one group of units left out
@@ -174,7 +187,9 @@ def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array |
         parts.append(means)
     # Of logits and norms the extreme head counts, which a mean over heads would hide.
     for label, part in rows[is_end].groupby("label", sort=False):
-        order = part.sort_values("value", ascending=OF_ENDS[str(label)] == "min", kind="stable")
+        order = part.sort_values(
+            "value", ascending=OF_ENDS[str(label)] == "min", kind="stable"
+        )
         of_layer = order.drop_duplicates(PLACE).copy()
         of_layer["head"] = pd.NA
         parts.append(of_layer)
@@ -184,7 +199,9 @@ def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array |
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def extreme_findings(
+    records: pd.DataFrame, words: Mapping[str, str] | None = None
+) -> Iterator[Finding]:
     """Say which layers have massive activations, which heads have sinks and where, and how large logits are.
 
     words  texts of tokens by id, as in the manifest
@@ -206,7 +223,9 @@ def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = No
         yield from _describe_logits(part, before)
 
 
-def _describe_massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
+def _describe_massive(
+    rows: pd.DataFrame, before: str, words: Mapping[str, str]
+) -> Iterator[Finding]:
     """Say in which layers some sequence has a massive activation, and where the largest one is.
 
     rows     records of one stack
@@ -272,11 +291,15 @@ def _describe_heavy_tails(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     if not len(heavy):
         return
     top = iter_rows(heavy.loc[[heavy["value"].idxmax()]])[0]
-    dimension = iter_rows(select(rows, metric="kurtosis.dimension", layer=top.layer, site=top.site))
+    dimension = iter_rows(
+        select(rows, metric="kurtosis.dimension", layer=top.layer, site=top.site)
+    )
     name = f"dimension {int(dimension[0].value)}" if dimension else "one dimension"
     layers = describe_layer_numbers([int(row.layer) for row in iter_rows(heavy)])
     text = f"{before}Heavy tails {layers}: kurtosis {format_measured(top)} of {name} {at_layer(top)}"
-    yield Finding("heavy_tails", f"{text} (0 for a normal distribution).", (entry(top),))
+    yield Finding(
+        "heavy_tails", f"{text} (0 for a normal distribution).", (entry(top),)
+    )
 
 
 def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
@@ -325,7 +348,9 @@ def _describe_kinds_of_keys(rows: pd.DataFrame, found: list[Any]) -> str:
     return join_words([f"{number} at {name}" for name, number in by_count])
 
 
-def _describe_values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
+def _describe_values_of_sinks(
+    rows: pd.DataFrame, found: list[Any], before: str
+) -> Iterator[Finding]:
     """Say in how many heads the sink's value vector is shorter than half of the mean.
 
     found    rows of the heads that have a sink

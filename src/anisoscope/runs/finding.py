@@ -5,7 +5,18 @@ from typing import Any
 
 import pandas as pd
 
-ENTRIES = ("metric", "stack", "layer", "site", "component", "value", "low", "high", "n_vectors", "n_units")
+ENTRIES = (
+    "metric",
+    "stack",
+    "layer",
+    "site",
+    "component",
+    "value",
+    "low",
+    "high",
+    "n_vectors",
+    "n_units",
+)
 
 
 @dataclass(frozen=True)
@@ -20,4 +31,7 @@ class Finding:
 def entry(row: Any) -> dict[str, Any]:
     """Return the columns of a record that a finding keeps (`ENTRIES`) as a plain dict; missing values become None."""
     found = {name: getattr(row, name) for name in ENTRIES}
-    return {name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x for name, x in found.items()}
+    return {
+        name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x
+        for name, x in found.items()
+    }

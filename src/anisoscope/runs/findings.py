@@ -66,11 +66,19 @@ class Depth:
 
     def at(self, row: Any, metric: str, component: str | None = None) -> Any:
         """Return the record of another metric at the same layer and site as `row`; None if there is none."""
-        here = select(self.records, metric=metric, component=component, layer=row.layer, site=row.site)
+        here = select(
+            self.records,
+            metric=metric,
+            component=component,
+            layer=row.layer,
+            site=row.site,
+        )
         return next(iter(iter_rows(here)), None)
 
 
-def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> list[Finding]:
+def findings(
+    records: pd.DataFrame, words: Mapping[str, str] | None = None
+) -> list[Finding]:
     """Return sentences on classes, hidden states under the first token policy (which tokens count), attention and
     extreme values, in this order.
 
@@ -107,7 +115,9 @@ def judge_stacks(records: pd.DataFrame) -> list[Depth]:
             own = select(part, stack=stack)
             judged = _judge_layers(own)
             if len(judged):
-                beginning = f"{before}{stack.capitalize()}: " if len(stacks) > 1 else before
+                beginning = (
+                    f"{before}{stack.capitalize()}: " if len(stacks) > 1 else before
+                )
                 found.append(Depth(judged, own, beginning))
     return found
 
@@ -116,8 +126,12 @@ def _judge_layers(records: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of A of one stack from input to output, with the columns `q95` and `verdict`."""
     rows = sort_by_depth(select(records, metric="mean_cosine", component=None))
     rows = rows[rows["value"].notna()]
-    law = select(records, metric=Q95, component=None)[["layer", "site", "value"]].rename(columns={"value": "q95"})
-    judged = rows.merge(law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left")
+    law = select(records, metric=Q95, component=None)[
+        ["layer", "site", "value"]
+    ].rename(columns={"value": "q95"})
+    judged = rows.merge(
+        law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left"
+    )
     ends = zip(judged["low"], judged["high"], judged["q95"], strict=True)
     judged["verdict"] = [judge_isotropy(*row) for row in ends]
     return judged
@@ -133,13 +147,22 @@ def _iter_checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame
     several = records["seed"].nunique() > 1
     for seed, part in records.groupby("seed", sort=False, dropna=False):
         last = part["step"].max()
-        of_last = part[part["step"].eq(last).fillna(False)] if part["step"].notna().any() else part
-        yield (f"Seed {seed}, step {last:,}: " if several else f"Step {last:,}: "), of_last
+        of_last = (
+            part[part["step"].eq(last).fillna(False)]
+            if part["step"].notna().any()
+            else part
+        )
+        yield (
+            (f"Seed {seed}, step {last:,}: " if several else f"Step {last:,}: "),
+            of_last,
+        )
 
 
 def sort_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of one stack (encoder or decoder) from its input to its output."""
-    return rows.sort_values(["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x)
+    return rows.sort_values(
+        ["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x
+    )
 
 
 def select_lead_policy(rows: pd.DataFrame) -> str | None:
@@ -188,7 +211,11 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     if undecided:
         parts.append(f"undecided {describe_layers(undecided, names)}")
     text = "; ".join(parts)
-    yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, behind)))
+    yield Finding(
+        "where_anisotropic",
+        f"{depth.before}{text[0].upper()}{text[1:]}.",
+        tuple(map(entry, behind)),
+    )
 
 
 def _find_places(layers: list[Any], verdict: str) -> list[int]:
@@ -199,7 +226,9 @@ def _find_places(layers: list[Any], verdict: str) -> list[int]:
     return [place for place, row in enumerate(layers) if row.verdict == verdict]
 
 
-def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]) -> list[str]:
+def _describe_anisotropic(
+    depth: Depth, anisotropic: list[int], names: list[str]
+) -> list[str]:
     """Return phrases that say which layers are anisotropic, and in which A is highest.
 
     anisotropic   indices of the anisotropic layers
@@ -213,11 +242,17 @@ def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]
     found = f"anisotropic {describe_layers(anisotropic, names)}"
     if len(names) == 1:
         return [f"{found} ({highest})"]
-    reaching = [i for i, row in enumerate(layers) if row.high >= top.low]  # the highest itself among them
+    reaching = [
+        i for i, row in enumerate(layers) if row.high >= top.low
+    ]  # the highest itself among them
     overlapping = [i for i in reaching if layers[i].Index != top.Index]
     # "strongest" is said only of a layer that no other's interval reaches
     word = "strongest" if len(reaching) == 1 else "highest"
-    tied = f"; intervals overlap with {list_layers(overlapping, names)}" if overlapping else ""
+    tied = (
+        f"; intervals overlap with {list_layers(overlapping, names)}"
+        if overlapping
+        else ""
+    )
     return [found, f"{word} {at_layer(top)} ({highest}){tied}"]
 
 
@@ -226,7 +261,9 @@ def _describe_isotropic(depth: Depth, names: list[str]) -> list[str]:
 
     names   names of all layers
     """
-    isotropic = [i for i, row in enumerate(iter_rows(depth.rows)) if row.verdict == "isotropic"]
+    isotropic = [
+        i for i, row in enumerate(iter_rows(depth.rows)) if row.verdict == "isotropic"
+    ]
     if not isotropic:
         return []
     found = f"isotropic {describe_layers(isotropic, names)}"
@@ -243,7 +280,14 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
     top = depth.top
     if top.verdict != "anisotropic":
         return
-    width = len(select(depth.records, metric="mean_cosine.contribution", layer=top.layer, site=top.site))
+    width = len(
+        select(
+            depth.records,
+            metric="mean_cosine.contribution",
+            layer=top.layer,
+            site=top.site,
+        )
+    )
     # The smallest number that can be judged counts: half in one dimension says more than half in ten.
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
@@ -299,7 +343,9 @@ def class_directions(records: pd.DataFrame) -> Iterator[Finding]:
     """Say in which layers class directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
     # The final norm is no layer of its own.
-    rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
+    rows = rows[
+        rows["low"].notna() & rows["site"].ne("final").fillna(True)
+    ].sort_values("layer")
     if not len(rows):
         return
     above = [i for i, low in enumerate(rows["low"]) if low > CHANCE]
@@ -326,7 +372,9 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     """
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
-    count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
+    count = (
+        select(records, metric="class_direction.auc")["component"].dropna().nunique()
+    )
     # The directions of two classes are opposite: one dimension, whatever was measured.
     if not len(rows) or count <= 2:
         return
@@ -376,7 +424,11 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     if whole.high < 0 and losing and len(rows) > 2:
         layers = " or ".join(str(row.layer) for row in losing)
         text += f"; it also falls if only layer {layers} has uniform weights"
-    yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, losing)))
+    yield Finding(
+        "attention_used",
+        f"{text} (n = {whole.n_units}).",
+        (entry(whole), *map(entry, losing)),
+    )
 
 
 def _judge_change(change: Any) -> str:
@@ -417,7 +469,12 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units (documents, clips,
     images) lie below them.
     """
-    rows = select(select_text_vectors_if_any(records), metric=("floor.q95", "floor.q99"), component=None, site=SITES)
+    rows = select(
+        select_text_vectors_if_any(records),
+        metric=("floor.q95", "floor.q99"),
+        component=None,
+        site=SITES,
+    )
     rows = rows[rows["value"].notna()]
     # A floor is for users of one model; of a series it would be a curve.
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
@@ -429,7 +486,16 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         if has_enough_pairs(last.n_vectors, last.n_units):
             there = select(part, layer=last.layer, site=last.site)
             (rare,) = iter_rows(select(there, metric="floor.q99"))
-            law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
+            law = iter_rows(
+                select(
+                    records,
+                    metric=Q95,
+                    stack=stack,
+                    layer=last.layer,
+                    site=last.site,
+                    component=None,
+                )
+            )
             yield _describe_floor(before, last, rare, law)
         else:
             units = count_noun(int(last.n_units), "unit")

@@ -54,7 +54,11 @@ def read_shard(given: Any) -> Any:
     except ValueError:
         part, parts = 0, 0
     if not 1 <= part <= parts:
-        raise UsageError("--shard I/N with 1 ≤ I ≤ N", repr(text), "the second of four shards is --shard 2/4")
+        raise UsageError(
+            "--shard I/N with 1 ≤ I ≤ N",
+            repr(text),
+            "the second of four shards is --shard 2/4",
+        )
     return part - 1, parts
 
 
@@ -72,7 +76,11 @@ class ModelAndCorpus:
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         CorpusName,
-        option("built-in name, hub data set, file or folder; default: the built-in corpus for the model", INPUT, "-c"),
+        option(
+            "built-in name, hub data set, file or folder; default: the built-in corpus for the model",
+            INPUT,
+            "-c",
+        ),
     ] = ""
 
 
@@ -82,13 +90,19 @@ class LoadOptions:
 
     untrained: Annotated[
         bool,
-        option("replace the weights by the architecture's own random initialisation", INPUT),
+        option(
+            "replace the weights by the architecture's own random initialisation", INPUT
+        ),
     ] = False
     tower: Annotated[
         Literal["vision", "text", "both"] | None,
-        option("for models like CLIP: vision, text, or both (images with captions)", INPUT),
+        option(
+            "for models like CLIP: vision, text, or both (images with captions)", INPUT
+        ),
     ] = None
-    trust_remote_code: Annotated[bool, option("run code that comes with the model", INPUT)] = False
+    trust_remote_code: Annotated[
+        bool, option("run code that comes with the model", INPUT)
+    ] = False
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16", "float16", "auto"],
         option(
@@ -124,12 +138,18 @@ class ReadOptions:
     documents: Annotated[
         Text,
         AfterValidator(check_rule),
-        option("what a document is in a text file: auto, file, blank-line, line, tokens:N", INPUT),
+        option(
+            "what a document is in a text file: auto, file, blank-line, line, tokens:N",
+            INPUT,
+        ),
     ] = "auto"
     limit: Annotated[
         Whole | None,
         Field(ge=1),
-        option("first N units of the corpus only: documents, clips (or speakers), images", INPUT),
+        option(
+            "first N units of the corpus only: documents, clips (or speakers), images",
+            INPUT,
+        ),
     ] = None
     sequences: Annotated[
         Whole | None,
@@ -139,12 +159,20 @@ class ReadOptions:
     max_length: Annotated[
         Whole | None,
         Field(ge=1),
-        option("tokens a window, special ones counted; default: what the model reads, 512 at most", INPUT),
+        option(
+            "tokens a window, special ones counted; default: what the model reads, 512 at most",
+            INPUT,
+        ),
     ] = None
-    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = 4096
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = (
+        4096
+    )
     skip_bad: Annotated[
         bool,
-        option("leave out and count unreadable items and checkpoints instead of stopping", INPUT),
+        option(
+            "leave out and count unreadable items and checkpoints instead of stopping",
+            INPUT,
+        ),
     ] = False
 
 
@@ -162,11 +190,17 @@ class VectorColumns:
     ] = None
     unit_column: Annotated[
         Text | None,
-        option("for a file of vectors: the column (or array) with the unit of each vector", INPUT),
+        option(
+            "for a file of vectors: the column (or array) with the unit of each vector",
+            INPUT,
+        ),
     ] = None
     label_column: Annotated[
         Text | None,
-        option("for a file of vectors: the column (or array) with the class of each vector", INPUT),
+        option(
+            "for a file of vectors: the column (or array) with the class of each vector",
+            INPUT,
+        ),
     ] = None
 
 
@@ -202,7 +236,10 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     keep: Annotated[
         Whole,
         Field(ge=1),
-        option("for a series: how many downloaded checkpoints are on the disk at a time", MACHINE),
+        option(
+            "for a series: how many downloaded checkpoints are on the disk at a time",
+            MACHINE,
+        ),
     ] = 2
     no_state: Annotated[
         bool,
@@ -218,7 +255,11 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         """Check the shard, and that every metric can be measured on a single run. UsageError if not."""
         part, parts = self.shard
         if not 0 <= part < parts:
-            raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
+            raise UsageError(
+                "a shard (i, n) with 0 ≤ i < n",
+                repr(self.shard),
+                "the first of two is (0, 2)",
+            )
         if self.to_merge:
             self._require_merge_by_files()
         if self.settings.metrics:
@@ -241,7 +282,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         for metric in self.settings.chosen:
             if metric.reads.runs > 1:
                 cure = f"anisoscope compare RUN OTHER-RUN --across {metric.name}"
-                raise UsageError("metrics of one run", f"{metric.name}, of {metric.reads.word}", cure)
+                raise UsageError(
+                    "metrics of one run", f"{metric.name}, of {metric.reads.word}", cure
+                )
 
     @property
     def code(self) -> list[Any]:
@@ -249,7 +292,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
         They are those known without model and corpus.
         """
-        maker = named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
+        maker = (
+            named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
+        )
         modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]
         used: list[Any] = [*modules]
         for metric in self.settings.chosen:
@@ -258,7 +303,12 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
                 used.append(summary)
         return used
 
-    def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
+    def identity(
+        self,
+        subject: "Subject",
+        plan: "BatchPlan",
+        more: Callable[..., Any] | None = None,
+    ) -> dict[str, Any]:
         """Return the run's identity: settings, weights, batches, and hashes of the code.
 
         Equal identities mean equal results.
@@ -266,14 +316,28 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         more   function that measures something after the pass (`OpenedCorpus.more`); its module is hashed too
         """
         rare = ("train_seed", "tower", "columns", "unit_column", "label_column")
-        left_out = {*NOT_IN_IDENTITY, *(name for name in rare if getattr(self, name) is None)}
+        left_out = {
+            *NOT_IN_IDENTITY,
+            *(name for name in rare if getattr(self, name) is None),
+        }
         if not self.to_merge:
             left_out.add("to_merge")
-        described = {name: value for name, value in asdict(self).items() if name not in left_out}
-        described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
-        kinds = {type(plan), type(subject.processor), *map(type, subject.model.modules())}
+        described = {
+            name: value for name, value in asdict(self).items() if name not in left_out
+        }
+        described |= {
+            "weights_sha256": subject.weights_sha256,
+            "architecture": subject.form,
+        }
+        kinds = {
+            type(plan),
+            type(subject.processor),
+            *map(type, subject.model.modules()),
+        }
         after = "" if more is None else unwrap(more).__module__
-        code = hash_code_used(*self.code, *kinds, *([after] if is_tracked(after) else []))
+        code = hash_code_used(
+            *self.code, *kinds, *([after] if is_tracked(after) else [])
+        )
         return json_roundtrip(described | {"plan": plan.fingerprint, "code": code})  # type: ignore[no-any-return]
 
 
@@ -284,7 +348,9 @@ class ModelsOptions(LoadOptions, ReadOptions):
     corpus: Annotated[
         CorpusName,
         option(
-            "what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"
+            "what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus",
+            INPUT,
+            "-c",
         ),
     ] = ""
 
@@ -295,7 +361,11 @@ class OutputOptions:
 
     output: Annotated[
         FilePath | None,
-        option("folder; default: a folder in runs/, named after model and corpus", OUTPUT, "-o"),
+        option(
+            "folder; default: a folder in runs/, named after model and corpus",
+            OUTPUT,
+            "-o",
+        ),
     ] = None
     resume: Annotated[
         bool,
@@ -321,12 +391,17 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
 
     model: Annotated[
         Text,
-        option("folder or hub id (with @revision) of a classifier; other text models: fewer analyses", INPUT),
+        option(
+            "folder or hub id (with @revision) of a classifier; other text models: fewer analyses",
+            INPUT,
+        ),
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         CorpusName,
         option(
-            "corpus with labels, as for train classifier; default: the one that the model was trained on", INPUT, "-c"
+            "corpus with labels, as for train classifier; default: the one that the model was trained on",
+            INPUT,
+            "-c",
         ),
     ] = ""
     split: Annotated[
@@ -337,10 +412,14 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
             INPUT,
         ),
     ] = ""
-    split_seed: Annotated[Whole, Field(ge=0), option("seed of the splits, if the corpus has none", INPUT)] = 0
-    limit: Annotated[Whole, Field(ge=1), option("how many utterances are measured, the first of each class", INPUT)] = (
-        999
-    )
+    split_seed: Annotated[
+        Whole, Field(ge=0), option("seed of the splits, if the corpus has none", INPUT)
+    ] = 0
+    limit: Annotated[
+        Whole,
+        Field(ge=1),
+        option("how many utterances are measured, the first of each class", INPUT),
+    ] = 999
     max_length: Annotated[
         Whole | None,
         Field(ge=3),
@@ -365,7 +444,13 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
         ),
     ] = PARTS
     few: Annotated[
-        Whole, Field(ge=1), option("how many utterances are used for slow analyses (many passes each)", WHAT)
+        Whole,
+        Field(ge=1),
+        option(
+            "how many utterances are used for slow analyses (many passes each)", WHAT
+        ),
     ] = 60
     seed: Annotated[Whole, Field(ge=0), option("seed of everything random", WHAT)] = 0
-    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = 4096
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = (
+        4096
+    )

@@ -17,7 +17,17 @@ from anisoscope.sums.jackknife import UNBOUNDED, Bounds
 # Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-PLACE = ["step", "seed", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
+PLACE = [
+    "step",
+    "seed",
+    "stack",
+    "kind",
+    "layer",
+    "site",
+    "token_policy",
+    "metric",
+    "component",
+]
 """What the heads of one layer have in common."""
 OF_SIZES = frozenset({"query_key.cosine"})
 """Metrics whose mean over heads is of absolute values: aligned and opposite heads do not cancel."""
@@ -64,13 +74,17 @@ def average_heads(
         if left_out is not None:
             mean = size(left_out[defined.index.to_numpy()]).mean(axis=0)
             replicates.append(mean)
-        row: dict[str, Any] = {str(name): entry for name, entry in defined.iloc[0].items()}
+        row: dict[str, Any] = {
+            str(name): entry for name, entry in defined.iloc[0].items()
+        }
         row["head"] = pd.NA
         found.append(row | _estimate(value, mean, RANGES.get(metric, UNBOUNDED)))
     frame = pd.DataFrame(found, columns=rows.columns).astype(rows.dtypes.to_dict())
     if left_out is None:
         return frame, None
-    return frame, np.stack(replicates) if replicates else np.zeros((0, left_out.shape[1]))
+    return frame, np.stack(replicates) if replicates else np.zeros(
+        (0, left_out.shape[1])
+    )
 
 
 def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:
@@ -82,5 +96,7 @@ def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str,
     if left_out is None:
         return {"value": value, "low": np.nan, "high": np.nan}
     present = left_out[~np.isnan(left_out)]
-    found = jackknife.jackknife_interval(np.concatenate([[value], present]), bounds=bounds)
+    found = jackknife.jackknife_interval(
+        np.concatenate([[value], present]), bounds=bounds
+    )
     return {"value": value, "low": float(found.low), "high": float(found.high)}

@@ -70,14 +70,24 @@ def _list_checkpoints(series: str) -> list[str]:
         found = [str(folder / row["folder"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         cure = "measure the series again"
-        raise OutputError(f"the list of checkpoints in {folder}", f"a damaged {SERIES} ({error})", cure) from error
+        raise OutputError(
+            f"the list of checkpoints in {folder}",
+            f"a damaged {SERIES} ({error})",
+            cure,
+        ) from error
     if len(seeds) > 1:
         cure = f"name the checkpoints of one seed ({folder}/seed-{seeds[0]}-step-*), or one step of every seed"
-        raise UsageError("a series of one seed", f"{series}, of the seeds {', '.join(map(str, seeds))}", cure)
+        raise UsageError(
+            "a series of one seed",
+            f"{series}, of the seeds {', '.join(map(str, seeds))}",
+            cure,
+        )
     return found
 
 
-def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[KeptRun]":
+def name_checkpoints(
+    runs: "Sequence[KeptRun]", names: Sequence[str]
+) -> "list[KeptRun]":
     """Return runs with short names for checkpoints of series: `step-20`; with their seed, and with the folder of their
     series, if these differ.
 
@@ -122,4 +132,6 @@ def refuse_unmeasured_series(name: str) -> None:
         if holds_vectors(name):
             return
     cure = f"anisoscope measure {name} -o series, then anisoscope compare series"
-    raise UsageError("one model each, or a series that is measured", f"the checkpoints {name}", cure)
+    raise UsageError(
+        "one model each, or a series that is measured", f"the checkpoints {name}", cure
+    )

@@ -51,7 +51,9 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     facts |= _add_up_facts(manifests)
     facts["run"] = make_run_id(identity)
     facts["settings"] = facts["settings"] | {"shard": [0, 1]}
-    facts["corpus"] = corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
+    facts["corpus"] = corpus | {
+        "n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)
+    }
     if kind == RUNS:
         # The sums are kept so that runs of more files can be added later. Shards are complete: nothing can follow.
         whole.save(target.sums_path)
@@ -116,9 +118,15 @@ def _require_one_run(parts: Sequence[RunFolder], kind: str) -> dict[str, Any]:
         changed = list_changed_fields(identities[0], identity)
         if not changed:
             continue
-        got = f"{part.folder}, whose {', '.join(changed)} differs from {parts[0].folder}"
+        got = (
+            f"{part.folder}, whose {', '.join(changed)} differs from {parts[0].folder}"
+        )
         if kind == RUNS:
-            raise MeasureError("runs that differ only in their files", got, "measure all with the same settings")
+            raise MeasureError(
+                "runs that differ only in their files",
+                got,
+                "measure all with the same settings",
+            )
         cure = "merge shards with the same settings (only --shard differs)"
         if changed[0] in ("plan", "corpus"):
             # Perhaps these are no shards at all, but runs of different files measured without --to-merge.
@@ -135,16 +143,28 @@ def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
     left_out   further entries that need not agree
     """
     identity = part.identity() or {}
-    if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
+    if (
+        "classes" in identity
+    ):  # AUC, accuracy and what is replaced or explained are no sums
         cure = "measure them in one go with anisoscope classes"
-        raise MeasureError("shards of anisoscope measure", f"classes of a labelled corpus in {part.folder}", cure)
+        raise MeasureError(
+            "shards of anisoscope measure",
+            f"classes of a labelled corpus in {part.folder}",
+            cure,
+        )
     if not part.sums_path.exists():
         cure = "measure it with --shard, or with --to-merge if the others are of other files"
         raise MeasureError(f"sums in {part.folder}", "none", cure)
-    return {name: value for name, value in identity.items() if name not in ("shard", *left_out)}
+    return {
+        name: value
+        for name, value in identity.items()
+        if name not in ("shard", *left_out)
+    }
 
 
-def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_files(
+    parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the manifest's entry on the whole corpus, of which each shard read some files.
 
     parts       the shards' folders
@@ -163,11 +183,19 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
         changed = set(corpus["all_files"]) ^ set(files)
         if changed:
             got = f"{min(changed)}, which was there for only one of {parts[0].folder} and {part.folder}"
-            raise MeasureError("a corpus of the same files for all shards", got, "measure all shards of the same files")
+            raise MeasureError(
+                "a corpus of the same files for all shards",
+                got,
+                "measure all shards of the same files",
+            )
         twice = sorted(corpus["files"].keys() & owner.keys())
         if twice:
             got = f"{_name_some(twice)}, in {owner[twice[0]]} and in {part.folder}"
-            raise MeasureError("shards that have no file in common", got, "name each shard of one division once")
+            raise MeasureError(
+                "shards that have no file in common",
+                got,
+                "name each shard of one division once",
+            )
         owner |= dict.fromkeys(corpus["files"], part.folder)
         hashes |= corpus["files"]
     _require_all_files(files, owner, manifests[0]["settings"]["shard"][1])
@@ -181,7 +209,9 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
     return whole
 
 
-def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_runs(
+    parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the manifest's entry on a corpus whose files were measured by runs of their own.
 
     parts       the runs' folders
@@ -218,7 +248,9 @@ def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     return whole
 
 
-def _refuse_files_of_others(part: RunFolder, files: Mapping[str, str], owner: Mapping[str, Path]) -> None:
+def _refuse_files_of_others(
+    part: RunFolder, files: Mapping[str, str], owner: Mapping[str, Path]
+) -> None:
     """Raise MeasureError if a run read files whose content another run read.
 
     files   {name of a file of the run: hash of its content}
@@ -228,7 +260,11 @@ def _refuse_files_of_others(part: RunFolder, files: Mapping[str, str], owner: Ma
     if twice:
         other = owner[files[twice[0]]]
         got = f"{_name_some(twice)} of {part.folder}, whose content is in {other} too"
-        raise MeasureError("runs that have no file in common", got, "name each run once, and each file in one run")
+        raise MeasureError(
+            "runs that have no file in common",
+            got,
+            "name each run once, and each file in one run",
+        )
 
 
 def _find_free_name(name: str, taken: Mapping[str, str], part: RunFolder) -> str:
@@ -240,7 +276,9 @@ def _find_free_name(name: str, taken: Mapping[str, str], part: RunFolder) -> str
     return f"{part.folder.name}: {name}" if name in taken else name
 
 
-def _require_all_files(files: Sequence[str], owner: dict[str, Path], shards: int) -> None:
+def _require_all_files(
+    files: Sequence[str], owner: dict[str, Path], shards: int
+) -> None:
     """Raise MeasureError, with the missing shards, if some files of the corpus were read by none.
 
     owner    the shard that read each file
@@ -251,7 +289,9 @@ def _require_all_files(files: Sequence[str], owner: dict[str, Path], shards: int
         lacking = _list_missing_shards(missing, shards)
         named = _name_shards(lacking, shards)
         got = f"{len(owner)}; missing: {named} ({_name_some([files[index] for index in missing])})"
-        cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        cure = (
+            f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        )
         raise MeasureError(f"shards that hold all {len(files)} files", got, cure)
 
 
@@ -278,7 +318,9 @@ def _name_some(files: Sequence[str]) -> str:
     return named
 
 
-def _add_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> Measurement:
+def _add_files(
+    parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]
+) -> Measurement:
     """Add up the sums of shards of files; only one is in memory at a time.
 
     parts       the shards' folders
@@ -291,7 +333,9 @@ def _add_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) 
     return whole
 
 
-def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
+def _add_shards(
+    parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]
+) -> Measurement:
     """Add up the sums of all shards; only one is in memory at a time.
 
     parts       the shards' folders
@@ -308,7 +352,11 @@ def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[
         twice = shard.batches & owner.keys()
         if twice:
             got = f"{len(twice)} batches of {part.folder} that {owner[min(twice)]} holds too"
-            raise MeasureError("shards that have no batch in common", got, "name each shard of one division once")
+            raise MeasureError(
+                "shards that have no batch in common",
+                got,
+                "name each shard of one division once",
+            )
         owner |= dict.fromkeys(shard.batches, part.folder)
         whole = whole.merge(shard)
 
@@ -317,7 +365,9 @@ def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[
     missing = [index for index in range(total) if index not in owner]
     if missing:
         lacking = _list_missing_shards(missing, shards)
-        cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        cure = (
+            f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        )
         got = f"{len(owner)}; missing: {_name_shards(lacking, shards)}"
         raise MeasureError(f"shards that hold all {total} batches", got, cure)
     return whole

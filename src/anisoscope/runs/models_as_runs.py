@@ -16,7 +16,11 @@ from anisoscope.options import expand_home, select_fields
 from anisoscope.progress import Progress, Shown
 from anisoscope.runs.differences import SHORT_NAMES, KeptRun, open_kept_run
 from anisoscope.runs.job import Job, ModelsOptions, VectorColumns
-from anisoscope.runs.measured_series import SERIES, name_checkpoints, refuse_unmeasured_series
+from anisoscope.runs.measured_series import (
+    SERIES,
+    name_checkpoints,
+    refuse_unmeasured_series,
+)
 from anisoscope.runs.run import make_slug, run
 from anisoscope.runs.run_cache import find_finished, make_key
 from anisoscope.runs.vectors import run_vectors
@@ -24,7 +28,16 @@ from anisoscope.runs.vectors import run_vectors
 ROOT = Path("runs")
 """Measured models have their run folders here, as those of `measure` do."""
 OF_RUNS = ("manifest.json", "identity.json", SERIES)
-OF_MODELS = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.th", "*.ckpt", "*.msgpack")
+OF_MODELS = (
+    "*.json",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.th",
+    "*.ckpt",
+    "*.msgpack",
+)
 
 Show = Callable[[str], AbstractContextManager[Progress]]
 """Show progress beside a title while inside."""
@@ -55,7 +68,11 @@ def _refuse_missing_run(name: str, path: Path) -> None:
     """
     similar = suggest_path(name, surely=True)
     if similar:
-        raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {similar}?")
+        raise OutputError(
+            "a run folder or a model",
+            f"{name}, which is not there",
+            f"did you mean {similar}?",
+        )
     if "/" not in name:
         return
     # `runs/x` is sooner a run that is not there than a model of the owner "runs".
@@ -63,7 +80,9 @@ def _refuse_missing_run(name: str, path: Path) -> None:
     if runs:
         more = " …" if len(runs) > 5 else ""
         cure = f"{path.parent} has {', '.join(runs[:5])}{more}"
-        raise OutputError("a run folder or a model", f"{name}, which is not there", cure)
+        raise OutputError(
+            "a run folder or a model", f"{name}, which is not there", cure
+        )
 
 
 def _is_run(folder: Path) -> bool:
@@ -71,7 +90,9 @@ def _is_run(folder: Path) -> bool:
     return any((folder / file).exists() for file in OF_RUNS)
 
 
-def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iterable[str], show: Show) -> list[KeptRun]:
+def open_or_measure(
+    names: Sequence[str], measuring: ModelsOptions, wanted: Iterable[str], show: Show
+) -> list[KeptRun]:
     """Open runs for a comparison, in the order of their names; models and vectors among them are measured first.
 
     measuring   how models are measured
@@ -84,7 +105,9 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
     models = [name for name in names if is_model(name)]
     if not models:
         _refuse_options_without_models(measuring)
-        return name_checkpoints([open_kept_run(expand_home(name)) for name in names], names)
+        return name_checkpoints(
+            [open_kept_run(expand_home(name)) for name in names], names
+        )
     for name in models:
         refuse_unmeasured_series(name)
         check_model(name)
@@ -129,7 +152,9 @@ def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:
         reading = select_fields(job, VectorColumns)
         with show(job.model) as progress:
             vectors = open_vectors(job.model, split=job.split, **reading)
-            return run_vectors(vectors, own, root=ROOT, resume=True, progress=progress).folder
+            return run_vectors(
+                vectors, own, root=ROOT, resume=True, progress=progress
+            ).folder
     folders = sorted(ROOT.glob(f"{make_slug(job.model)}-*"))
     if not settings.metrics and (done := find_finished(make_key(job), folders)):
         return done.folder
@@ -168,4 +193,6 @@ def _refuse_options_without_models(measuring: ModelsOptions) -> None:
     for name, value in select_fields(measuring, ModelsOptions).items():
         if value != plain[name]:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} with a model to measure", "runs only", f"leave {option} out")
+            raise UsageError(
+                f"{option} with a model to measure", "runs only", f"leave {option} out"
+            )

@@ -29,7 +29,13 @@ from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.calls import check_called_by_name
-from anisoscope.measure.cost import Cost, estimate_cost, explain_missing_spectrum, find_shapes, find_shapes_on_meta
+from anisoscope.measure.cost import (
+    Cost,
+    estimate_cost,
+    explain_missing_spectrum,
+    find_shapes,
+    find_shapes_on_meta,
+)
 from anisoscope.measure.distributed import (
     broadcast_from_first,
     gather_parts,
@@ -48,12 +54,29 @@ from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.load import Subject, load, load_on_meta, modality_of
 from anisoscope.models.processors import reads_images_and_texts
 from anisoscope.options import select_fields
-from anisoscope.progress import Progress, Shown, interrupt_hint, remark, set_counted_unit
+from anisoscope.progress import (
+    Progress,
+    Shown,
+    interrupt_hint,
+    remark,
+    set_counted_unit,
+)
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
-from anisoscope.runs.differences import NAME as REPLICATES, SAMPLE, identify_units, write_replicates
+from anisoscope.runs.differences import (
+    NAME as REPLICATES,
+    SAMPLE,
+    identify_units,
+    write_replicates,
+)
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
 from anisoscope.runs.run_cache import find_finished, make_key
-from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
+from anisoscope.store import (
+    RunFolder,
+    as_records,
+    check_output,
+    write_atomic,
+    write_json,
+)
 from anisoscope.sums import jackknife
 from anisoscope.sums.extremes import WHERE
 from anisoscope.sums.groups import COUNTS
@@ -101,7 +124,11 @@ def run(
         check_output(output)
     if job.to_merge and reading is not None:
         cure = "add them to an anisoscope.State, which merges"
-        raise UsageError("--to-merge with a corpus of texts, clips or images", "vectors or inputs of your own", cure)
+        raise UsageError(
+            "--to-merge with a corpus of texts, clips or images",
+            "vectors or inputs of your own",
+            cure,
+        )
 
     # The key describes what would be loaded by name: objects of the caller have none. The processes of one torchrun
     # job could find different folders on different disks, so they compare identities after loading.
@@ -131,7 +158,16 @@ def run(
                 # The run was found only by its identity. With the key, the next start finds it without loading.
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
-        _measure_into(target, identity, subject, job, reading, progress, keep_sums=keep_sums, key=key)
+        _measure_into(
+            target,
+            identity,
+            subject,
+            job,
+            reading,
+            progress,
+            keep_sums=keep_sums,
+            key=key,
+        )
         _copy_to_other_hosts(target)
     return target
 
@@ -186,7 +222,9 @@ def _measure_into(
         try:
             part.append(_measure_share(target, subject, job, reading, progress))
             # With tensor parallelism each process has the whole.
-            measurement = part[0] if reads_same_batches(subject.model) else gather_parts(part[0])
+            measurement = (
+                part[0] if reads_same_batches(subject.model) else gather_parts(part[0])
+            )
         finally:
             if is_first:
                 # Somebody may have removed the folder during the pass: without its identity it could not be resumed.
@@ -217,7 +255,9 @@ def _name_folder(job: Job, identity: dict[str, Any]) -> str:
     return f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
 
 
-def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progress | None) -> Cost | None:
+def _announce_cost(
+    subject: Subject, job: Job, plan: BatchPlan, progress: Progress | None
+) -> Cost | None:
     """Print the estimated cost of the pass above the progress bar, and return it; None if it cannot be estimated."""
     cost = _estimate_cost_of_pass(subject, job, plan)
     if cost is not None:
@@ -227,7 +267,9 @@ def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progre
     return cost
 
 
-def _decode_tokens(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
+def _decode_tokens(
+    measurement: Measurement, processor: Any
+) -> dict[str, dict[str, str]]:
     """Return the manifest entry {"tokens": {token id: text}} for the tokens at which the largest values were found.
 
     Empty if no token ids were kept or the processor cannot decode them.
@@ -238,7 +280,11 @@ def _decode_tokens(measurement: Measurement, processor: Any) -> dict[str, dict[s
     known = sorted(number for number in ids if number >= 0)
     if not known or not hasattr(processor, "decode"):
         return {}
-    return {"tokens": {str(number): str(processor.decode([number])).strip(" ") for number in known}}
+    return {
+        "tokens": {
+            str(number): str(processor.decode([number])).strip(" ") for number in known
+        }
+    }
 
 
 def _copy_to_other_hosts(target: RunFolder) -> None:
@@ -272,7 +318,11 @@ def _describe_kept(target: RunFolder, part: list[Measurement]) -> str:
 
 
 def _measure_share(
-    target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None
+    target: RunFolder,
+    subject: Subject,
+    job: Job,
+    reading: OpenedCorpus,
+    shown: Progress | None,
 ) -> Measurement:
     """Measure this process's share of the batches and return the measurement. All processes must call it.
 
@@ -289,7 +339,9 @@ def _measure_share(
     own_state = target.state_path(rank)
 
     held = _take_over_interrupted(target, job, plan)
-    todo = [batch for batch in _list_batches_of_shard(job, reading) if batch not in held]
+    todo = [
+        batch for batch in _list_batches_of_shard(job, reading) if batch not in held
+    ]
     reads_all = reads_same_batches(subject.model)
     share = frozenset(todo if reads_all else todo[rank::world])
     if is_first:
@@ -314,7 +366,9 @@ def _measure_share(
     return part
 
 
-def _take_over_interrupted(target: RunFolder, job: Job, plan: BatchPlan) -> frozenset[int]:
+def _take_over_interrupted(
+    target: RunFolder, job: Job, plan: BatchPlan
+) -> frozenset[int]:
     """Return the batches that an interrupted run measured, whose sums process 0 goes on with. All processes must call
     it.
     """
@@ -322,7 +376,9 @@ def _take_over_interrupted(target: RunFolder, job: Job, plan: BatchPlan) -> froz
     held: frozenset[int] = frozenset()
     if rank == 0:
         # There may have been another number of processes: the first one takes over what they all measured.
-        held = take_over_states(target.states(), job.settings, plan.fingerprint, target.state_path(rank))
+        held = take_over_states(
+            target.states(), job.settings, plan.fingerprint, target.state_path(rank)
+        )
     return broadcast_from_first(held)
 
 
@@ -337,7 +393,10 @@ def _list_batches_of_shard(job: Job, reading: OpenedCorpus) -> range:
 
 
 def finish(
-    target: RunFolder, measurement: Measurement, facts: dict[str, Any], more: pd.DataFrame | None = None
+    target: RunFolder,
+    measurement: Measurement,
+    facts: dict[str, Any],
+    more: pd.DataFrame | None = None,
 ) -> None:
     """Write records, sample of vectors, replicates and manifest of a measurement.
 
@@ -361,8 +420,14 @@ def finish(
         "step": settings["step"],
     }
     replicates = Replicates(measurement.settings.groups)
-    parts = [part for part in (measurement.records(replicates), more) if part is not None and len(part)]
-    records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    parts = [
+        part
+        for part in (measurement.records(replicates), more)
+        if part is not None and len(part)
+    ]
+    records = (
+        pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    )
     if not settings.get("no_state", False):
         _write_state(target.folder, measurement, replicates)
     manifest = facts | {
@@ -376,7 +441,9 @@ def finish(
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
 
 
-def _write_state(folder: Path, measurement: Measurement, replicates: Replicates) -> None:
+def _write_state(
+    folder: Path, measurement: Measurement, replicates: Replicates
+) -> None:
     """Write what later comparisons need: the vector sample, and the replicates, as far as there are any."""
     sample: dict[str, Any] = {}
     for stack, reservoir in measurement.reservoirs.items():
@@ -400,7 +467,9 @@ def _measure_state(folder: Path) -> dict[str, int]:
 def _check_counted(measurement: Measurement) -> None:
     """Raise MeasureError if every vector of a pass was left out (all were zero, NaN or Inf)."""
     excluded = measurement.excluded()
-    if not excluded or not set(measurement.sums.sites()) <= excluded.keys():  # some site left nothing out
+    if (
+        not excluded or not set(measurement.sums.sites()) <= excluded.keys()
+    ):  # some site left nothing out
         return
     terms = measurement.sums.terms
     for site in excluded:
@@ -411,17 +480,28 @@ def _check_counted(measurement: Measurement) -> None:
     kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
     came = " and ".join(f"{n} with {kind}" for n, kind in kinds if n)
     cure = "look at the vectors or weights; a model that overflows may do with --dtype float32"
-    raise MeasureError("vectors that are finite and not zero", f"none at any site ({came} at {site})", cure)
+    raise MeasureError(
+        "vectors that are finite and not zero",
+        f"none at any site ({came} at {site})",
+        cure,
+    )
 
 
 def load_subject(job: Job, *, classifier: bool = False) -> Subject:
     """Load the model of a job; with `classifier`, together with its classification head."""
-    return load(job.model, **select_fields(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
+    return load(
+        job.model,
+        **select_fields(job, LoadOptions),
+        seed=job.settings.seed,
+        classifier=classifier,
+    )
 
 
 def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
     """Return the job with `dtype` and `device` as they are in the loaded model, if they were "auto"."""
-    weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
+    weights = [
+        p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta
+    ]
     if not weights:
         return replace(job, device="cpu") if job.device == "auto" else job
     dtype: Any = job.dtype
@@ -452,7 +532,9 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
         reading["files"] = job.shard
     if job.to_merge:
         reading["to_merge"] = True
-    plan, described = open_plan(corpus, subject.model, processor, modality=subject.modality, **reading)
+    plan, described = open_plan(
+        corpus, subject.model, processor, modality=subject.modality, **reading
+    )
     is_own_module = subject.config is None
     if is_own_module and len(plan):
         # Its `forward` may lack an input of the corpus, which is better found before the pass than in it.
@@ -463,7 +545,11 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
 def _refuse_to_merge_images(job: Job) -> None:
     """Raise UsageError if a corpus of images with texts is to be merged: only files of texts can be."""
     if job.to_merge:
-        raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
+        raise UsageError(
+            "--to-merge with texts, clips or images",
+            "images with texts",
+            "use anisoscope.State",
+        )
 
 
 def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
@@ -472,10 +558,17 @@ def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
     Otherwise it consists of batches of the whole corpus. So it does if what is measured depends on the whole corpus:
     evenly spread windows, or mean queries and keys over all texts.
     """
-    if job.shard[1] == 1 or modality != "text" or job.sequences is not None or "centred" in job.settings.what:
+    if (
+        job.shard[1] == 1
+        or modality != "text"
+        or job.sequences is not None
+        or "centred" in job.settings.what
+    ):
         return False
     names = ("column", "limit", "skip_bad", "documents")
-    return read_by_files(corpus, job.shard, **{name: getattr(job, name) for name in names})
+    return read_by_files(
+        corpus, job.shard, **{name: getattr(job, name) for name in names}
+    )
 
 
 def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
@@ -484,25 +577,55 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
     None if the inputs may be read only once (not a plan of this package), if there is no model (vectors), or if only
     all processes together can call the model.
     """
-    if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays) or is_in_step(subject.model):
+    if (
+        not isinstance(plan, Plan)
+        or not len(plan)
+        or isinstance(subject.model, Arrays)
+        or is_in_step(subject.model)
+    ):
         return None
-    longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else getattr(plan, "longest", None)
-    return estimate_cost(find_shapes(subject.model, plan[0], job.settings), job.settings, longest)
+    longest = (
+        int(plan.lengths.max())
+        if isinstance(plan, TextPlan)
+        else getattr(plan, "longest", None)
+    )
+    return estimate_cost(
+        find_shapes(subject.model, plan[0], job.settings), job.settings, longest
+    )
 
 
 def estimate_cost_before(job: Job) -> Cost:
     """Estimate the cost of a job from the configuration of its model alone: no weights and no corpus are read."""
     if ":" in job.model and not job.model.startswith("builtin:"):
-        raise UsageError("--dry-run of a model with a configuration", job.model, "leave --dry-run out")
-    model = load_on_meta(job.model, dtype=job.dtype, trust_remote_code=job.trust_remote_code)
+        raise UsageError(
+            "--dry-run of a model with a configuration",
+            job.model,
+            "leave --dry-run out",
+        )
+    model = load_on_meta(
+        job.model, dtype=job.dtype, trust_remote_code=job.trust_remote_code
+    )
     if modality_of(model) != "text":
-        expected, came = "--dry-run of a text model or a series", f"{job.model}, which reads {modality_of(model)}"
-        raise UsageError(expected, came, "measure with --limit 1: it says what it costs before it begins")
-    longest = job.max_length or min(find_longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH)
-    return estimate_cost(find_shapes_on_meta(model, job.settings), job.settings, longest)
+        expected, came = (
+            "--dry-run of a text model or a series",
+            f"{job.model}, which reads {modality_of(model)}",
+        )
+        raise UsageError(
+            expected,
+            came,
+            "measure with --limit 1: it says what it costs before it begins",
+        )
+    longest = job.max_length or min(
+        find_longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH
+    )
+    return estimate_cost(
+        find_shapes_on_meta(model, job.settings), job.settings, longest
+    )
 
 
-def _collect_facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
+def _collect_facts(
+    subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]
+) -> dict[str, Any]:
     """Return the manifest entries on model, settings, corpus and device, for `finish`; run id and times are added
     later.
 
@@ -520,13 +643,19 @@ def _collect_facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: C
         "settings": json_roundtrip(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
-        "device": ", ".join(sorted({str(p.device) for p in subject.model.parameters()})) or job.device,
-        "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
+        "device": ", ".join(sorted({str(p.device) for p in subject.model.parameters()}))
+        or job.device,
+        "corpus": corpus
+        | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
         "notes": [*subject.notes, *corpus.get("warnings", [])],
         "processes": rank_and_world()[1],
         "plan": plan.fingerprint,
         "tokens_hash": getattr(plan, "tokens_hash", None),
-        "units": identify_units(corpus | {"sequences": job.sequences, "split": job.split}, plan, job.settings),
+        "units": identify_units(
+            corpus | {"sequences": job.sequences, "split": job.split},
+            plan,
+            job.settings,
+        ),
     }
 
 
@@ -580,13 +709,23 @@ def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
     """Yield a sentence if the spectrum has no intervals, and one if some layers have no spectrum."""
     groups = measurement.moments.groups
     if groups is not None:
-        missing = jackknife.explain_no_interval(min(len(measurement.sums.units), groups))
+        missing = jackknife.explain_no_interval(
+            min(len(measurement.sums.units), groups)
+        )
         if missing:
             yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     is_asked_for = "moment" in measurement.settings.list_terms("hidden")
     if is_asked_for and measurement.settings.flatten != "image":
-        layers = [site for site in measurement.sites.values() if site.quantity in LAYER_QUANTITIES]
-        without = [site for site in layers if (site.name, "moment") not in measurement.sums.terms]
+        layers = [
+            site
+            for site in measurement.sites.values()
+            if site.quantity in LAYER_QUANTITIES
+        ]
+        without = [
+            site
+            for site in layers
+            if (site.name, "moment") not in measurement.sums.terms
+        ]
         explained = explain_missing_spectrum(len(without), len(layers))
         if explained:
             yield explained
@@ -594,8 +733,16 @@ def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
 
 def _warn_of_towers(measurement: Measurement) -> Iterator[str]:
     """Yield a sentence for each tower (image or sound part) that lacks the site `final` while another stack has it."""
-    stacks = {site.stack: False for site in measurement.sites.values() if site.quantity == "hidden"}
-    stacks |= {site.stack: True for site in measurement.sites.values() if site.quantity == "final"}
+    stacks = {
+        site.stack: False
+        for site in measurement.sites.values()
+        if site.quantity == "hidden"
+    }
+    stacks |= {
+        site.stack: True
+        for site in measurement.sites.values()
+        if site.quantity == "final"
+    }
     for stack, has_final in stacks.items():
         if not has_final and any(stacks.values()) and stack in TOWER_STACKS:
             yield f"{stack} has no `final`: the rest of the model reads the output of its last block without a norm"
@@ -603,5 +750,7 @@ def _warn_of_towers(measurement: Measurement) -> Iterator[str]:
 
 def make_slug(name: str) -> str:
     """Turn a model or corpus name into a part of a folder's name: lower case, `-` for other characters, at most 60."""
-    plain_name = "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", ""))
+    plain_name = "".join(
+        c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")
+    )
     return plain_name.strip("-.").lower()[-60:]

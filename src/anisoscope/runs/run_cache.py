@@ -7,7 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
+from anisoscope.data.corpora import (
+    CorpusOptions,
+    HubPart,
+    named_corpora,
+    resolve_corpus,
+)
 from anisoscope.data.hub import find_commit_of_set
 from anisoscope.data.items import Item
 from anisoscope.data.local import detect_modality
@@ -106,7 +111,9 @@ def identify_corpus_state(job: Job) -> Any:
     row = named_corpora().get(job.corpus)
     modality = row.modality if row and row.modality != "labelled" else "text"
     try:
-        place = resolve_corpus(job.corpus, modality, CorpusOptions(job.split, job.column))
+        place = resolve_corpus(
+            job.corpus, modality, CorpusOptions(job.split, job.column)
+        )
         if isinstance(place, HubPart):
             return find_commit_of_set(place)
         if not isinstance(place, Path):

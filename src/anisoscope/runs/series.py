@@ -38,7 +38,14 @@ from anisoscope.provenance import describe_environment, hash_code_used, make_run
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
 from anisoscope.runs.run import load_subject, run
 from anisoscope.runs.run_cache import identify_corpus_state
-from anisoscope.store import RunFolder, make_once, visit_busy_last, write_atomic, write_json, write_table
+from anisoscope.store import (
+    RunFolder,
+    make_once,
+    visit_busy_last,
+    write_atomic,
+    write_json,
+    write_table,
+)
 
 SHAPE = "shape.json"
 """In each run folder: what its checkpoint has in common with the others, so that it is not needed again."""
@@ -61,7 +68,9 @@ class Series:
     @property
     def records(self) -> pd.DataFrame:
         """Return the records of all checkpoints in one table."""
-        return pd.concat([done.records for done in self.runs.values()], ignore_index=True)
+        return pd.concat(
+            [done.records for done in self.runs.values()], ignore_index=True
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,12 @@ class _SeriesInProgress:
     """A series being measured: the folder of each checkpoint that can be measured, and why others cannot."""
 
     def __init__(
-        self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool, name: str
+        self,
+        job: Callable[[Checkpoint], Job],
+        output: Path,
+        derived: Derived | None,
+        skip_bad: bool,
+        name: str,
     ) -> None:
         """Prepare a series; nothing is read yet.
 
@@ -86,17 +100,30 @@ class _SeriesInProgress:
         derived  file to make from each run before its sums are deleted; None: none
         name     of the series, for `series.json`
         """
-        self.job, self.output, self.derived, self.skip_bad, self.name = job, output, derived, skip_bad, name
+        self.job, self.output, self.derived, self.skip_bad, self.name = (
+            job,
+            output,
+            derived,
+            skip_bad,
+            name,
+        )
         self.folders: dict[Checkpoint, Path] = {}
         self.forms: dict[Checkpoint, dict[str, Any]] = {}
         self.skipped: dict[str, str] = {}
         self.corpus: Any = None  # its state
         self.overwrite = False
-        self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
+        self.marker = (
+            "manifest.json" if derived is None else derived.name
+        )  # what a run folder is finished with
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
         """Return the job that measures this checkpoint, with its model, step and seed filled in."""
-        return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
+        return replace(
+            self.job(checkpoint),
+            model=checkpoint.subject,
+            step=checkpoint.step,
+            train_seed=checkpoint.seed,
+        )
 
     def skip_or_raise(self, checkpoint: Checkpoint, error: Exception) -> None:
         """Skip a checkpoint that cannot be measured, and note why; raise the error if `skip_bad` is not set."""
@@ -107,11 +134,16 @@ class _SeriesInProgress:
 
     def examine(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Locate every checkpoint and compare their architectures and vocabularies, before anything is measured."""
-        import transformers  # noqa: F401  # once, before several threads want it
+        import transformers  # once, before several threads want it  # noqa: F401
 
-        self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
+        self.corpus = (
+            identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
+        )
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            pending = {checkpoint: pool.submit(self._read_form, checkpoint) for checkpoint in checkpoints}
+            pending = {
+                checkpoint: pool.submit(self._read_form, checkpoint)
+                for checkpoint in checkpoints
+            }
         # If none can be found, the reason is hardly a single bad checkpoint.
         is_any_there = any(read.exception() is None for read in pending.values())
         known: dict[str, Any] = {}
@@ -135,14 +167,19 @@ class _SeriesInProgress:
             place = locate_checkpoint(checkpoint.subject)
         except ModelError:
             # The checkpoint is not there, but it may have been measured earlier.
-            folder = self._find_folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
+            folder = self._find_folder(
+                checkpoint,
+                recall_commit("model", *split_name(checkpoint.subject)) or "",
+            )
             if not self._is_measured(folder):
                 raise
             return json.loads((folder / SHAPE).read_text()), folder
         folder = self._find_folder(checkpoint, compute_stamp(checkpoint.subject, place))
         if self._is_measured(folder):
             return json.loads((folder / SHAPE).read_text()), folder
-        return read_shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
+        return read_shape(
+            checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code
+        ), folder
 
     def _is_measured(self, folder: Path) -> bool:
         """Return whether a run folder is finished, and holds the form of its checkpoint."""
@@ -164,7 +201,9 @@ class _SeriesInProgress:
 
         No model is loaded yet, so the modules of all model families are counted.
         """
-        families_of_ours = [family.module for family in families().values() if family.module]
+        families_of_ours = [
+            family.module for family in families().values() if family.module
+        ]
         derived = [] if self.derived is None else [self.derived.make]
         return hash_code_used(*job.code, *families_of_ours, *derived)
 
@@ -178,7 +217,11 @@ class _SeriesInProgress:
         except ModelError as error:
             self.skip_or_raise(checkpoint, error)
             return
-        how: dict[str, Any] = {"progress": progress, "subject": subject, "keep_sums": derived is not None}
+        how: dict[str, Any] = {
+            "progress": progress,
+            "subject": subject,
+            "keep_sums": derived is not None,
+        }
         run(job, folder, resume=not self.overwrite, overwrite=self.overwrite, **how)
         write_json(folder / SHAPE, self.forms[checkpoint])
         if derived is None:
@@ -186,7 +229,9 @@ class _SeriesInProgress:
         sums = folder / "sums.safetensors"
         if not sums.exists():
             run(job, folder, overwrite=True, **how)
-        write_atomic(folder / derived.name, lambda path: derived.make(sums, job.settings, path))
+        write_atomic(
+            folder / derived.name, lambda path: derived.make(sums, job.settings, path)
+        )
         for spent in (sums, folder / "reservoir.safetensors"):
             spent.unlink(missing_ok=True)
 
@@ -200,18 +245,28 @@ class _SeriesInProgress:
 
     def list_unfinished(self) -> list[Checkpoint]:
         """Return the checkpoints whose run folder lacks the file that is written last."""
-        return [checkpoint for checkpoint, folder in self.folders.items() if not (folder / self.marker).exists()]
+        return [
+            checkpoint
+            for checkpoint, folder in self.folders.items()
+            if not (folder / self.marker).exists()
+        ]
 
     def finish(self) -> Series:
         """Write `records.parquet` and `series.json` from the run folders, and return the series.
 
         MeasureError if the checkpoints were measured on different tokens.
         """
-        runs = {checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()}
+        runs = {
+            checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()
+        }
         plans = {(done.identity() or {}).get("plan") for done in runs.values()}
         if len(plans) > 1:
             cure = "measure checkpoints of one vocabulary as one series"
-            raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
+            raise MeasureError(
+                "the same tokens for every checkpoint",
+                f"{len(plans)} different ones",
+                cure,
+            )
         # Some published series name one set of weights twice, as two steps: a curve over them would be flat there.
         weights: dict[Checkpoint, str] = {}
         same: dict[str, list[str]] = {}
@@ -230,11 +285,16 @@ class _SeriesInProgress:
         weights   hash of the weights of each checkpoint
         """
         for checkpoint, folder in self.folders.items():
-            if not (folder / SHAPE).exists():  # a process was killed between a run and its shape
+            if not (
+                folder / SHAPE
+            ).exists():  # a process was killed between a run and its shape
                 write_json(folder / SHAPE, self.forms[checkpoint])
         rows = []
         for checkpoint, done in series.runs.items():
-            rows.append(asdict(checkpoint) | {"folder": done.folder.name, "weights_sha256": weights[checkpoint]})
+            rows.append(
+                asdict(checkpoint)
+                | {"folder": done.folder.name, "weights_sha256": weights[checkpoint]}
+            )
         described = {
             "model": self.name,
             "checkpoints": rows,
@@ -253,15 +313,21 @@ class _SeriesInProgress:
         """
         with suppress(OSError, ValueError):
             written = json.loads((self.output / "series.json").read_text("utf-8"))
-            return (self.output / "records.parquet").exists() and described == {k: written.get(k) for k in described}
+            return (self.output / "records.parquet").exists() and described == {
+                k: written.get(k) for k in described
+            }
         return False
 
 
-def _require_same_form(checkpoint: Checkpoint, form: dict[str, Any], known: dict[str, Any]) -> None:
+def _require_same_form(
+    checkpoint: Checkpoint, form: dict[str, Any], known: dict[str, Any]
+) -> None:
     """Raise ModelError if a checkpoint's architecture, sizes or vocabulary are not those of the first one."""
     for name in sorted(known.keys() & form.keys()):
         if known[name] != form[name]:
-            expected = f"checkpoints of one architecture and vocabulary ({name} {known[name]})"
+            expected = (
+                f"checkpoints of one architecture and vocabulary ({name} {known[name]})"
+            )
             got = f"{name} {form[name]} in {checkpoint.subject}"
             raise ModelError(expected, got, "measure them as two series")
 
@@ -293,7 +359,9 @@ def measure_series(
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
     if isinstance(job, Job):
         same_job = job
-        work = _SeriesInProgress(lambda _: same_job, output, derived, skip_bad, job.model)
+        work = _SeriesInProgress(
+            lambda _: same_job, output, derived, skip_bad, job.model
+        )
     else:
         work = _SeriesInProgress(job, output, derived, skip_bad, output.name)
     work.examine(checkpoints)
@@ -303,7 +371,9 @@ def measure_series(
     return work.finish()
 
 
-def _measure_unfinished(work: _SeriesInProgress, keep: int, progress: Progress | None) -> None:
+def _measure_unfinished(
+    work: _SeriesInProgress, keep: int, progress: Progress | None
+) -> None:
     """Measure the checkpoints of a series whose run folders are not finished.
 
     keep   how many downloaded checkpoints may be on disk at a time
@@ -312,7 +382,9 @@ def _measure_unfinished(work: _SeriesInProgress, keep: int, progress: Progress |
     # With nothing left to measure, nothing is downloaded, and nobody's files need be looked at.
     done: list[str] = []
     if todo:
-        done = [checkpoint.subject for checkpoint in work.folders if checkpoint not in todo]
+        done = [
+            checkpoint.subject for checkpoint in work.folders if checkpoint not in todo
+        ]
     store = _CheckpointStore([checkpoint.subject for checkpoint in todo], keep, done)
 
     def attempt(i: int, wait: bool) -> None:

@@ -10,9 +10,20 @@ import pandas as pd
 
 from anisoscope.errors import UsageError, suggest_names
 from anisoscope.runs.finding import ENTRIES, Finding, entry
-from anisoscope.runs.findings import Q95, SITES, judge_isotropy, select_lead_policy, sort_by_depth
+from anisoscope.runs.findings import (
+    Q95,
+    SITES,
+    judge_isotropy,
+    select_lead_policy,
+    sort_by_depth,
+)
 from anisoscope.store import select
-from anisoscope.wording import describe_layers, format_measured, format_short, name_layer
+from anisoscope.wording import (
+    describe_layers,
+    format_measured,
+    format_short,
+    name_layer,
+)
 
 A = "mean_cosine"
 SHORT = {
@@ -36,7 +47,9 @@ def pivot_by_layer(
     count); None means the run's first. UsageError for a policy that the run lacks.
     """
     metrics = list(metrics)
-    rows = _select_whole_values(select(records, site=SITES, metric=(*metrics, Q95), head=None), tokens)
+    rows = _select_whole_values(
+        select(records, site=SITES, metric=(*metrics, Q95), head=None), tokens
+    )
     # Step and seed are keys only if they tell rows apart: a single run has the same in all.
     is_series = rows["step"].nunique() > 1 or rows["seed"].nunique() > 1
     index = ["step", "seed"] if is_series else []
@@ -50,7 +63,9 @@ def pivot_by_layer(
     return table, rows
 
 
-def _collect_columns(rows: pd.DataFrame, metrics: Iterable[str], keys: list[str]) -> dict[tuple[str, str], Any]:
+def _collect_columns(
+    rows: pd.DataFrame, metrics: Iterable[str], keys: list[str]
+) -> dict[tuple[str, str], Any]:
     """Return {(metric, value | low | high): column}, each with the place of its layer as index.
 
     keys   columns of `rows` that name a place
@@ -84,7 +99,9 @@ def _select_whole_values(rows: pd.DataFrame, tokens: str | None) -> pd.DataFrame
 def _sort_places(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return the rows of A that have a value, each group of the `keys` from its input to its output."""
     known = rows[rows["metric"].eq(A) & rows["value"].notna()]
-    ordered = [sort_by_depth(part) for _, part in known.groupby(keys, sort=False, dropna=False)]
+    ordered = [
+        sort_by_depth(part) for _, part in known.groupby(keys, sort=False, dropna=False)
+    ]
     return pd.concat(ordered) if ordered else known
 
 
@@ -92,7 +109,9 @@ def _require_policy(rows: pd.DataFrame, tokens: str | None) -> list[str]:
     """Return the token policies (which tokens count) of the rows. UsageError if the one asked for is not among them."""
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
     if tokens is not None and tokens not in known:
-        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
+        raise UsageError(
+            "a token policy of this run", repr(tokens), suggest_names(tokens, known)
+        )
     return known
 
 
@@ -107,7 +126,12 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
         # A share of what may be nothing says nothing.
         includes_zero = table[A, "low"].le(0) & table[A, "high"].ge(0)
         table[share] = table[share].mask(includes_zero)
-    columns = {"A": (A, "value"), "low": (A, "low"), "high": (A, "high"), "verdict": ("verdict", "")}
+    columns = {
+        "A": (A, "value"),
+        "low": (A, "low"),
+        "high": (A, "high"),
+        "verdict": ("verdict", ""),
+    }
     for metric, name in SHORT.items():
         if metric != A:
             columns[name] = (metric, "value")
@@ -155,16 +179,31 @@ def side_by_side(
     run differs from the first by intervals that do not overlap. UsageError if a run lacks the metric for whole
     layers.
     """
-    parts = {name: _rows_of(records, name, metric, tokens) for name, records in runs.items()}
+    parts = {
+        name: _rows_of(records, name, metric, tokens) for name, records in runs.items()
+    }
     behind = pd.concat(parts.values())
     index = pd.MultiIndex.from_frame(behind[PLACE].drop_duplicates())
     indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
-    table = pd.DataFrame({(name, end): rows[end] for name, rows in indexed.items() for end in ENDS}, index=index)
+    table = pd.DataFrame(
+        {(name, end): rows[end] for name, rows in indexed.items() for end in ENDS},
+        index=index,
+    )
     first, *others = parts.items()
-    return table, behind, [finding for other in others for finding in intervals_apart(first, other, metric)]
+    return (
+        table,
+        behind,
+        [
+            finding
+            for other in others
+            for finding in intervals_apart(first, other, metric)
+        ],
+    )
 
 
-def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
+def _rows_of(
+    records: pd.DataFrame, name: str, metric: str, tokens: str
+) -> pd.DataFrame:
     """Return one run's rows of a metric of whole layers. UsageError says why there are none.
 
     name   of the run, for errors
@@ -172,24 +211,38 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
     whole = select(records, head=None, component=None, site=SITES)
     rows = select(whole, metric=metric, token_policy=[tokens, None])
     if rows.duplicated(PLACE).any():
-        raise UsageError("runs of one model each", f"the series {name}", "name the folders of its checkpoints")
+        raise UsageError(
+            "runs of one model each",
+            f"the series {name}",
+            "name the folders of its checkpoints",
+        )
     if len(rows):
         return rows
     # Why there are none, the nearest reason first: another policy, one of several values, no value of whole layers.
     known = sorted(whole["metric"].unique())
     if metric in known:
-        policies = " or ".join(sorted(select(whole, metric=metric)["token_policy"].dropna().unique()))
-        raise UsageError(f"a token policy of {metric} in {name}", repr(tokens), f"use {policies}")
+        policies = " or ".join(
+            sorted(select(whole, metric=metric)["token_policy"].dropna().unique())
+        )
+        raise UsageError(
+            f"a token policy of {metric} in {name}", repr(tokens), f"use {policies}"
+        )
     values = [found for found in known if found.startswith(f"{metric}.")]
     if values:
-        raise UsageError(f"one value of {metric}", repr(metric), f"name {' or '.join(values)}")
+        raise UsageError(
+            f"one value of {metric}", repr(metric), f"name {' or '.join(values)}"
+        )
     if metric in set(records["metric"]):
         got = f"{metric}, which is of single heads, dimensions or subsets"
-        raise UsageError("a metric of whole layers", got, f"read it in the records of {name}")
+        raise UsageError(
+            "a metric of whole layers", got, f"read it in the records of {name}"
+        )
     raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 
 
-def intervals_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
+def intervals_apart(
+    one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str
+) -> Iterator[Finding]:
     """Yield findings: in which layers a second run differs from the first, that is, where intervals do not overlap.
 
     one, other   (name, records) of each run
@@ -206,7 +259,9 @@ def intervals_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFram
     several = judged["stack"].nunique() > 1
     for stack, rows in judged.groupby("stack", sort=False):
         before = f"{str(stack).capitalize()}: " if several else ""
-        yield _describe_gaps(f"{before}{beginning}", rows.reset_index(drop=True), metric)
+        yield _describe_gaps(
+            f"{before}{beginning}", rows.reset_index(drop=True), metric
+        )
 
 
 def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
@@ -216,7 +271,9 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     rows        layers with the values and intervals of both runs
     """
     names = [name_layer(row) for row in rows.itertuples()]
-    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    words = (
+        ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    )
     # The gap between the intervals, negative if they overlap.
     gap_above = rows["low_2"] - rows["high"]
     gap_below = rows["low"] - rows["high_2"]
@@ -227,14 +284,22 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
             text, entries = _describe_side(gap, rows, names)
             parts.append(f"{word} {text}")
             numbers += entries
-    same = [place for place in range(len(rows)) if gap_above[place] <= 0 and gap_below[place] <= 0]
+    same = [
+        place
+        for place in range(len(rows))
+        if gap_above[place] <= 0 and gap_below[place] <= 0
+    ]
     if same:
         overlap = describe_layers(same, names) if parts else "in every layer"
         parts.append(f"intervals overlap {overlap}")
-    return Finding("intervals_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+    return Finding(
+        "intervals_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers)
+    )
 
 
-def _describe_side(gap: pd.Series, rows: pd.DataFrame, names: list[str]) -> tuple[str, list[Any]]:
+def _describe_side(
+    gap: pd.Series, rows: pd.DataFrame, names: list[str]
+) -> tuple[str, list[Any]]:
     """Return a phrase: in which layers one run's interval lies beyond the other's, and the values where it is farthest.
 
     gap     distance between the two intervals in each layer, negative if they overlap

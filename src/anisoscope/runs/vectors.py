@@ -27,7 +27,9 @@ LABELLED_BYTES = 1 << 31
 """Most of one layer's labelled vectors, which are held at once."""
 
 
-def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
+def run_vectors(
+    vectors: VectorArrays, job: Job, output: Path | None = None, **how: Any
+) -> RunFolder:
     """Measure vectors by all metrics that need no model; with labels also the directions of their classes.
 
     Layer i is the i-th array. `job` says what to compute and the number of groups; its model and corpus are ignored.
@@ -36,16 +38,40 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     """
     settings = limit_settings(vectors, job.settings)
     plan = VectorPlan(vectors)
-    described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
+    described = {
+        "name": STACK,
+        "layers": list(vectors.layers),
+        "warnings": plan.warnings,
+        "words": plan.words,
+    }
     described |= vectors.source
-    dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix("torch.")
-    dtype = dtype if dtype in ("float64", "float16", "bfloat16") else "float32"  # others are computed in float32
-    given: dict[str, Any] = {"model": vectors.name, "corpus": STACK, "dtype": dtype, "device": "cpu"}
+    dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix(
+        "torch."
+    )
+    dtype = (
+        dtype if dtype in ("float64", "float16", "bfloat16") else "float32"
+    )  # others are computed in float32
+    given: dict[str, Any] = {
+        "model": vectors.name,
+        "corpus": STACK,
+        "dtype": dtype,
+        "device": "cpu",
+    }
     job = replace(job, settings=settings, **given)
-    more = None if vectors.labels is None else lambda _progress: _measure_separability(vectors, job)
+    more = (
+        None
+        if vectors.labels is None
+        else lambda _progress: _measure_separability(vectors, job)
+    )
     reading = OpenedCorpus(plan, described, more=more)
     remark(how.get("progress"), str(vectors.source.get("reading", "")))
-    return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
+    return run(
+        job,
+        output,
+        subject=Subject(Arrays(), None, vectors.name),
+        reading=reading,
+        **how,
+    )
 
 
 def limit_settings(vectors: VectorArrays, settings: Settings) -> Settings:
@@ -54,25 +80,35 @@ def limit_settings(vectors: VectorArrays, settings: Settings) -> Settings:
     UsageError if another was named.
     """
     return replace(
-        settings, metrics=_choose_metrics(vectors, settings), tokens=_choose_policies(vectors, settings.tokens)
+        settings,
+        metrics=_choose_metrics(vectors, settings),
+        tokens=_choose_policies(vectors, settings.tokens),
     )
 
 
 def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     """Return the names of the chosen metrics that can be measured on these vectors. UsageError if none can."""
     known = metrics.find_all()
-    measurable = [name for name, metric in known.items() if not _explain_missing(metric, vectors)]
+    measurable = [
+        name for name, metric in known.items() if not _explain_missing(metric, vectors)
+    ]
     for name in settings.metrics:
         why = _explain_missing(metrics.find_metric_by_name(name), vectors)
         if why:
-            raise UsageError(f"metrics of vectors ({', '.join(measurable)})", repr(name), why)
+            raise UsageError(
+                f"metrics of vectors ({', '.join(measurable)})", repr(name), why
+            )
     chosen = list(settings.metrics) or _list_default_metrics(settings, measurable)
     # Whoever gives labels wants to know of the classes, whichever metrics were named.
     for name in measurable:
         if known[name].reads.labelled and name not in chosen:
             chosen.append(name)
     if not chosen:
-        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(settings.panel), "leave it out")
+        raise UsageError(
+            "the panels hidden and spectrum of vectors",
+            ", ".join(settings.panel),
+            "leave it out",
+        )
     return tuple(chosen)
 
 
@@ -97,7 +133,9 @@ def _explain_missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
     return ""
 
 
-def _choose_policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
+def _choose_policies(
+    vectors: VectorArrays, asked: Sequence[TokenPolicy]
+) -> tuple[TokenPolicy, ...]:
     """Return the chosen token policies (which tokens count) that vectors have: `all`, and `no-first` if they are
     sequences.
 
@@ -106,11 +144,17 @@ def _choose_policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tup
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)
     if not chosen:
-        raise UsageError(f"token policies of vectors ({', '.join(known)})", ", ".join(asked), "leave them out")
+        raise UsageError(
+            f"token policies of vectors ({', '.join(known)})",
+            ", ".join(asked),
+            "leave them out",
+        )
     return chosen
 
 
-def _measure_separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
+def _measure_separability(
+    vectors: VectorArrays, job: Job
+) -> tuple[pd.DataFrame, list[str]]:
     """Return (records of how well classes are separated in each layer, warnings for layers that were left out)."""
     assert vectors.labels is not None
     empty = as_records(pd.DataFrame())
@@ -124,7 +168,9 @@ def _measure_separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame
     count = vectors.shape[0]
     for number, (layer, values) in enumerate(vectors.layers.items()):
         if 8 * count * values.shape[-1] > LABELLED_BYTES:
-            warnings.append(f"no AUC of classes in layer {number}: {count:,} vectors are too many to hold at once")
+            warnings.append(
+                f"no AUC of classes in layer {number}: {count:,} vectors are too many to hold at once"
+            )
             continue
         x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
         is_finite = np.isfinite(x).all(1)

@@ -30,7 +30,9 @@ def pool_sequences(
     return torch.einsum("st,std->sd", weight, x).double()
 
 
-def _weigh_tokens(mask: Bool[Tensor, "sequence token"], at: At) -> Shaped[Tensor, "sequence token"]:
+def _weigh_tokens(
+    mask: Bool[Tensor, "sequence token"], at: At
+) -> Shaped[Tensor, "sequence token"]:
     """Return the weights of tokens in the vector of their sequence, for `first`, `last` or `mean`."""
     if at == "mean":
         return mask / mask.sum(1, keepdim=True)
@@ -63,7 +65,9 @@ def add_class_sums(
     # A norm that is NaN is neither above nor below a limit.
     counted = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)
     unit = x[counted] / norm[counted, None]
-    row = group[counted] * classes + label[counted]  # of the sums below, whose first two axes are flattened
+    row = (
+        group[counted] * classes + label[counted]
+    )  # of the sums below, whose first two axes are flattened
     n = sums.buffer(site, "class_n", (sums.groups, classes), x.device)
     total = sums.buffer(site, "class_unit", (sums.groups, classes, dim), x.device)
     n.view(-1).index_add_(0, row, torch.ones_like(norm[counted]))

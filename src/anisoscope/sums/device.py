@@ -40,15 +40,28 @@ def sum_on_device(
     squares = "unit_square" in terms
     call = (x.transpose(1, 2), masks, subsets, squares)
     if masks.dtype == subsets.dtype == torch.bool and has_kernels(x, KERNELS):
-        form = (x.device, x.dtype, x.shape[2:], x.stride(-1), masks.shape[1], subsets.shape[1], squares)
-        by_kernel, by_torch = partial(_sum_by_kernels, *call), partial(_sum_by_products, *call)
+        form = (
+            x.device,
+            x.dtype,
+            x.shape[2:],
+            x.stride(-1),
+            masks.shape[1],
+            subsets.shape[1],
+            squares,
+        )
+        by_kernel, by_torch = (
+            partial(_sum_by_kernels, *call),
+            partial(_sum_by_products, *call),
+        )
         out = compute_checked(form, by_kernel, by_torch, what="sums of vectors")
     else:
         out = _sum_by_products(*call)
     return out, out.pop("inverse").transpose(1, 2)
 
 
-def _sum_by_kernels(x: Tensor, masks: Tensor, subsets: Tensor, squares: bool) -> dict[str, Tensor]:
+def _sum_by_kernels(
+    x: Tensor, masks: Tensor, subsets: Tensor, squares: bool
+) -> dict[str, Tensor]:
     """Return the sums and inverse norms by the kernels of Triton; arguments as for `_sum_by_products`."""
     kernels = load_kernels(KERNELS)
     assert kernels is not None
@@ -75,7 +88,9 @@ def _sum_by_products(
     power = torch.frexp(largest)[1].clamp(-most, most).to(single).exp2()
     # Stored head by head, as the product below reads it.
     scaled = x.new_empty(x.shape, dtype=single)
-    torch.div(torch.where(finite.unsqueeze(-1), x, 0.0), power.unsqueeze(-1), out=scaled)
+    torch.div(
+        torch.where(finite.unsqueeze(-1), x, 0.0), power.unsqueeze(-1), out=scaled
+    )
     length = torch.linalg.vector_norm(scaled, dim=-1)
     norm = length * power.double()
     finite &= norm < LARGEST
@@ -131,7 +146,8 @@ def _count_on_device(
 
 
 def sum_weighted(
-    rows: Shaped[Tensor, "sequence row token"], vectors: Shaped[Tensor, "sequence token head dim"]
+    rows: Shaped[Tensor, "sequence row token"],
+    vectors: Shaped[Tensor, "sequence token head dim"],
 ) -> Float[Tensor, "sequence row head dim"]:
     """Return weighted sums of vectors over the tokens of each sequence, for each row of weights and each head.
 

@@ -32,7 +32,13 @@ class Extremes:
         """Start empty."""
         self.terms: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
-    def offer(self, site: str, term: str, value: Float[Tensor, "*shape"], where: Int[Tensor, "*shape 4"]) -> None:
+    def offer(
+        self,
+        site: str,
+        term: str,
+        value: Float[Tensor, "*shape"],
+        where: Int[Tensor, "*shape 4"],
+    ) -> None:
         """Keep `value` wherever it is larger than the value kept so far; NaN and −∞ are ignored.
 
         site    the place in the model, by name
@@ -117,7 +123,9 @@ class Extremes:
         return size
 
 
-def take_larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def take_larger(
+    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Return elementwise the larger of two values, with the token that had it.
 
     first, second   (values, where each was [..., 4], as `WHERE` describes)
@@ -131,7 +139,9 @@ def take_larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> 
     is_earlier = other_unit < unit
     is_earlier |= (other_unit == unit) & (other_index < index)
     wins = (other > value) | ((other == value) & is_earlier)
-    return torch.where(wins, other, value), torch.where(wins.unsqueeze(-1), other_where, where)
+    return torch.where(wins, other, value), torch.where(
+        wins.unsqueeze(-1), other_where, where
+    )
 
 
 def find_largest_over_tokens(
@@ -154,7 +164,9 @@ def find_largest_over_tokens(
     is_largest = values == largest
     # argmax returns the first of equal values on a CPU only: so the smallest number of a row is looked for.
     count = len(values)
-    number = torch.arange(count, dtype=torch.int32, device=values.device).view(-1, *[1] * (values.dim() - 1))
+    number = torch.arange(count, dtype=torch.int32, device=values.device).view(
+        -1, *[1] * (values.dim() - 1)
+    )
     first = torch.where(is_largest, number, count).amin(0).clamp(max=count - 1)
     return largest, tokens[first]
 

@@ -42,7 +42,15 @@ SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
 COUNTED = frozenset({"zero", "nonfinite"})  # terms that are always summed
 COUNTS = ("n", "rows", "plain.rows")
 """Terms that say of how many vectors, or rows of attention, a site's sums are: the first that is there."""
-ROW_STATISTICS = ("entropy", "score", "row_max", "row_min", "first_mass", "row_median", "keys")
+ROW_STATISTICS = (
+    "entropy",
+    "score",
+    "row_max",
+    "row_min",
+    "first_mass",
+    "row_median",
+    "keys",
+)
 """Statistics of attention rows that are summed as they are, those that must be finite first."""
 
 
@@ -55,7 +63,11 @@ class Sums:
     def __init__(self, groups: int = 32) -> None:
         """Start empty; MeasureError for fewer than two groups, since an interval leaves groups out in turn."""
         if groups < 2:
-            raise MeasureError("at least 2 groups", str(groups), "use groups=32; an interval needs groups to leave out")
+            raise MeasureError(
+                "at least 2 groups",
+                str(groups),
+                "use groups=32; an interval needs groups to leave out",
+            )
         self.groups, self.units = groups, set[int]()
         self.terms: dict[tuple[str, str], Tensor] = {}
         self._joined: dict[Any, tuple[Tensor, list[Tensor]]] = {}
@@ -70,7 +82,9 @@ class Sums:
             self._join(site, values).index_add_(0, group, _to_columns(values.values()))
             return
         for term, value in values.items():
-            total = self.buffer(site, term, (self.groups, *value.shape[1:]), value.device)
+            total = self.buffer(
+                site, term, (self.groups, *value.shape[1:]), value.device
+            )
             total.index_add_(0, group, value.double())
 
     def _join(self, site: str, values: Mapping[str, Tensor]) -> Tensor:
@@ -79,24 +93,40 @@ class Sums:
         An accelerator adds to all of them at once this way. The terms are views into this tensor; if one of them was
         replaced, the tensor is built again.
         """
-        shapes = {term: (self.groups, *value.shape[1:]) for term, value in values.items()}
+        shapes = {
+            term: (self.groups, *value.shape[1:]) for term, value in values.items()
+        }
         key = (site, *shapes.items())
         if key in self._joined:
             whole, parts = self._joined[key]
-            if all(self.terms.get((site, term)) is part for term, part in zip(values, parts, strict=True)):
+            if all(
+                self.terms.get((site, term)) is part
+                for term, part in zip(values, parts, strict=True)
+            ):
                 return whole
-        buffers = [self.buffer(site, term, shapes[term], value.device) for term, value in values.items()]
+        buffers = [
+            self.buffer(site, term, shapes[term], value.device)
+            for term, value in values.items()
+        ]
         whole = _to_columns(buffers)
         sizes = [buffer[:1].numel() for buffer in buffers]
         parts = []
-        for (term, shape), columns in zip(shapes.items(), torch.split(whole, sizes, 1), strict=True):
+        for (term, shape), columns in zip(
+            shapes.items(), torch.split(whole, sizes, 1), strict=True
+        ):
             part = columns.view(shape)
             self.terms[site, term] = part
             parts.append(part)
         self._joined[key] = whole, parts
         return whole
 
-    def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
+    def buffer(
+        self,
+        site: str,
+        term: str,
+        shape: Iterable[int],
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
         """Return the float64 tensor that holds the sums of a site under the name `term`, filled with zeros the first
         time.
 
@@ -105,13 +135,17 @@ class Sums:
         shape = tuple(shape)
         total = self.terms.get((site, term))
         if total is None:
-            total = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
+            total = self.terms[site, term] = torch.zeros(
+                shape, dtype=torch.float64, device=device
+            )
         elif total.device != torch.device(device):
             # Sums that were read from a file are on the CPU.
             total = self.terms[site, term] = total.to(device)
         if tuple(total.shape) != shape:
             expected = f"{term} of shape {tuple(total.shape)} at {site}, as in the batches before"
-            raise MeasureError(expected, str(shape), "a site must have one width in the whole corpus")
+            raise MeasureError(
+                expected, str(shape), "a site must have one width in the whole corpus"
+            )
         return total
 
     def merge(self, other: "Sums") -> "Sums":
@@ -121,7 +155,9 @@ class Sums:
         """
         if self.groups != other.groups:
             cure = "measure both with the same --groups"
-            raise MeasureError(f"sums over {self.groups} groups", str(other.groups), cure)
+            raise MeasureError(
+                f"sums over {self.groups} groups", str(other.groups), cure
+            )
         merged = Sums(self.groups)
         merged.units = self.units | other.units
         merged.terms = {key: total.clone() for key, total in self.terms.items()}
@@ -132,7 +168,11 @@ class Sums:
             expected = merged.terms[key].shape
             if total.shape != expected:
                 came = str(tuple(total.shape))
-                raise MeasureError(f"{key} of shape {tuple(expected)}", came, "merge runs of one model only")
+                raise MeasureError(
+                    f"{key} of shape {tuple(expected)}",
+                    came,
+                    "merge runs of one model only",
+                )
             merged.terms[key] = merged.terms[key] + total
         return merged
 
@@ -152,7 +192,10 @@ class Sums:
 
     def save(self, path: Path) -> None:
         """Write the sums to a safetensors file."""
-        tensors = {f"{site}|{term}": value.cpu().contiguous() for (site, term), value in self.terms.items()}
+        tensors = {
+            f"{site}|{term}": value.cpu().contiguous()
+            for (site, term), value in self.terms.items()
+        }
         tensors["|units"] = torch.tensor(sorted(self.units), dtype=torch.int64)
         save_file(tensors, path, metadata={"groups": str(self.groups)})
 
@@ -161,7 +204,7 @@ class Sums:
         """Read sums from a file that `save` wrote."""
         with safe_open(path, framework="pt") as file:
             sums = cls(int(file.metadata()["groups"]))
-            for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
+            for name in file.keys():  # noqa: SIM118
                 site, term = name.split("|")
                 if site:
                     sums.terms[site, term] = file.get_tensor(name)
@@ -176,14 +219,19 @@ class Sums:
         shapes, units = self._gather_shapes()
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         # A process without a term of the others adds zeros to it.
-        parts = [self.buffer(*key, shape, device).flatten().to(device) for key, shape in shapes.items()]
+        parts = [
+            self.buffer(*key, shape, device).flatten().to(device)
+            for key, shape in shapes.items()
+        ]
         nothing = torch.zeros(0, dtype=torch.float64, device=device)
         flat = torch.cat([nothing, *parts])
         dist.all_reduce(flat)
         sizes = [len(part) for part in parts]
         reduced = Sums(self.groups)
         reduced.units = units
-        for (key, shape), part in zip(shapes.items(), torch.split(flat, sizes), strict=True):
+        for (key, shape), part in zip(
+            shapes.items(), torch.split(flat, sizes), strict=True
+        ):
             reduced.terms[key] = part.view(shape)
         return reduced
 
@@ -218,7 +266,9 @@ class Totals:
     def __init__(self, terms: Mapping[str, Array]) -> None:
         """Take sums by group [group, ...], and note which groups hold any data."""
         self._terms = terms
-        has_data = [value.reshape(len(value), -1).any(axis=1) for value in terms.values()]
+        has_data = [
+            value.reshape(len(value), -1).any(axis=1) for value in terms.values()
+        ]
         self.present = np.any(has_data, axis=0)
 
     @property
@@ -228,14 +278,20 @@ class Totals:
 
     def without(self, index: int) -> "Totals":
         """Return the sums without one group; `index` counts only groups that hold any data."""
-        return Totals({term: np.delete(self.groups(term), index, axis=0) for term in self._terms})
+        return Totals(
+            {term: np.delete(self.groups(term), index, axis=0) for term in self._terms}
+        )
 
     def groups(self, term: str) -> Array:
         """Return the sums of a term by group [group, ...], only for groups that hold any data; MeasureError for an
         unknown term.
         """
         if term not in self._terms:
-            raise MeasureError("a sum that the metric names in `needs`", repr(term), suggest_names(term, self._terms))
+            raise MeasureError(
+                "a sum that the metric names in `needs`",
+                repr(term),
+                suggest_names(term, self._terms),
+            )
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:
@@ -302,7 +358,12 @@ def _sum_in_pieces(
     tokens = math.ceil(max(x.shape[1], 1) / cuts)
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
-    rows = zip(torch.split(x, sequences), torch.split(masks, sequences), torch.split(subsets, sequences), strict=True)
+    rows = zip(
+        torch.split(x, sequences),
+        torch.split(masks, sequences),
+        torch.split(subsets, sequences),
+        strict=True,
+    )
     for vectors, of_masks, of_subsets in rows:
         pieces = zip(
             torch.split(vectors, tokens, 1),
@@ -365,7 +426,11 @@ def sum_single_vectors(
         # No sequence has two vectors.
         for name in inside_sequences:
             out[name] = torch.zeros_like(out["n"])
-    return {name: value for name, value in out.items() if name in terms | COUNTED}, inverse, present
+    return (
+        {name: value for name, value in out.items() if name in terms | COUNTED},
+        inverse,
+        present,
+    )
 
 
 def _sum_groups_in_turn(
@@ -388,7 +453,12 @@ def _sum_groups_in_turn(
 
 
 def _sum_each_group(
-    x: Tensor, masks: Tensor, subsets: Tensor, terms: frozenset[str], group: Tensor, present: Tensor
+    x: Tensor,
+    masks: Tensor,
+    subsets: Tensor,
+    terms: frozenset[str],
+    group: Tensor,
+    present: Tensor,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return sums by group and inverse norms of vectors whose groups come in any order.
 
@@ -465,17 +535,26 @@ def _sum_piece(
         if finite is None:
             finite = torch.ones_like(usable)
         real = masks[:, 0].bool().unsqueeze(-1)
-        out = {"zero": (real & finite & ~usable).sum((1, 2)), "nonfinite": (real & ~finite).sum((1, 2))}
+        out = {
+            "zero": (real & finite & ~usable).sum((1, 2)),
+            "nonfinite": (real & ~finite).sum((1, 2)),
+        }
     masks = masks.to(x.dtype)
     columns = torch.cat([counted, norm, norm.square()], -1)
-    out["n"], out["norm"], out["norm_square"] = torch.matmul(masks.double(), columns).chunk(3, -1)
+    out["n"], out["norm"], out["norm_square"] = torch.matmul(
+        masks.double(), columns
+    ).chunk(3, -1)
     subsets = subsets.to(x.dtype)
     out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
-    out["vector"], out["unit"], out["subset_unit"] = _sum_linear_terms(x, inverse, masks, subsets)
+    out["vector"], out["unit"], out["subset_unit"] = _sum_linear_terms(
+        x, inverse, masks, subsets
+    )
     if "unit_square" in terms:
         if some_extreme:
             square = None  # of the vectors as they were
-        out["unit_square"] = _sum_unit_squares(x, inverse, masks, square, scales_weights=not some_extreme)
+        out["unit_square"] = _sum_unit_squares(
+            x, inverse, masks, square, scales_weights=not some_extreme
+        )
     return out, inverse
 
 
@@ -500,7 +579,11 @@ def _check_range_of_norms(x: Tensor, norm: Tensor) -> tuple[bool, bool]:
 
 
 def _sum_unit_squares(
-    x: Tensor, inverse: Tensor, masks: Tensor, square: Tensor | None, scales_weights: bool
+    x: Tensor,
+    inverse: Tensor,
+    masks: Tensor,
+    square: Tensor | None,
+    scales_weights: bool,
 ) -> Float[Tensor, "sequence policy head dim"]:
     """Return Σu∘u over the tokens of each mask.
 
@@ -519,7 +602,9 @@ def _sum_unit_squares(
     return sum_weighted(masks * inverse.square().transpose(1, 2), square)
 
 
-def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _sum_linear_terms(
+    x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return Σx and Σu over the tokens of each mask, and Σu over those of each subset (x vectors, u unit vectors).
 
     x         [sequence, token, head, dim]
@@ -535,7 +620,11 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
     if x.shape[2] == 1:
         scaled = weights * inverse.transpose(1, 2)
         linear = sum_weighted(torch.cat([masks, scaled], 1), x)
-        return linear[:, :policies], linear[:, policies : 2 * policies], linear[:, 2 * policies :]
+        return (
+            linear[:, :policies],
+            linear[:, policies : 2 * policies],
+            linear[:, 2 * policies :],
+        )
     units = sum_weighted(weights, x * inverse.unsqueeze(-1))
     return sum_weighted(masks, x), units[:, :policies], units[:, policies:]
 
@@ -551,7 +640,10 @@ def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
     """
     several = n > 1
     cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
-    return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
+    return {
+        "sequence_cosine": torch.where(several, cosine, 0.0),
+        "sequences": several.double(),
+    }
 
 
 def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -567,7 +659,11 @@ def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     norm = torch.linalg.vector_norm(x, dim=-1)
     finite &= norm < LARGEST
     usable = finite & (norm > 1 / LARGEST)
-    return torch.where(usable.unsqueeze(-1), x, 0.0), torch.where(usable, norm, 0.0), finite
+    return (
+        torch.where(usable.unsqueeze(-1), x, 0.0),
+        torch.where(usable, norm, 0.0),
+        finite,
+    )
 
 
 def sum_rows(

@@ -60,19 +60,29 @@ def _check_whole(name: str, given: ArrayLike, cure: str) -> Floats:
 
 def _check_dimension(d: ArrayLike) -> Floats:
     """Return a number of dimensions as floats; UsageError if it is not a whole number ≥ 2."""
-    return _check_whole("d", d, "on a line a cosine is only ±1: use vectors of two components or more")
+    return _check_whole(
+        "d", d, "on a line a cosine is only ±1: use vectors of two components or more"
+    )
 
 
 def _check_count(n: ArrayLike) -> Floats:
     """Return a number of vectors as floats; UsageError if it is not a whole number ≥ 2."""
-    return _check_whole("n", n, "a mean over distinct pairs takes two non-zero vectors or more")
+    return _check_whole(
+        "n", n, "a mean over distinct pairs takes two non-zero vectors or more"
+    )
 
 
 def _check_probability(name: str, p: ArrayLike) -> Floats:
     """Convert an argument to floats; UsageError, with its `name`, if any is not in [0, 1]."""
     values = _to_floats(p)
     valid = (values >= 0) & (values <= 1)
-    return _check(name, values, valid, "between 0 and 1", "give a share such as 0.95, not a percentage")
+    return _check(
+        name,
+        values,
+        valid,
+        "between 0 and 1",
+        "give a share such as 0.95, not a percentage",
+    )
 
 
 def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
@@ -94,8 +104,12 @@ def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
     d = _check_dimension(d)
     power = (d - 3) / 2
     square = t * t
-    complement = (1 - np.abs(t)) * (1 + np.abs(t))  # 1 − t², without its rounding near t = ±1
-    log_shape = np.where(square < 0.5, special.xlog1py(power, -square), special.xlogy(power, complement))
+    complement = (1 - np.abs(t)) * (
+        1 + np.abs(t)
+    )  # 1 − t², without its rounding near t = ±1
+    log_shape = np.where(
+        square < 0.5, special.xlog1py(power, -square), special.xlogy(power, complement)
+    )
     # log Γ(d/2) − log Γ((d−1)/2) as a difference of two large logarithms would lose 1e-10 at d = 10⁶: poch does not.
     log_scale = np.log(special.poch((d - 1) / 2, 0.5)) - 0.5 * np.log(np.pi)
     log_density = np.where(np.abs(t) > 1, -np.inf, log_scale + log_shape)
@@ -112,9 +126,15 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
     t = np.clip(_to_floats(t), -1, 1)
     b = (_check_dimension(d) - 1) / 2
     square = t * t
-    complement = (1 - np.abs(t)) * (1 + np.abs(t))  # 1 − t², without its rounding near t = ±1
+    complement = (1 - np.abs(t)) * (
+        1 + np.abs(t)
+    )  # 1 − t², without its rounding near t = ±1
     # Either form of P(T² ≥ t²) is exact where its argument is not rounded: t² near 0, 1 − t² near 1.
-    both_tails = np.where(square < 0.5, special.betaincc(0.5, b, square), special.betainc(b, 0.5, complement))
+    both_tails = np.where(
+        square < 0.5,
+        special.betaincc(0.5, b, square),
+        special.betainc(b, 0.5, complement),
+    )
     probability = np.where(t < 0, both_tails / 2, 1 - both_tails / 2)
     return probability[()]
 

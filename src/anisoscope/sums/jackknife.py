@@ -36,7 +36,11 @@ def explain_no_interval(groups: int) -> str | None:
 
 
 def jackknife_interval(
-    replicates: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED, counted: Array | int | None = None
+    replicates: ArrayLike,
+    level: float = 0.95,
+    *,
+    bounds: Bounds = UNBOUNDED,
+    counted: Array | int | None = None,
 ) -> Estimate:
     """Return a value and its interval from replicates [1 + group, ...]: of all groups first, then with each one left
     out.
@@ -60,10 +64,14 @@ def jackknife_interval(
     # A share of 0 in every replicate has no width here, though the next thing counted may differ.
     agree = (left_out == value).all(axis=0)
     low, high = wilson_interval(value, counted, level)
-    return Estimate(value, np.where(agree, low, estimate.low), np.where(agree, high, estimate.high))
+    return Estimate(
+        value, np.where(agree, low, estimate.low), np.where(agree, high, estimate.high)
+    )
 
 
-def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
+def estimate_mean(
+    values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32
+) -> Estimate:
     """Return the mean of values [unit] with its 95 % jackknife interval; unit i is in group i mod `groups`.
 
     Values that are all −1, all 0 or all 1 (a decision that was always right, or never changed) do not vary, but the
@@ -87,7 +95,9 @@ def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int 
     return Estimate(estimate.value, low, high)
 
 
-def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
+def estimate_over_seeds(
+    values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED
+) -> Estimate:
     """Return the mean over seeds of values [seed, ...], with a Student t interval (seeds − 1) inside `bounds`.
 
     A single seed gives no interval.
@@ -101,7 +111,9 @@ def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bound
     return _put_ends_inside_bounds(mean, error, factor, bounds)
 
 
-def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+def wilson_interval(
+    share: ArrayLike, n: ArrayLike, level: float = 0.95
+) -> tuple[Array, Array]:
     """Return both ends of the score interval of a share of n independent things (Wilson 1927)."""
     p = np.asarray(share, dtype=np.float64)
     n = np.asarray(n, dtype=np.float64)
@@ -110,7 +122,9 @@ def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tupl
     half = z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     scale = 1 + z**2 / n
     # Rounding may put an end on the other side of the share.
-    return np.clip((middle - half) / scale, 0, p), np.clip((middle + half) / scale, p, 1)
+    return np.clip((middle - half) / scale, 0, p), np.clip(
+        (middle + half) / scale, p, 1
+    )
 
 
 def _compute_student_quantile(freedom: int, level: float) -> float:
@@ -135,7 +149,9 @@ def _leave_undefined(value: Array) -> Estimate:
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 
 
-def _put_ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
+def _put_ends_inside_bounds(
+    value: Array, error: Array, factor: float, bounds: Bounds
+) -> Estimate:
     """Return a value with the interval value ± factor · error, whose ends stay inside the bounds.
 
     If both bounds are finite, the interval is computed on the logit scale between them; otherwise it is cut at the
@@ -153,9 +169,13 @@ def _put_ends_inside_bounds(value: Array, error: Array, factor: float, bounds: B
         width = np.where(on_logit_scale, width, 2.0)
         # A value nearer to a bound than half its error would have a slope without end there.
         edge = np.minimum(error, width) / 2
-        below = np.clip(np.where(on_logit_scale, value - least, 1.0), edge, width - edge)
+        below = np.clip(
+            np.where(on_logit_scale, value - least, 1.0), edge, width - edge
+        )
         above = np.clip(np.where(on_logit_scale, most - value, 1.0), edge, width - edge)
-        step = np.minimum(factor * (error / below + error / above), 500)  # exp(500) is still finite
+        step = np.minimum(
+            factor * (error / below + error / above), 500
+        )  # exp(500) is still finite
         inner_low = least + width * below / (below + above * np.exp(step))
         inner_high = most - width * above / (above + below * np.exp(step))
         low = np.where(on_logit_scale, inner_low, low)

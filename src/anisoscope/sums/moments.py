@@ -42,7 +42,13 @@ class Moments:
     and c itself, as the `shift` of a site.
     """
 
-    def __init__(self, sums: Sums, groups: int | None = None, widest: float = WIDEST, share: float = 1.0) -> None:
+    def __init__(
+        self,
+        sums: Sums,
+        groups: int | None = None,
+        widest: float = WIDEST,
+        share: float = 1.0,
+    ) -> None:
         """Start empty; `groups` None means as many as fit the width of a site, and none for sites wider than
         `widest`.
 
@@ -50,12 +56,18 @@ class Moments:
         """
         self.sums, self._groups, self._widest, self._share = sums, groups, widest, share
         self.pending: dict[tuple[str, str, int], Tensor] = {}
-        self.many: set[str] = set()  # sites on an accelerator whose products are in float32
+        self.many: set[str] = (
+            set()
+        )  # sites on an accelerator whose products are in float32
 
     @property
     def groups(self) -> int | None:
         """Return the smallest number of groups that the moments of any site have; None without moments."""
-        counts = [len(total) for (_, term), total in self.sums.terms.items() if term == "moment"]
+        counts = [
+            len(total)
+            for (_, term), total in self.sums.terms.items()
+            if term == "moment"
+        ]
         return min(counts, default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
@@ -115,7 +127,11 @@ class Moments:
                     buffer[g, 0] += product
             else:
                 # In float32, less a mean: of large equal parts no digits would be left for the differences.
-                self._update(site, g, {"moment": self._shift(site, rows, real), "unit_moment": unit})
+                self._update(
+                    site,
+                    g,
+                    {"moment": self._shift(site, rows, real), "unit_moment": unit},
+                )
 
     def _choose_dtype(self, site: str, x: Tensor, inverse: Tensor) -> torch.dtype:
         """Return the type in which a site's products are computed: float64, or that of the vectors, float32 at least.
@@ -129,7 +145,9 @@ class Moments:
             return torch.float64
         return torch.promote_types(x.dtype, torch.float32)
 
-    def _get_buffers(self, site: str, dim: int, groups: int, device: torch.device) -> list[Tensor]:
+    def _get_buffers(
+        self, site: str, dim: int, groups: int, device: torch.device
+    ) -> list[Tensor]:
         """Return the sums of a site to which products are added, in the order of `TERMS`: each [group, 1, …].
 
         dim   width of the vectors
@@ -147,7 +165,9 @@ class Moments:
 
         real   which vectors count; on an accelerator the others are here too, and become zeros
         """
-        shift = self._get_pending((site, "shift", 0), rows, partial(_compute_mean, rows, real.sum()))
+        shift = self._get_pending(
+            (site, "shift", 0), rows, partial(_compute_mean, rows, real.sum())
+        )
         shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
         torch.sub(rows, shift, out=shifted[:, :-1])
         if rows.device.type != "cpu":
@@ -189,7 +209,12 @@ class Moments:
         return self._parts[groups]
 
     def _list_drawn(
-        self, drawn: Tensor, device: torch.device, groups: int, group: int, chosen: Tensor | slice
+        self,
+        drawn: Tensor,
+        device: torch.device,
+        groups: int,
+        group: int,
+        chosen: Tensor | slice,
     ) -> Int[Tensor, " vector"]:
         """Return the places of a group's drawn vectors among all vectors of the batch, one sequence after another.
 
@@ -219,7 +244,9 @@ class Moments:
             groups = 0
         return min(self._groups or groups, self.sums.groups)
 
-    def _get_pending(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    def _get_pending(
+        self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]
+    ) -> Tensor:
         """Return the pending product of this key on the device of `rows`; `make` creates it the first time.
 
         key   (site name, name of the product, group of units)
@@ -237,7 +264,14 @@ class Moments:
         pairs: list[tuple[Tensor, Tensor]] = []
         for term, x in rows.items():
             dim = x.shape[1]
-            pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, dim, dim)), x))
+            pairs.append(
+                (
+                    self._get_pending(
+                        (site, term, group), x, partial(x.new_zeros, dim, dim)
+                    ),
+                    x,
+                )
+            )
         if x.device.type != "cpu":
             for into, x in pairs:
                 into.addmm_(x.T, x)
@@ -267,7 +301,10 @@ class Moments:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Return pending products as tensors, to be saved under names with `prefix`."""
-        return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
+        return {
+            f"{prefix}{site}|{term}|{g}": matrix
+            for (site, term, g), matrix in self.pending.items()
+        }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
         """Load the pending products that `tensors` returned with the same prefix."""
@@ -299,7 +336,12 @@ def _compute_mean(rows: Tensor, count: Tensor) -> Tensor:
 
 
 def add_head_moments(
-    sums: Sums, site: str, x: Float[Tensor, "sequence head token dim"], weight: Tensor, group: Tensor, groups: int
+    sums: Sums,
+    site: str,
+    x: Float[Tensor, "sequence head token dim"],
+    weight: Tensor,
+    group: Tensor,
+    groups: int,
 ) -> None:
     """Add Σxxᵀ of every head in float64 to `sums` (terms `head_moment`, `head_moment_n`).
 

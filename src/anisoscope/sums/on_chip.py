@@ -68,7 +68,10 @@ def compute_checked(
 
 
 def _is_right(
-    by_kernel: Callable[[], dict[str, Tensor]], expected: Mapping[str, Tensor], what: str, counts: str | None
+    by_kernel: Callable[[], dict[str, Tensor]],
+    expected: Mapping[str, Tensor],
+    what: str,
+    counts: str | None,
 ) -> bool:
     """Return whether the kernels run and give the expected quantities; warn if not.
 
@@ -80,13 +83,21 @@ def _is_right(
     counted = None if counts is None else expected[counts]
     try:
         found = by_kernel()
-        apart = {name: compute_difference(found[name], expected[name], counted) for name in expected}
+        apart = {
+            name: compute_difference(found[name], expected[name], counted)
+            for name in expected
+        }
     except Exception as error:  # of a compiler or driver: plain operations need neither
         _warn(what, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         return False
-    wrong = [f"{name} by {value:.1e}" for name, value in apart.items() if not value <= APART]
+    wrong = [
+        f"{name} by {value:.1e}" for name, value in apart.items() if not value <= APART
+    ]
     if wrong:
-        _warn(what, f"they differ from plain operations in {', '.join(wrong)} of the largest value")
+        _warn(
+            what,
+            f"they differ from plain operations in {', '.join(wrong)} of the largest value",
+        )
     return not wrong
 
 
@@ -96,7 +107,9 @@ def _warn(what: str, why: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
-def compute_difference(found: Tensor, expected: Tensor, counts: Tensor | None = None) -> float:
+def compute_difference(
+    found: Tensor, expected: Tensor, counts: Tensor | None = None
+) -> float:
     """Return the largest difference between a computed tensor and the expected one, divided by the largest |expected|.
 
     It is ∞ if finite numbers are not at the same places in both.

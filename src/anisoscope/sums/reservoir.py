@@ -26,7 +26,9 @@ def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
     return x & 0x7FFFFFFFFFFFFFFF
 
 
-def draw_tokens(share: float, seed: int, unit: Tensor, index: Tensor) -> Bool[Tensor, "..."]:
+def draw_tokens(
+    share: float, seed: int, unit: Tensor, index: Tensor
+) -> Bool[Tensor, "..."]:
     """Return which tokens belong to a random share of all tokens: those whose hash is among the smallest.
 
     The result does not depend on batches and their order.
@@ -78,7 +80,10 @@ class Reservoir:
         return self._sort_in_new()[2]
 
     def begin(
-        self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
+        self,
+        unit: Int[Tensor, " sequence"],
+        start: Int[Tensor, " sequence"],
+        real: Bool[Tensor, "sequence token"],
     ) -> None:
         """Choose the tokens of a batch that may belong to the sample, before the batch's vectors are added.
 
@@ -90,7 +95,9 @@ class Reservoir:
         """
         tokens = real.shape[1]
         index = start[:, None] + torch.arange(tokens)
-        hashes = torch.where(real, hash_tokens(self.seed, unit[:, None], index), _NONE).flatten()
+        hashes = torch.where(
+            real, hash_tokens(self.seed, unit[:, None], index), _NONE
+        ).flatten()
         kept_hashes = self._kept[0]
         limit = _NONE
         if len(kept_hashes) == self.size:
@@ -152,7 +159,9 @@ class Reservoir:
     def merge(self, other: "Reservoir") -> "Reservoir":
         """Return the uniform sample of the tokens of both samples."""
         merged = Reservoir(self.size, self.seed)
-        merged._appended = [part._sort_in_new() for part in (self, other) if len(part.hash)]
+        merged._appended = [
+            part._sort_in_new() for part in (self, other) if len(part.hash)
+        ]
         return merged
 
     def all_reduce(self) -> "Reservoir":
@@ -222,6 +231,9 @@ def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
             flat = torch.cat([x.flatten() for x in parts]).cpu()
             pieces = torch.split(flat, [x.numel() for x in parts])
             # Copied, so that no site keeps the memory of all.
-            parts = [piece.view(x.shape).clone() for piece, x in zip(pieces, parts, strict=True)]
+            parts = [
+                piece.view(x.shape).clone()
+                for piece, x in zip(pieces, parts, strict=True)
+            ]
         moved |= zip(sites, parts, strict=True)
     return moved

@@ -17,7 +17,9 @@ MOST = 8
 """Threads: for a part of the time each holds Python's own lock."""
 
 
-def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CPU) -> None:
+def run_in_parallel(
+    parts: Sequence[Callable[[], object]], device: torch.device = CPU
+) -> None:
     """Call each part once, in any order, on several threads on a CPU.
 
     When this returns, no part is running. An exception of a part, or a signal, is raised. On an accelerator the calls

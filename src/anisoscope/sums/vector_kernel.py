@@ -63,23 +63,36 @@ def sum_on_chip(
     return out, norms[1]
 
 
-def _launch_lengths(x: Tensor) -> tuple[Float[Tensor, "two sequence head token"], Float[Tensor, "sequence head token"]]:
+def _launch_lengths(
+    x: Tensor,
+) -> tuple[
+    Float[Tensor, "two sequence head token"], Float[Tensor, "sequence head token"]
+]:
     """Run the kernel that measures vectors: returns (norms and inverse norms, powers).
 
     The power is the power of two next above the numbers of a vector: 0 for a vector of zeros, −1 if it is not finite.
     """
     sequences, heads, tokens, dim = x.shape
-    norms = torch.empty(2, sequences, heads, tokens, dtype=torch.float64, device=x.device)
+    norms = torch.empty(
+        2, sequences, heads, tokens, dtype=torch.float64, device=x.device
+    )
     powers = torch.empty(sequences, heads, tokens, dtype=torch.float32, device=x.device)
     if powers.numel():
         grid = (triton.cdiv(tokens, TOKENS_OF_LENGTH), heads, sequences)
         sizes = {"TOKENS": TOKENS_OF_LENGTH, "DIMS": DIMS_OF_LENGTH, "num_warps": WARPS}
-        _measure_lengths[grid](norms, powers, powers.numel(), (x, *x.stride()), (tokens, dim), **sizes)
+        _measure_lengths[grid](
+            norms, powers, powers.numel(), (x, *x.stride()), (tokens, dim), **sizes
+        )
     return norms, powers
 
 
 def _launch_sums(
-    x: Tensor, norms: Tensor, powers: Tensor, masks: Tensor, subsets: Tensor, squares: bool
+    x: Tensor,
+    norms: Tensor,
+    powers: Tensor,
+    masks: Tensor,
+    subsets: Tensor,
+    squares: bool,
 ) -> tuple[Tensor, ...]:
     """Run the kernel that sums vectors x and unit vectors u over the tokens of each sequence.
 
@@ -99,15 +112,25 @@ def _launch_sums(
     )
     if sequences and heads:
         grid = (max(1, triton.cdiv(dim, DIMS)), heads, sequences)
-        weights = [(mask.view(torch.uint8), *mask.stride()) for mask in (masks, subsets)]
-        sizes = {"ROWS": max(LEAST_ROWS, triton.next_power_of_2(rows)), "TOKENS": TOKENS, "DIMS": DIMS}
+        weights = [
+            (mask.view(torch.uint8), *mask.stride()) for mask in (masks, subsets)
+        ]
+        sizes = {
+            "ROWS": max(LEAST_ROWS, triton.next_power_of_2(rows)),
+            "TOKENS": TOKENS,
+            "DIMS": DIMS,
+        }
         numbers = (tokens, dim, policies, rows)
         how = {"SQUARES": squares, "num_warps": WARPS} | sizes
-        _sum_tokens[grid](found, norms, powers, (x, *x.stride()), *weights, numbers, **how)
+        _sum_tokens[grid](
+            found, norms, powers, (x, *x.stride()), *weights, numbers, **how
+        )
     return found
 
 
-def _launch_cosine(unit: Tensor, counts: Tensor, policies: int) -> Float[Tensor, "two sequence policy head"]:
+def _launch_cosine(
+    unit: Tensor, counts: Tensor, policies: int
+) -> Float[Tensor, "two sequence policy head"]:
     """Run the kernel that computes the mean cosine of pairs inside each sequence.
 
     Returns these cosines, and 1 or 0 for whether the sequence has pairs.
@@ -117,9 +140,13 @@ def _launch_cosine(unit: Tensor, counts: Tensor, policies: int) -> Float[Tensor,
     policies   number of token policies
     """
     sequences, rows, heads, dim = unit.shape
-    cosine = torch.empty(2, sequences, policies, heads, dtype=torch.float64, device=unit.device)
+    cosine = torch.empty(
+        2, sequences, policies, heads, dtype=torch.float64, device=unit.device
+    )
     if cosine.numel():
-        _compare_inside[policies, heads, sequences](cosine, unit, counts, (rows, dim), DIMS=DIMS_OF_LENGTH)
+        _compare_inside[policies, heads, sequences](
+            cosine, unit, counts, (rows, dim), DIMS=DIMS_OF_LENGTH
+        )
     return cosine
 
 
@@ -131,12 +158,18 @@ def _launch_cosine(unit: Tensor, counts: Tensor, policies: int) -> Float[Tensor,
 def _load_vectors(vectors, sequence, head, at, column, sizes):
     """Load numbers [token, dim] of one head as float32; 0 beyond the last token or dimension."""
     first = vectors[0] + sequence * vectors[1] + head * vectors[2]
-    places = first + at.to(tl.int64)[:, None] * vectors[3] + column[None, :] * vectors[4]
-    return tl.load(places, mask=(at < sizes[0])[:, None] & (column < sizes[1])[None, :], other=0.0).to(tl.float32)
+    places = (
+        first + at.to(tl.int64)[:, None] * vectors[3] + column[None, :] * vectors[4]
+    )
+    return tl.load(
+        places, mask=(at < sizes[0])[:, None] & (column < sizes[1])[None, :], other=0.0
+    ).to(tl.float32)
 
 
 @triton.jit
-def _measure_lengths(norms, powers, count, vectors, sizes, TOKENS: tl.constexpr, DIMS: tl.constexpr):
+def _measure_lengths(
+    norms, powers, count, vectors, sizes, TOKENS: tl.constexpr, DIMS: tl.constexpr
+):
     """Write each vector's norm, its inverse (both 0 if it is left out), and the power of two next above its numbers.
 
     The power is 0 for a vector of zeros (as float32 knows them) and -1 for one that is not finite.
@@ -146,9 +179,15 @@ def _measure_lengths(norms, powers, count, vectors, sizes, TOKENS: tl.constexpr,
     largest = tl.zeros((TOKENS,), tl.float32)
     undefined = tl.zeros((TOKENS,), tl.int32)
     for begin in range(0, sizes[1], DIMS):
-        size = tl.abs(_load_vectors(vectors, sequence, head, at, begin + tl.arange(0, DIMS), sizes))
+        size = tl.abs(
+            _load_vectors(
+                vectors, sequence, head, at, begin + tl.arange(0, DIMS), sizes
+            )
+        )
         finite = size < float("inf")
-        undefined += tl.sum((size != size).to(tl.int32) | (size == float("inf")).to(tl.int32), 1)
+        undefined += tl.sum(
+            (size != size).to(tl.int32) | (size == float("inf")).to(tl.int32), 1
+        )
         largest = tl.maximum(largest, tl.max(tl.where(finite, size, 0.0), 1))
     # from the bits of a float32: its exponent, so that the numbers times 2^(-exponent) are between -1 and 1
     exponent = (largest.to(tl.int32, bitcast=True) >> 23) - 126
@@ -157,7 +196,12 @@ def _measure_lengths(norms, powers, count, vectors, sizes, TOKENS: tl.constexpr,
     shrink = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
     squares = tl.zeros((TOKENS, DIMS), tl.float32)
     for begin in range(0, sizes[1], DIMS):
-        scaled = _load_vectors(vectors, sequence, head, at, begin + tl.arange(0, DIMS), sizes) * shrink[:, None]
+        scaled = (
+            _load_vectors(
+                vectors, sequence, head, at, begin + tl.arange(0, DIMS), sizes
+            )
+            * shrink[:, None]
+        )
         squares += scaled * scaled
     norm = tl.sqrt_rn(tl.sum(squares, 1)).to(tl.float64) * power.to(tl.float64)
     finite = undefined == 0
@@ -165,14 +209,24 @@ def _measure_lengths(norms, powers, count, vectors, sizes, TOKENS: tl.constexpr,
     place = (sequence * tl.num_programs(1) + head) * sizes[0] + at
     inside = at < sizes[0]
     tl.store(norms + place, tl.where(counted, norm, 0.0), mask=inside)
-    tl.store(norms + count + place, tl.where(counted, 1 / tl.where(counted, norm, 1.0), 0.0), mask=inside)
-    tl.store(powers + place, tl.where(counted, power, tl.where(finite, 0.0, -1.0)), mask=inside)
+    tl.store(
+        norms + count + place,
+        tl.where(counted, 1 / tl.where(counted, norm, 1.0), 0.0),
+        mask=inside,
+    )
+    tl.store(
+        powers + place,
+        tl.where(counted, power, tl.where(finite, 0.0, -1.0)),
+        mask=inside,
+    )
 
 
 @triton.jit
 def _load_weights(mask, sequence, row, rows, at, tokens):
     """Load the rows [row, token] of a mask as float32; 0 beyond the last row or token."""
-    places = mask[0] + sequence * mask[1] + row[:, None] * mask[2] + at[None, :] * mask[3]
+    places = (
+        mask[0] + sequence * mask[1] + row[:, None] * mask[2] + at[None, :] * mask[3]
+    )
     inside = (row >= 0)[:, None] & (row < rows)[:, None] & (at < tokens)[None, :]
     return tl.load(places, mask=inside, other=0).to(tl.float32)
 
@@ -198,7 +252,9 @@ def _store_counts(found, counts, row, sequence, head, sizes):
     heads, sequences = tl.num_programs(1), tl.num_programs(2).to(tl.int64)
     of_row = found[3] + (sequence * sizes[3] + row) * heads + head
     for i in tl.static_range(3):
-        tl.store(of_row + i * sequences * sizes[3] * heads, counts[i], mask=row < sizes[3])
+        tl.store(
+            of_row + i * sequences * sizes[3] * heads, counts[i], mask=row < sizes[3]
+        )
     first = found[4] + sequence * heads + head + row
     tl.store(first, counts[3], mask=row == 0)
     tl.store(first + sequences * heads, counts[4], mask=row == 0)
@@ -214,16 +270,24 @@ def _add_tokens(sums, weights, x, power, inverse, SQUARES: tl.constexpr):
     """
     vector, unit, square = sums
     counted = power > 0
-    scaled = tl.where(counted[:, None], x * (1 / tl.where(counted, power, 1.0))[:, None], 0.0)
+    scaled = tl.where(
+        counted[:, None], x * (1 / tl.where(counted, power, 1.0))[:, None], 0.0
+    )
     direction = tl.where(counted, inverse * power, 0.0).to(tl.float32)
     # vectors of a block are added relative to the longest, so that no product overflows
     top = tl.maximum(tl.max(power, 0), 2.350988701644575e-38)
     ratio = tl.where(counted, power / top, 0.0)
-    vector += tl.dot(weights * ratio[None, :], scaled, input_precision="ieee").to(tl.float64) * top.to(tl.float64)
-    unit += tl.dot(weights * direction[None, :], scaled, input_precision="ieee").to(tl.float64)
+    vector += tl.dot(weights * ratio[None, :], scaled, input_precision="ieee").to(
+        tl.float64
+    ) * top.to(tl.float64)
+    unit += tl.dot(weights * direction[None, :], scaled, input_precision="ieee").to(
+        tl.float64
+    )
     if SQUARES:
         by_square = weights * (direction * direction)[None, :]
-        square += tl.dot(by_square, scaled * scaled, input_precision="ieee").to(tl.float64)
+        square += tl.dot(by_square, scaled * scaled, input_precision="ieee").to(
+            tl.float64
+        )
     return vector, unit, square
 
 
@@ -259,7 +323,9 @@ def _sum_tokens(
         at = begin + tl.arange(0, TOKENS)
         inside = at < sizes[0]
         weights = _load_weights(masks, sequence, row, sizes[2], at, sizes[0])
-        weights += _load_weights(subsets, sequence, row - sizes[2], sizes[3] - sizes[2], at, sizes[0])
+        weights += _load_weights(
+            subsets, sequence, row - sizes[2], sizes[3] - sizes[2], at, sizes[0]
+        )
         power = tl.load(powers + of_head + at, mask=inside, other=0.0)
         norm = tl.load(norms + of_head + at, mask=inside, other=0.0)
         inverse = tl.load(norms + count + of_head + at, mask=inside, other=0.0)
@@ -277,7 +343,9 @@ def _sum_tokens(
     tl.store(found[0] + of_policy[:, None] + column[None, :], sums[0], mask=in_policy)
     tl.store(found[1] + of_row[:, None] + column[None, :], sums[1], mask=in_row)
     if SQUARES:
-        tl.store(found[2] + of_policy[:, None] + column[None, :], sums[2], mask=in_policy)
+        tl.store(
+            found[2] + of_policy[:, None] + column[None, :], sums[2], mask=in_policy
+        )
 
 
 @triton.jit
@@ -288,17 +356,26 @@ def _compare_inside(cosine, unit, counts, sizes, DIMS: tl.constexpr):
     unit     Σu [sequence, row, head, dim]; `counts`: n [sequence, row, head]
     sizes    numbers of rows and dimensions
     """
-    policy, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    policy, head, sequence = (
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.program_id(2).to(tl.int64),
+    )
     policies, heads = tl.num_programs(0), tl.num_programs(1)
     of_row = (sequence * sizes[0] + policy) * heads + head
     squares = tl.zeros((DIMS,), tl.float64)
     for begin in range(0, sizes[1], DIMS):
         column = begin + tl.arange(0, DIMS)
-        u = tl.load(unit + of_row * sizes[1] + column, mask=column < sizes[1], other=0.0)
+        u = tl.load(
+            unit + of_row * sizes[1] + column, mask=column < sizes[1], other=0.0
+        )
         squares += u * u
     n = tl.load(counts + of_row)
     several = n > 1
     mean = (tl.sum(squares, 0) - n) / tl.where(several, n * (n - 1), 1.0)
     place = cosine + (sequence * policies + policy) * heads + head
     tl.store(place, tl.where(several, mean, 0.0))
-    tl.store(place + tl.num_programs(2).to(tl.int64) * policies * heads, several.to(tl.float64))
+    tl.store(
+        place + tl.num_programs(2).to(tl.int64) * policies * heads,
+        several.to(tl.float64),
+    )

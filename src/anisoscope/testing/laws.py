@@ -77,10 +77,14 @@ class Law(NamedTuple):
             try:
                 self.check(metric)
             except _Broken as broken:
-                raise LawBroken(f"{metric.name} breaks the law “{self.name}”: {broken}. Cure: {self.cure}") from None
+                raise LawBroken(
+                    f"{metric.name} breaks the law “{self.name}”: {broken}. Cure: {self.cure}"
+                ) from None
             except Exception as error:
                 what = f"it raises {type(error).__name__}: {error}"
-                raise LawBroken(f"{metric.name} breaks the law “{self.name}”: {what}. Cure: {self.cure}") from error
+                raise LawBroken(
+                    f"{metric.name} breaks the law “{self.name}”: {what}. Cure: {self.cure}"
+                ) from error
 
 
 def check_metric(metric: Metric) -> None:
@@ -117,14 +121,22 @@ def temporarily_register(metric: Metric) -> Iterator[None]:
         yield
 
 
-def run_test_pass(metric: Metric, units: Sequence[Unit], **batching: Any) -> Measurement:
+def run_test_pass(
+    metric: Metric, units: Sequence[Unit], **batching: Any
+) -> Measurement:
     """Measure a metric on test data, without a model; every unit is a group of its own.
 
     units      vectors [vector, dim] of each unit
     batching   fields of `reads.base.Batching`: how units are split into batches and padded
     """
     groups = max(GROUPS, len(units))
-    settings = Settings(metrics=(metric.name,), tokens=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
+    settings = Settings(
+        metrics=(metric.name,),
+        tokens=("all",),
+        groups=groups,
+        spectrum_groups=groups,
+        sample=MOST,
+    )
     classes: tuple[str, ...] = ()
     if metric.reads.labelled:
         # Each unit of test data is a class.
@@ -134,7 +146,9 @@ def run_test_pass(metric: Metric, units: Sequence[Unit], **batching: Any) -> Mea
     return done
 
 
-def read_test_data(metric: Metric, units: Sequence[Unit], **batching: Any) -> Reading | None:
+def read_test_data(
+    metric: Metric, units: Sequence[Unit], **batching: Any
+) -> Reading | None:
     """Measure test data without a model, and return the metric's input; None if there is no place that it reads.
 
     units      vectors [vector, dim] of each unit
@@ -148,7 +162,9 @@ def read_pass(metric: Metric, done: Measurement) -> Reading | None:
     return next(metric.reads.readings(metric, done.gather()), None)
 
 
-def compute_replicates(metric: Metric, units: Sequence[Unit], **batching: Any) -> dict[str, Array]:
+def compute_replicates(
+    metric: Metric, units: Sequence[Unit], **batching: Any
+) -> dict[str, Array]:
     """Compute the metric's values on test data: of all groups, then with each group left out.
 
     Returns {name of a value: [1 + group, …]}; empty if there is no place that the metric reads.
@@ -162,7 +178,9 @@ def compute_replicates(metric: Metric, units: Sequence[Unit], **batching: Any) -
     return metric.compute(reading.data)
 
 
-def compute_values(metric: Metric, units: Sequence[Unit], **batching: Any) -> dict[str, float]:
+def compute_values(
+    metric: Metric, units: Sequence[Unit], **batching: Any
+) -> dict[str, float]:
     """Compute the metric's values on test data: {name of a value or component: its number}.
 
     The numbers are of the first token policy and head, named as the metric's reference names them.
@@ -176,7 +194,9 @@ def compute_values(metric: Metric, units: Sequence[Unit], **batching: Any) -> di
     return name_values(metric, reading, metric.compute(reading.data))
 
 
-def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
+def name_values(
+    metric: Metric, reading: Reading, computed: Mapping[str, Array]
+) -> dict[str, float]:
     """Return {name of a value or component: its number}, over all groups, for the first token policy and head.
 
     reading    what the metric read
@@ -202,7 +222,9 @@ def change_units(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Un
     return change_sides(units, (by, by))
 
 
-def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) -> list[Unit]:
+def change_sides(
+    units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]
+) -> list[Unit]:
     """Apply functions to the vectors of all units, one to each side of a pair.
 
     by   a function for each side
@@ -233,7 +255,12 @@ def _label(name: str) -> str:
     return f"its value {name!r}"
 
 
-def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
+def _require_equal(
+    got: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    how: tuple[str, str],
+    tolerance: float,
+) -> None:
     """Raise _Broken unless two ways of computing give the same values up to `tolerance`.
 
     got, expected   values by name
@@ -241,16 +268,22 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tup
     """
     one_way, other_way = how
     if got.keys() != expected.keys():
-        raise _Broken(f"it gives {sorted(got)} {one_way} and {sorted(expected)} {other_way}")
+        raise _Broken(
+            f"it gives {sorted(got)} {one_way} and {sorted(expected)} {other_way}"
+        )
     for name in expected:
         x = np.asarray(got[name])
         y = np.asarray(expected[name])
         if x.shape != y.shape:
-            raise _Broken(f"{_label(name)} has shape {x.shape} {one_way} and {y.shape} {other_way}")
+            raise _Broken(
+                f"{_label(name)} has shape {x.shape} {one_way} and {y.shape} {other_way}"
+            )
         is_same = np.isclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
         if not is_same.all():
             place = tuple(np.argwhere(~is_same)[0])
-            raise _Broken(f"{_label(name)} is {x[place]:.9g} {one_way} and {y[place]:.9g} {other_way}")
+            raise _Broken(
+                f"{_label(name)} is {x[place]:.9g} {one_way} and {y[place]:.9g} {other_way}"
+            )
 
 
 # ---- the laws --------------------------------------------------------------------------------------------------------
@@ -267,23 +300,37 @@ def _check_words(metric: Metric) -> None:
     module = metric.compute.__module__
     where = f"the docstring of {'its function' if module == '__main__' else module}"
     if tuple(heads) != POINTS:
-        raise _Broken(f"{where} has {', '.join(heads) or 'none'} of its points; expected {', '.join(POINTS)}, in order")
+        raise _Broken(
+            f"{where} has {', '.join(heads) or 'none'} of its points; expected {', '.join(POINTS)}, in order"
+        )
     if len(text.strip().split("\n\n")[0]) < 20:
-        raise _Broken(f"{where} does not begin with a sentence that says what is measured")
+        raise _Broken(
+            f"{where} does not begin with a sentence that says what is measured"
+        )
 
 
 def _check_declaration(metric: Metric) -> None:
     """Raise _Broken if the declaration names values that the metric does not give, or lacks a reference."""
     if metric.panel and not is_own("metrics", metric.name):
-        raise _Broken(f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named")
+        raise _Broken(
+            f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named"
+        )
     if metric.reference is None:
-        raise _Broken("it has no reference, so that nothing says what its values should be")
+        raise _Broken(
+            "it has no reference, so that nothing says what its values should be"
+        )
     given = set(compute_replicates(metric, metric.reads.draw()))
-    declared = {"bounds": {*metric.bounds}, "counted": {*metric.counted}, "extremes": {*metric.extremes}}
+    declared = {
+        "bounds": {*metric.bounds},
+        "counted": {*metric.counted},
+        "extremes": {*metric.extremes},
+    }
     for what, names in declared.items():
         unknown = sorted(names - given - ON_REQUEST)
         if unknown:
-            raise _Broken(f"`{what}` names {', '.join(map(repr, unknown))}, which it does not give ({sorted(given)})")
+            raise _Broken(
+                f"`{what}` names {', '.join(map(repr, unknown))}, which it does not give ({sorted(given)})"
+            )
 
 
 def _check_shapes(metric: Metric) -> None:
@@ -295,17 +342,23 @@ def _check_shapes(metric: Metric) -> None:
     axes = ("replicate", *metric.axes)
     for name, value in metric.compute(reading.data).items():
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            raise _Broken(f"{_label(name)} is {getattr(value, 'dtype', type(value).__name__)}, no array of float64")
+            raise _Broken(
+                f"{_label(name)} is {getattr(value, 'dtype', type(value).__name__)}, no array of float64"
+            )
         has_components = value.ndim == len(axes) + 1
         if value.ndim != len(axes) and not has_components:
             described = ", ".join(axes)
-            raise _Broken(f"{_label(name)} has shape {value.shape}; expected [{described}] or one component axis more")
+            raise _Broken(
+                f"{_label(name)} has shape {value.shape}; expected [{described}] or one component axis more"
+            )
         _require_replicates(metric, name, len(value), 1 + reading.data.n_groups)
         if has_components:
             count = value.shape[-1]
             labels = metric.labels_of(name, count, reading.names)
             if len(labels) != count or len(set(labels)) < len(labels):
-                raise _Broken(f"{_label(name)} has {count} components, named {', '.join(labels)}")
+                raise _Broken(
+                    f"{_label(name)} has {count} components, named {', '.join(labels)}"
+                )
 
 
 def _require_replicates(metric: Metric, name: str, count: int, expected: int) -> None:
@@ -317,7 +370,9 @@ def _require_replicates(metric: Metric, name: str, count: int, expected: int) ->
     """
     if name in metric.extremes:
         if count != 1:
-            raise _Broken(f"{_label(name)} is declared an extreme and has {count} replicates; expected 1")
+            raise _Broken(
+                f"{_label(name)} is declared an extreme and has {count} replicates; expected 1"
+            )
         return
     # What is computed of a matrix has no groups.
     is_of_weights = metric.reads.summary() is not None
@@ -333,7 +388,9 @@ def _check_reference(metric: Metric) -> None:
         require_reference(metric, metric.reads.draw(seed))
 
 
-def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **batching: Any) -> None:
+def require_reference(
+    metric: Metric, units: list[Unit], tolerance: float = EXACT, **batching: Any
+) -> None:
     """Raise _Broken unless the values on test data equal those of the metric's slow reference, up to `tolerance`.
 
     units      test data by unit
@@ -346,7 +403,9 @@ def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXAC
         raise _Broken("its reference names no value")
     missing = sorted(expected.keys() - got.keys())
     if missing:
-        raise _Broken(f"its reference names {', '.join(map(repr, missing))}, which it does not give ({sorted(got)})")
+        raise _Broken(
+            f"its reference names {', '.join(map(repr, missing))}, which it does not give ({sorted(got)})"
+        )
     how = "as computed", "by its definition"
     _require_equal({name: got[name] for name in expected}, expected, how, tolerance)
 
@@ -359,7 +418,9 @@ def _check_float32(metric: Metric) -> None:
     summed in float64.
     """
     for drift in (0, 20):
-        drawn = change_units(metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift))
+        drawn = change_units(
+            metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift)
+        )
         units = change_units(drawn, lambda x: x.astype(np.float32).astype(np.float64))
         tolerance = np.sqrt(1000) * np.finfo(np.float32).eps
         if metric.needs & MOMENTS:
@@ -380,12 +441,19 @@ def _make_invariance_check(invariance: str) -> Callable[[Metric], None]:
         after = compute_values(metric, _transform_units(metric, units, invariance))
         assert metric.reference is not None
         names = metric.reference(units).keys()
-        change = max(abs(after[name] - before[name]) / max(1, abs(before[name])) for name in names)
+        change = max(
+            abs(after[name] - before[name]) / max(1, abs(before[name]))
+            for name in names
+        )
         is_declared = invariance in metric.invariant
         if is_declared and change > EXACT:
-            raise _Broken(f"it is declared invariant to {invariance}, which changes it by {change:.2g}")
+            raise _Broken(
+                f"it is declared invariant to {invariance}, which changes it by {change:.2g}"
+            )
         if not is_declared and change < CHANGED:
-            raise _Broken(f"{invariance} changes it by {change:.2g} only, and it is not declared invariant to it")
+            raise _Broken(
+                f"{invariance} changes it by {change:.2g} only, and it is not declared invariant to it"
+            )
 
     return check
 
@@ -399,9 +467,13 @@ def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list
         other_rotation = _draw_rotation(rng, d)
         if metric.reads.sides_turn_together:
             other_rotation = rotation
-        return change_sides(units, (lambda x: x @ rotation, lambda x: x @ other_rotation))
+        return change_sides(
+            units, (lambda x: x @ rotation, lambda x: x @ other_rotation)
+        )
     if invariance == "scaling":
-        return change_units(units, lambda x: x * np.exp(rng.standard_normal((len(x), 1))))
+        return change_units(
+            units, lambda x: x * np.exp(rng.standard_normal((len(x), 1)))
+        )
     if invariance == "translation":
         return change_units(units, lambda x: x + np.linspace(1, 2, d))
     shuffled: list[Unit] = []
@@ -426,7 +498,9 @@ def _check_batches(metric: Metric) -> None:
     whole = compute_replicates(metric, units)
     for batch in (1, 2):
         how = f"in batches of {batch}", "in one batch"
-        _require_equal(compute_replicates(metric, units, batch=batch), whole, how, EXACT)
+        _require_equal(
+            compute_replicates(metric, units, batch=batch), whole, how, EXACT
+        )
 
 
 def _check_halves(metric: Metric) -> None:
@@ -440,7 +514,12 @@ def _check_halves(metric: Metric) -> None:
     reading = read_pass(metric, halves[0].merge(halves[1]))
     assert reading is not None
     merged = metric.compute(reading.data)
-    _require_equal(merged, compute_replicates(metric, units), ("of two halves", "of the whole"), EXACT)
+    _require_equal(
+        merged,
+        compute_replicates(metric, units),
+        ("of two halves", "of the whole"),
+        EXACT,
+    )
 
 
 def _check_padding(metric: Metric) -> None:
@@ -501,12 +580,16 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
         except Warning as warning:
             raise _Broken(f"{case}: it warns ({warning})") from None
     for columns, _ in rows:
-        numbers = np.array([columns["value"], columns["low"], columns["high"]], dtype=np.float64)
+        numbers = np.array(
+            [columns["value"], columns["low"], columns["high"]], dtype=np.float64
+        )
         if np.isinf(numbers).any():
             raise _Broken(f"{case}: {columns['metric'][0]} is infinite")
         assert reading is not None
         if reading.data.n_groups < 3 and not np.isnan(numbers[1:]).all():
-            raise _Broken(f"{case}: {columns['metric'][0]} has an interval of {reading.data.n_groups} groups")
+            raise _Broken(
+                f"{case}: {columns['metric'][0]} has an interval of {reading.data.n_groups} groups"
+            )
     if case == "nothing" and rows:
         raise _Broken("nothing: it gives a value all the same")
 
@@ -515,12 +598,19 @@ def _check_replicates(metric: Metric) -> None:
     """Raise _Broken unless each replicate equals the value without its group."""
     reading = read_test_data(metric, metric.reads.draw(3))
     assert reading is not None
-    whole = {name: value for name, value in metric.compute(reading.data).items() if name not in metric.extremes}
+    whole = {
+        name: value
+        for name, value in metric.compute(reading.data).items()
+        if name not in metric.extremes
+    }
     for index in range(reading.data.n_groups):
         computed = metric.compute(reading.data.without(index))
         of_others = {name: computed[name][0] for name in whole}
         replicate = {name: value[index + 1] for name, value in whole.items()}
-        how = f"without group {index}, as replicate {index + 1}", "of the other groups alone"
+        how = (
+            f"without group {index}, as replicate {index + 1}",
+            "of the other groups alone",
+        )
         _require_equal(replicate, of_others, how, EXACT)
 
 
@@ -529,7 +619,9 @@ def _check_bounds(metric: Metric) -> None:
     for seed, drift in ((0, 0.0), (1, 30.0)):
         for count in (3, 4, 9):
             drawn = metric.reads.draw(seed, (4,) * count, 5)
-            reading = read_test_data(metric, change_units(drawn, partial(np.add, drift)))
+            reading = read_test_data(
+                metric, change_units(drawn, partial(np.add, drift))
+            )
             if reading is not None:
                 _require_bounds(metric, reading)
 
@@ -540,16 +632,22 @@ def _require_bounds(metric: Metric, reading: Reading) -> None:
         low, high = metric.range_of(name, reading.data)
         value = computed[0]
         slack = EXACT * (1 + np.abs(value))
-        is_outside = (value < np.asarray(low) - slack) | (value > np.asarray(high) + slack)
+        is_outside = (value < np.asarray(low) - slack) | (
+            value > np.asarray(high) + slack
+        )
         if np.any(is_outside):
-            raise _Broken(f"{_label(name)} is {value[is_outside].ravel()[0]:.6g}, outside its bounds")
+            raise _Broken(
+                f"{_label(name)} is {value[is_outside].ravel()[0]:.6g}, outside its bounds"
+            )
 
 
 def _check_purity(metric: Metric) -> None:
     """Raise _Broken if `compute` changes its input, so that a second call gives other values."""
     reading = read_test_data(metric, metric.reads.draw(4))
     assert reading is not None
-    first = {name: np.array(value) for name, value in metric.compute(reading.data).items()}
+    first = {
+        name: np.array(value) for name, value in metric.compute(reading.data).items()
+    }
     again = metric.compute(reading.data)
     _require_equal(again, first, ("the second time", "the first time"), 0)
 
@@ -561,7 +659,11 @@ def _check_alone(metric: Metric) -> None:
     mask = torch.zeros(len(units), longest, dtype=torch.bool)
     arrays: list[torch.Tensor] = []
     for side in list_sides(units[0]):
-        arrays.append(torch.full((len(units), longest, side.shape[1]), torch.nan, dtype=torch.float64))
+        arrays.append(
+            torch.full(
+                (len(units), longest, side.shape[1]), torch.nan, dtype=torch.float64
+            )
+        )
     for row, unit in enumerate(units):
         mask[row, : count_vectors(unit)] = True
         for array, x in zip(arrays, list_sides(unit), strict=True):
@@ -570,7 +672,10 @@ def _check_alone(metric: Metric) -> None:
     measured = measure_alone(metric, given, mask=mask)
     assert metric.reference is not None
     expected = metric.reference(units)
-    estimates = {key: measured[f"{metric.name}.{key}" if key else metric.name] for key in expected}
+    estimates = {
+        key: measured[f"{metric.name}.{key}" if key else metric.name]
+        for key in expected
+    }
     got = {key: estimate.value for key, estimate in estimates.items()}
     _require_equal(got, expected, ("by anisoscope.metric", "by its definition"), EXACT)
     for key, estimate in estimates.items():
@@ -578,7 +683,9 @@ def _check_alone(metric: Metric) -> None:
         if key.split(" ")[0] in metric.extremes:
             continue
         if not estimate.low <= estimate.value <= estimate.high:
-            raise _Broken(f"{_label(key)} is {estimate.value:.6g} with the interval [{estimate.low}, {estimate.high}]")
+            raise _Broken(
+                f"{_label(key)} is {estimate.value:.6g} with the interval [{estimate.low}, {estimate.high}]"
+            )
 
 
 def _has_reference(metric: Metric) -> bool:
@@ -590,11 +697,19 @@ def _takes_arrays(metric: Metric) -> bool:
     """Return whether the metric reads arrays of hidden vectors, has a reference, and its test units all play the same
     part.
     """
-    return metric.reads.arrays > 0 and _has_reference(metric) and not metric.reads.has_roles(metric.needs)
+    return (
+        metric.reads.arrays > 0
+        and _has_reference(metric)
+        and not metric.reads.has_roles(metric.needs)
+    )
 
 
 LAWS = (
-    Law("it says what it is", "write the five points; docs/adding.md has an example", _check_words),
+    Law(
+        "it says what it is",
+        "write the five points; docs/adding.md has an example",
+        _check_words,
+    ),
     Law("it declares what it has", "correct the declaration", _check_declaration),
     Law(
         "its values have the axes of what it reads",
@@ -627,10 +742,21 @@ LAWS = (
         "two halves add up to the whole",
         "use what adds up: sums, or a sample by hash",
         _check_halves,
-        lambda metric: metric.reads.adds_up and not metric.reads.has_roles(metric.needs),
+        lambda metric: (
+            metric.reads.adds_up and not metric.reads.has_roles(metric.needs)
+        ),
     ),
-    Law("padding never counts", "use sums and samples, which leave padding out; no length of an array", _check_padding),
-    Law("zero vectors and NaN never count", "count by `n`, not by tokens", _check_unusable, _takes_arrays),
+    Law(
+        "padding never counts",
+        "use sums and samples, which leave padding out; no length of an array",
+        _check_padding,
+    ),
+    Law(
+        "zero vectors and NaN never count",
+        "count by `n`, not by tokens",
+        _check_unusable,
+        _takes_arrays,
+    ),
     Law(
         "the smallest inputs are decided",
         "give NaN where nothing is defined: `metrics.base.ratio` divides so",
@@ -642,8 +768,21 @@ LAWS = (
         _check_replicates,
         lambda metric: metric.reads.summary() is None,  # a matrix is one group
     ),
-    Law("values stay inside their bounds", "correct `bounds` or the formula", _check_bounds),
-    Law("it changes nothing that it is given", "copy before you write into an array", _check_purity),
-    Law("alone on a tensor it is the same", "see the law “it equals its definition”", _check_alone, _takes_arrays),
+    Law(
+        "values stay inside their bounds",
+        "correct `bounds` or the formula",
+        _check_bounds,
+    ),
+    Law(
+        "it changes nothing that it is given",
+        "copy before you write into an array",
+        _check_purity,
+    ),
+    Law(
+        "alone on a tensor it is the same",
+        "see the law “it equals its definition”",
+        _check_alone,
+        _takes_arrays,
+    ),
 )
 """Every law, in the order in which they are checked."""

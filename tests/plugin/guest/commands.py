@@ -9,4 +9,6 @@ def greet() -> None:
     say("hello from a guest")
 
 
-GREET = Command(run="guest.commands:greet", help="Say hello.", example="anisoscope greet")
+GREET = Command(
+    run="guest.commands:greet", help="Say hello.", example="anisoscope greet"
+)

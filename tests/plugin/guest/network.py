@@ -11,7 +11,11 @@ class GuestConfig(PretrainedConfig):
 
     def __init__(self, hidden_size=8, num_hidden_layers=2, vocab_size=400, **more):
         super().__init__(**more)
-        self.hidden_size, self.num_hidden_layers, self.vocab_size = hidden_size, num_hidden_layers, vocab_size
+        self.hidden_size, self.num_hidden_layers, self.vocab_size = (
+            hidden_size,
+            num_hidden_layers,
+            vocab_size,
+        )
 
 
 class Layer(nn.Module):
@@ -29,7 +33,9 @@ class GuestModel(PreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config.hidden_size) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            Layer(config.hidden_size) for _ in range(config.num_hidden_layers)
+        )
         self.post_init()
 
     def forward(self, input_ids, **_):

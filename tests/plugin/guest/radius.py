@@ -14,7 +14,11 @@ from anisoscope.metrics.base import POSITIVE
 
 
 def _radius(vectors):
-    return np.linalg.norm(vectors - vectors.mean(0), axis=1).max() if len(vectors) > 1 else np.nan
+    return (
+        np.linalg.norm(vectors - vectors.mean(0), axis=1).max()
+        if len(vectors) > 1
+        else np.nan
+    )
 
 
 def compute(sample):

@@ -37,7 +37,9 @@ class Centred(nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
         self.register_buffer("mean", torch.zeros_like(linear.bias))
 
-    def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
+    def forward(
+        self, input: Float[Tensor, "sequence token dim"]
+    ) -> Float[Tensor, "sequence token out"]:
         """Project input [sequence, token, dim] and subtract the mean over all tokens.
 
         The windows of these models have no padding, so every token counts.
@@ -61,7 +63,9 @@ class Normed(nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
 
-    def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
+    def forward(
+        self, input: Float[Tensor, "sequence token dim"]
+    ) -> Float[Tensor, "sequence token out"]:
         """Project input [sequence, token, dim], then normalise each head."""
         projected = super().forward(input)
         by_head = projected.view(*projected.shape[:-1], -1, *self.norm.normalized_shape)
@@ -72,7 +76,9 @@ PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
 """What encoders call the projections of their attention."""
 
 
-def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
+def _replace(
+    model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]
+) -> None:
     """Replace the query or key projections (`sides`: query, key) of every layer by what `make` returns for them."""
     names = [name for side in sides for name in PROJECTIONS[side]]
     for module in list(model.modules()):
@@ -131,18 +137,34 @@ class Change:
 
 
 CHANGES = {
-    "queries-centred": Change("queries less their mean, in training and after", _make_centring("query")),
-    "keys-centred": Change("keys less their mean: a placebo, no softmax can see it", _make_centring("key")),
-    "qk-norm": Change("queries and keys of unit root mean square, with a learnt gain", _normalise_heads),
-    "no-qk-bias": Change("no bias in queries and keys", lambda model: _replace(model, ("query", "key"), _remove_bias)),
+    "queries-centred": Change(
+        "queries less their mean, in training and after", _make_centring("query")
+    ),
+    "keys-centred": Change(
+        "keys less their mean: a placebo, no softmax can see it", _make_centring("key")
+    ),
+    "qk-norm": Change(
+        "queries and keys of unit root mean square, with a learnt gain",
+        _normalise_heads,
+    ),
+    "no-qk-bias": Change(
+        "no bias in queries and keys",
+        lambda model: _replace(model, ("query", "key"), _remove_bias),
+    ),
     "untied": Change("output embeddings of their own", _untie),
     "decay": Change("weight decay .1 (else 0)", decay=0.1),
     "type": Change("a type vector that all tokens share, as BERT has"),
-    "balanced": Change("errors weighted by frequency^−½ of the token that is to be found", balanced=True),
+    "balanced": Change(
+        "errors weighted by frequency^−½ of the token that is to be found",
+        balanced=True,
+    ),
     "held-0": Change("a penalty that holds A of every layer at 0", held=0.0),
     "held-.2": Change("a penalty that holds A of every layer at .2", held=0.2),
     "held-.5": Change("a penalty that holds A of every layer at .5", held=0.5),
-    "softmax1": Change("a softmax with 1 more below its line: a row may give its keys nothing", form="softmax1"),
+    "softmax1": Change(
+        "a softmax with 1 more below its line: a row may give its keys nothing",
+        form="softmax1",
+    ),
     "sigmoid": Change("attention that weighs every key for itself", form="sigmoid"),
 }
 """What an arm is made of."""
@@ -183,14 +205,16 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
             _remove_type(self)
         for change in changes:
             change.model(self)
-        self.held = next((change.held for change in changes if change.held is not None), None)
+        self.held = next(
+            (change.held for change in changes if change.held is not None), None
+        )
         self.register_buffer("token_weights", torch.ones(config.vocab_size))
 
     def forward(
         self,
         input_ids: Int[Tensor, "sequence token"] | None = None,
         labels: Int[Tensor, "sequence token"] | None = None,
-        num_items_in_batch: Any = None,  # noqa: ARG002 (a step is one batch)
+        num_items_in_batch: Any = None,  # noqa: ARG002
         **inputs: Any,
     ) -> MaskedLMOutput:
         """Return the loss if `labels` are given, else the output of `BertForMaskedLM`.
@@ -207,15 +231,26 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
             hidden = hidden[:, :-1]
             labels = labels[:, 1:]
         at = labels != UNMASKED
-        each = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="none")
-        loss = (each * self.token_weights[labels[at]]).mean() if self.training else each.mean()
+        each = functional.cross_entropy(
+            self.cls(hidden[at]).float(), labels[at], reduction="none"
+        )
+        loss = (
+            (each * self.token_weights[labels[at]]).mean()
+            if self.training
+            else each.mean()
+        )
         if held is not None:
-            off = [(compute_mean_cosine(hidden) - held) ** 2 for hidden in out.hidden_states[1:]]
+            off = [
+                (compute_mean_cosine(hidden) - held) ** 2
+                for hidden in out.hidden_states[1:]
+            ]
             loss = loss + HOLDING * torch.stack(off).mean()
         return MaskedLMOutput(loss=loss)
 
 
-def compute_mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
+def compute_mean_cosine(
+    hidden: Float[Tensor, "sequence token dim"],
+) -> Float[Tensor, ""]:
     """Return A, the mean cosine over all distinct pairs of vectors of a batch, hidden [sequence, token, dim]; it has
     a gradient.
     """

@@ -22,13 +22,28 @@ from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
-from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.judge import (
+    Test,
+    average_over_seeds,
+    judge_tests,
+    make_test_of_seeds,
+    make_verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 from anisoscope_papers.training.recipe import SIZES, ModelSize
 
 LEARNT = 0.05
 """Skill from which on a model is said to have learnt: a twentieth of what there is to know beyond the unigrams."""
-SIZE = ModelSize(layers=4, width=128, heads=4, vocabulary=1024, window=32, batch=32, rate=2e-3, steps=1500)
+SIZE = ModelSize(
+    layers=4,
+    width=128,
+    heads=4,
+    vocabulary=1024,
+    window=32,
+    batch=32,
+    rate=2e-3,
+    steps=1500,
+)
 """Small enough for two cores. Masked tokens, 15 % of a window, leave it at the loss of the unigrams for 1,200 steps and
 more (skill .01); every token from those before it is learnt within minutes."""
 FULL = Recipe("causal-lm", SIZE, SIZE.steps, looks=(125, 250, 500, 1000))
@@ -46,11 +61,18 @@ SETTINGS = {
     name: {
         "quick": Experiment(arms[:2], 2, BRIEF, asked=name in ASKED),
         "paper": Experiment(arms, ASKED.get(name, 6), FULL, asked=name in ASKED),
-        "finished": Experiment(arms, ASKED.get(name, 6), FULL, train=False, asked=name in ASKED),
+        "finished": Experiment(
+            arms, ASKED.get(name, 6), FULL, train=False, asked=name in ASKED
+        ),
     }
     for name, arms in ARMS.items()
 }
-MASKED = Recipe("masked-lm", SIZES["small"], SIZES["small"].steps, looks=(250, 500, 1000, 2000, 4000, 7000))
+MASKED = Recipe(
+    "masked-lm",
+    SIZES["small"],
+    SIZES["small"].steps,
+    looks=(250, 500, 1000, 2000, 4000, 7000),
+)
 SETTINGS["origins"]["masked"] = Experiment((BASE, "type"), 6, MASKED)
 """`quick`: two arms and two seeds that have hardly begun to learn, which decides nothing; `paper`: as registered;
 `finished`: as far as `paper` is trained, nothing is; `masked`: the models of figure 1, as BERT is trained and until the
@@ -74,12 +96,19 @@ def measure_arms(name: str, experiment: Experiment, context: Context) -> pd.Data
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in read_claims("beyond", name).values())}
     # A is also measured of queries and keys, head by head; no figure shows those rows
-    is_of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
+    is_of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(
+        ["hidden"]
+    )
     return records[records["metric"].isin(read) & ~is_of_heads].reset_index(drop=True)
 
 
 def average_cells(
-    records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False
+    records: pd.DataFrame,
+    metric: str,
+    site: str = "",
+    *,
+    last: bool = False,
+    start: bool = False,
 ) -> pd.Series:
     """Average a metric within each trained model (cell); return one number per model, indexed by (arm, seed).
 
@@ -104,12 +133,18 @@ def average_cells(
         values = values.abs()
     elif metric == OPPOSITE:
         # below what chance gives two directions of this many dimensions
-        values = (values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))).astype(float)
-    by_cell: pd.Series = values.groupby([rows["model"].astype(str), rows["seed"].astype(int)]).mean()
+        values = (
+            values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))
+        ).astype(float)
+    by_cell: pd.Series = values.groupby(
+        [rows["model"].astype(str), rows["seed"].astype(int)]
+    ).mean()
     return by_cell
 
 
-def judge(name: str, records: pd.DataFrame, *, baseline: str = "the unigrams") -> list[Verdict]:
+def judge(
+    name: str, records: pd.DataFrame, *, baseline: str = "the unigrams"
+) -> list[Verdict]:
     """Judge every claim of the study `name`, by differences between models of the same seed.
 
     A difference is that of the claim's arm (changed model) and what the claim compares it with: another arm, or the
@@ -119,7 +154,12 @@ def judge(name: str, records: pd.DataFrame, *, baseline: str = "the unigrams") -
     """
     of_study = list(read_claims("beyond", name).values())
     if records.empty:
-        return [make_verdict_without_test(claim, None, "not trained", reason="no finished cell") for claim in of_study]
+        return [
+            make_verdict_without_test(
+                claim, None, "not trained", reason="no finished cell"
+            )
+            for claim in of_study
+        ]
     skill = average_cells(records, SKILL)
     tests = []
     untrained = []
@@ -128,15 +168,27 @@ def judge(name: str, records: pd.DataFrame, *, baseline: str = "the unigrams") -
             subject = arm if len(claim.systems) > 1 else ""
             pairs = subtract_paired(claim, records, arm)
             if len(pairs):
-                tests.append(_make_test(claim, records, arm, pairs, skill, baseline, subject))
+                tests.append(
+                    _make_test(claim, records, arm, pairs, skill, baseline, subject)
+                )
             else:
                 why = f"no seed of {arm} beside {claim.against} is finished"
-                untrained.append(make_verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
+                untrained.append(
+                    make_verdict_without_test(
+                        claim, None, "not trained", reason=why, subject=subject
+                    )
+                )
     return [*_discount_failed_arms(of_study, judge_tests(tests)), *untrained]
 
 
 def _make_test(
-    claim: Claim, records: pd.DataFrame, arm: str, pairs: pd.Series, skill: pd.Series, baseline: str, subject: str
+    claim: Claim,
+    records: pd.DataFrame,
+    arm: str,
+    pairs: pd.Series,
+    skill: pd.Series,
+    baseline: str,
+    subject: str,
 ) -> Test:
     """Make the test of a claim on one arm (changed model).
 
@@ -148,19 +200,29 @@ def _make_test(
     learnt = skill[skill >= LEARNT].index
     other = claim.against if claim.against in skill else arm
     # a model that has learnt nothing is no evidence on trained models: its pair is left out
-    is_known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
+    is_known = [
+        (arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index
+    ]
     values = np.where(is_known, pairs.to_numpy(float), np.nan)
-    reasons = [f"skill over {baseline} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"]
+    reasons = [
+        f"skill over {baseline} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
+    ]
     if not all(is_known):
         reasons.append(f"a cell whose skill is below {LEARNT:g} says nothing")
     nothing = _explain_untestable(claim, records)
     if not nothing:
-        return make_test_of_seeds(claim, values, reason="; ".join(reasons), subject=subject)
-    test = make_test_of_seeds(claim, values, reason="; ".join([nothing, *reasons]), subject=subject)
+        return make_test_of_seeds(
+            claim, values, reason="; ".join(reasons), subject=subject
+        )
+    test = make_test_of_seeds(
+        claim, values, reason="; ".join([nothing, *reasons]), subject=subject
+    )
     return replace(test, up=np.nan, down=np.nan)
 
 
-def _discount_failed_arms(of_study: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _discount_failed_arms(
+    of_study: Iterable[Claim], verdicts: Sequence[Verdict]
+) -> list[Verdict]:
     """Make verdicts undecided if they rest on an arm (changed model) whose change did not do what its name says.
 
     An example is a penalty that was to hold A at 0 and did not. `of_study`: all claims of the study; those with `makes`
@@ -180,7 +242,9 @@ def _discount_failed_arms(of_study: Iterable[Claim], verdicts: Sequence[Verdict]
     return marked
 
 
-def _find_failed_arms(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> dict[str, str]:
+def _find_failed_arms(
+    by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]
+) -> dict[str, str]:
     """Return {arm: why its change did not do what its name says}, from the verdicts on claims with `makes`."""
     not_made: dict[str, str] = {}
     for name, claim in by_name.items():
@@ -188,8 +252,14 @@ def _find_failed_arms(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict])
             continue
         for verdict in verdicts:
             if verdict.claim == name and verdict.outcome != "holds":
-                number = "" if verdict.value is None else f": {claim.statistic} {verdict.value:.3g}"
-                not_made[claim.systems[0]] = f"`{claim.systems[0]}` is not what its name says{number}"
+                number = (
+                    ""
+                    if verdict.value is None
+                    else f": {claim.statistic} {verdict.value:.3g}"
+                )
+                not_made[claim.systems[0]] = (
+                    f"`{claim.systems[0]}` is not what its name says{number}"
+                )
     return not_made
 
 
@@ -212,7 +282,9 @@ def _explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
             return f"training took {lost:.1%} off {claim.against}, and a test needs {claim.lost:.0%}"
     if claim.premise is None or now > claim.premise:
         return ""
-    return f"{claim.against} has {now:.3f}, and a test needs more than {claim.premise:g}"
+    return (
+        f"{claim.against} has {now:.3f}, and a test needs more than {claim.premise:g}"
+    )
 
 
 def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
@@ -238,7 +310,9 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     return paired
 
 
-def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
+def draw(
+    name: str, records: pd.DataFrame, *, loss: str = "loss (nats)"
+) -> dict[str, ChartType]:
     """Draw entropy and loss along training, A (mean cosine) by layer at the end, and what each arm (changed model)
     changes in the claims' numbers.
 
@@ -248,18 +322,29 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
         return {}
     charted = {
         f"{name}_entropy": charts.trajectory(
-            _average_course(records, "attention.entropy"), titles=("step", "entropy (nats)")
+            _average_course(records, "attention.entropy"),
+            titles=("step", "entropy (nats)"),
         ),
-        f"{name}_loss": charts.trajectory(_average_course(records, LOSS), titles=("step", loss)),
+        f"{name}_loss": charts.trajectory(
+            _average_course(records, LOSS), titles=("step", loss)
+        ),
     }
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows[rows["step"] == rows["step"].max()]
-    charted[f"{name}_layers"] = charts.layer_curve(average_over_seeds(rows, "metric", "model", "layer"))
-    of_metric = {claim.metric: claim for claim in read_claims("beyond", name).values() if claim.against == BASE}
+    charted[f"{name}_layers"] = charts.layer_curve(
+        average_over_seeds(rows, "metric", "model", "layer")
+    )
+    of_metric = {
+        claim.metric: claim
+        for claim in read_claims("beyond", name).values()
+        if claim.against == BASE
+    }
     for metric, claim in of_metric.items():
         bars = compute_effects(claim, records)
         if len(bars):
-            drawn = charts.bars(bars, category="arm", titles=(claim.statistic, ""), size=(420, 17))
+            drawn = charts.bars(
+                bars, category="arm", titles=(claim.statistic, ""), size=(420, 17)
+            )
             charted[f"{name}_{metric.replace('.', '_')}"] = drawn
     return charted
 
@@ -274,14 +359,20 @@ def compute_effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
             continue
         pairs = subtract_paired(claim, records, arm)
         if len(pairs) > 1:  # one seed has no interval
-            rows.append({"arm": arm, **estimate_over_seeds(pairs.to_numpy(float))._asdict()})
+            rows.append(
+                {"arm": arm, **estimate_over_seeds(pairs.to_numpy(float))._asdict()}
+            )
     return pd.DataFrame(rows)
 
 
 def _average_course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a metric by arm (changed model) and step: averaged over heads and layers, then over seeds."""
     rows = select(records, metric=metric)
-    cells = rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"].mean().reset_index()
+    cells = (
+        rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"]
+        .mean()
+        .reset_index()
+    )
     return average_over_seeds(cells, "metric", "model", "step")
 
 

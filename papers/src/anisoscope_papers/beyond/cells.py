@@ -26,9 +26,25 @@ from anisoscope.errors import CorpusError, ModelError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import describe_code_version, make_run_id
-from anisoscope.store import as_records, make_once, read_table, select, visit_busy_last, write_json, write_table
+from anisoscope.store import (
+    as_records,
+    make_once,
+    read_table,
+    select,
+    visit_busy_last,
+    write_json,
+    write_table,
+)
 from anisoscope_papers.fosse2023.entry import Evidence, declare_entry
-from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
+from anisoscope_papers.fosse2023.grid import (
+    LEARNED,
+    NEEDS,
+    PAPER,
+    QUICK,
+    SHORT,
+    Cell,
+    Grid,
+)
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_entropy
 from anisoscope_papers.fosse2023.trained_cells import (
     DIVERGED,
@@ -72,14 +88,23 @@ def declare_cell_study(
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
         """Return the records of the study's cells (classifiers), trained if needed. `plan`: the grid of classifiers."""
         found = collect_records(cells(plan), plan, context)
-        of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
+        of_utterances = (
+            found["metric"].isin(OF_UTTERANCES)
+            if utterances
+            else found["metric"] != RIGHT
+        )
         return found[of_utterances].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
         """Return whether any of the study's cells (classifiers) of the grid `plan` has been measured in this cache."""
         return any(find_table(cell, plan, cache).exists() for cell in cells(plan))
 
-    code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
+    code: dict[str, Any] = {
+        "measure": measure,
+        "tests": tests,
+        "draw": draw,
+        "at_hand": at_hand,
+    }
     return declare_entry(name, **code, paper="beyond", settings=settings, needs=NEEDS)
 
 
@@ -88,7 +113,9 @@ def find_table(cell: Cell, plan: Grid, cache: Path) -> Path:
     return cache / "cells" / f"{name_folder(cell, plan, cache).name}.parquet"
 
 
-def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
+def collect_records(
+    cells: Sequence[Cell], plan: Grid, context: Context
+) -> pd.DataFrame:
     """Return the records of all cells (classifiers), trained now if the plan says so.
 
     A cell that is unavailable gives one row, `missing` or `diverged`. `context`: the study's cache, device and
@@ -111,7 +138,11 @@ def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.D
             if table.exists():
                 check_inputs(cell, plan, table)
             if plan.train:
-                make_once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
+                make_once(
+                    table,
+                    lambda: _keep_measured(cell, plan, table, context.device),
+                    wait=wait,
+                )
         except (CorpusError, ModelError) as error:
             lost.add(cell.corpus)
             context.note_unavailable(cell.corpus, error)
@@ -176,7 +207,9 @@ def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
     write_table(table, _train_and_measure(cell, plan, table.with_suffix(""), device))
 
 
-def _train_and_measure(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
+def _train_and_measure(
+    cell: Cell, plan: Grid, folder: Any, device: str
+) -> pd.DataFrame:
     """Train a cell (classifier) in `folder` as `plan` says; return its measurements, and delete the folder."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
@@ -184,7 +217,10 @@ def _train_and_measure(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.D
     else:
         assert (folder / TOLD).exists()
         trained = Trained(cell, plan, folder)
-        found = pd.concat([_measure_accuracies(trained), _measure_geometry(trained)], ignore_index=True)
+        found = pd.concat(
+            [_measure_accuracies(trained), _measure_geometry(trained)],
+            ignore_index=True,
+        )
         if cell.arm == LEARNED:
             at_start = CellAtStart(replace(cell, steps=None), plan, folder)
             found = pd.concat([found, _measure_geometry(at_start)], ignore_index=True)
@@ -203,9 +239,23 @@ def _measure_accuracies(trained: Trained) -> pd.DataFrame:
     training = trained.found.training
     rows: list[dict[str, Any]] = []
     for split, found in training["results"].items():
-        rows.append({"metric": "accuracy", "component": split, "value": found["accuracy"], "n_units": found["n"]})
+        rows.append(
+            {
+                "metric": "accuracy",
+                "component": split,
+                "value": found["accuracy"],
+                "n_units": found["n"],
+            }
+        )
     of_test = training["results"][TEST]
-    rows.append({"metric": "majority", "component": TEST, "value": of_test["majority"], "n_units": of_test["n"]})
+    rows.append(
+        {
+            "metric": "majority",
+            "component": TEST,
+            "value": of_test["majority"],
+            "n_units": of_test["n"],
+        }
+    )
     for name in ("collapsed", "steps", "kept_step"):
         rows.append({"metric": name, "value": float(training[name])})
     model = trained.classifier[0]
@@ -219,9 +269,24 @@ def _measure_accuracies(trained: Trained) -> pd.DataFrame:
         right = average_outcome(model, everything, "uniform", replaced)[0] == labels
         if component != TEST:
             value = float(right.mean())
-            rows.append({"metric": "accuracy", "component": component, "value": value, "n_units": len(right)})
-        rows.append({"metric": RIGHT, "component": pack_bits(component, right), "value": float(right.mean())})
-    return as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+            rows.append(
+                {
+                    "metric": "accuracy",
+                    "component": component,
+                    "value": value,
+                    "n_units": len(right),
+                }
+            )
+        rows.append(
+            {
+                "metric": RIGHT,
+                "component": pack_bits(component, right),
+                "value": float(right.mean()),
+            }
+        )
+    return as_records(
+        pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed
+    )
 
 
 def pack_bits(name: str, right: np.ndarray) -> str:
@@ -232,7 +297,9 @@ def pack_bits(name: str, right: np.ndarray) -> str:
 def unpack_bits(text: str, count: int) -> tuple[str, np.ndarray]:
     """Decode the text of `pack_bits` into (name, bits [utterance]); `count`: the number of utterances."""
     name, _, bits = text.partition(":")
-    return name, np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=count).astype(bool)
+    return name, np.unpackbits(
+        np.frombuffer(base64.b64decode(bits), np.uint8), count=count
+    ).astype(bool)
 
 
 def _measure_geometry(trained: Trained) -> pd.DataFrame:
@@ -246,7 +313,9 @@ def _measure_geometry(trained: Trained) -> pd.DataFrame:
     batches = trained.batches(trained.plan.utterances, split)
     records = run_pass(model, batches, MEASURED).records()
     alike = (records["metric"] == "intra_sequence") & records["site"].isin(SITES)
-    norms = records["metric"].isin(["norms.mean", "norms.variation"]) & (records["site"] == KEYS)
+    norms = records["metric"].isin(["norms.mean", "norms.variation"]) & (
+        records["site"] == KEYS
+    )
     found = records[(alike | norms) & records["component"].isna()]
     of_head = found["head"].notna()
     columns = ["layer", "site", "token_policy", "metric", "value"]
@@ -256,6 +325,12 @@ def _measure_geometry(trained: Trained) -> pd.DataFrame:
     if trained.cell.arm != "uniform":
         for layer in range(1, trained.cell.layers + 1):
             entropy = measure_entropy(model, batches, layer)
-            parts.append(entropy[entropy["metric"] == "cls_entropy"][["metric", "component", "layer", "value"]])
+            parts.append(
+                entropy[entropy["metric"] == "cls_entropy"][
+                    ["metric", "component", "layer", "value"]
+                ]
+            )
     whole = pd.concat(parts, ignore_index=True)
-    return as_records(whole, model=trained.label, corpus=trained.cell.corpus, seed=trained.cell.seed)
+    return as_records(
+        whole, model=trained.label, corpus=trained.cell.corpus, seed=trained.cell.seed
+    )

@@ -24,7 +24,14 @@ from anisoscope_papers.beyond.positions import (
     select_last_layer,
 )
 from anisoscope_papers.fosse2023.entry import Evidence, average_seeds
-from anisoscope_papers.fosse2023.grid import COMMON, CONTROL, LEARNED, SCALED, TITLES, Grid
+from anisoscope_papers.fosse2023.grid import (
+    COMMON,
+    CONTROL,
+    LEARNED,
+    SCALED,
+    TITLES,
+    Grid,
+)
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES
 from anisoscope_papers.judge import Test
 
@@ -39,16 +46,41 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for recipe in (SINUSOIDS, NONE):
             common = (COMMON, recipe)
             plain = (SCALED, recipe)
-            yield here.test("attention stays as sharp", found.entropy[common] - found.entropy[plain], recipe)
-            yield here.test("attention is used as much", found.used[common] - found.used[plain], recipe)
-            accuracy = found.accuracy[COMMON, recipe, LEARNED] - found.accuracy[SCALED, recipe, LEARNED]
+            yield here.test(
+                "attention stays as sharp",
+                found.entropy[common] - found.entropy[plain],
+                recipe,
+            )
+            yield here.test(
+                "attention is used as much",
+                found.used[common] - found.used[plain],
+                recipe,
+            )
+            accuracy = (
+                found.accuracy[COMMON, recipe, LEARNED]
+                - found.accuracy[SCALED, recipe, LEARNED]
+            )
             yield here.test("accuracy stays", accuracy, recipe)
-            yield here.test("keys are more alike", found.keys[common] - found.keys[plain], recipe)
-            yield here.test("values are more alike", found.values[common] - found.values[plain], recipe)
+            yield here.test(
+                "keys are more alike", found.keys[common] - found.keys[plain], recipe
+            )
+            yield here.test(
+                "values are more alike",
+                found.values[common] - found.values[plain],
+                recipe,
+            )
             yield here.test("nearly uniform", found.entropy[common], recipe)
             yield here.test("not used", found.used[common], recipe)
-            yield here.test("keys converge", found.keys[common] - found.keys_at_start[common], recipe)
-            yield here.test("values converge", found.values[common] - found.values_at_start[common], recipe)
+            yield here.test(
+                "keys converge",
+                found.keys[common] - found.keys_at_start[common],
+                recipe,
+            )
+            yield here.test(
+                "values converge",
+                found.values[common] - found.values_at_start[common],
+                recipe,
+            )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -67,15 +99,29 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         "sim(V)": select_last_layer(trained, VALUES),
     }
     frames = [
-        average_seeds(found, "corpus", "recipe", "start").assign(quantity=name) for name, found in quantities.items()
+        average_seeds(found, "corpus", "recipe", "start").assign(quantity=name)
+        for name, found in quantities.items()
     ]
     frame = pd.concat(frames, ignore_index=True)
-    vectors = frame["start"].astype(str).replace({SCALED: "without", COMMON: "with"}) + " common direction"
+    vectors = (
+        frame["start"].astype(str).replace({SCALED: "without", COMMON: "with"})
+        + " common direction"
+    )
     corpus = frame["corpus"].astype(str).replace(TITLES)
-    frame["what"] = corpus + ", " + frame["recipe"].astype(str) + ", " + vectors + ": " + frame["quantity"]
+    frame["what"] = (
+        corpus
+        + ", "
+        + frame["recipe"].astype(str)
+        + ", "
+        + vectors
+        + ": "
+        + frame["quantity"]
+    )
     frame = frame.sort_values(["corpus", "recipe", "quantity", "start"], kind="stable")
     titles = ("accuracy, H, similarity", "")
-    return whole.chart(charts.bars, frame, "common_1", category="what", titles=titles, size=(560, 17))
+    return whole.chart(
+        charts.bars, frame, "common_1", category="what", titles=titles, size=(560, 17)
+    )
 
 
 STUDY = declare_cell_study("common", Grid.by_direction, tests=make_tests, draw=draw)

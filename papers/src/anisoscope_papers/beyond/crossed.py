@@ -16,7 +16,12 @@ from scipy import stats
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, declare_cell_study, unpack_bits
+from anisoscope_papers.beyond.cells import (
+    AFTERWARDS,
+    RIGHT,
+    declare_cell_study,
+    unpack_bits,
+)
 from anisoscope_papers.beyond.positions import name_recipes
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import LEARNED, TITLES, Grid
@@ -63,7 +68,9 @@ def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]
     return mean, mean - half, mean + half, degrees
 
 
-def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
+def bootstrap_interval(
+    table: Table, draws: int = DRAWS, seed: int = 0
+) -> tuple[float, float, float]:
     """Return (mean, low, high) of a table [row, utterance] by a bootstrap of rows and columns together
     (multi-bootstrap, Sellam et al. 2022).
 
@@ -72,7 +79,9 @@ def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple
     generator = np.random.default_rng(seed)
     rows, columns = table.shape
     of_rows = generator.multinomial(rows, np.full(rows, 1 / rows), draws) / rows
-    of_columns = generator.multinomial(columns, np.full(columns, 1 / columns), draws) / columns
+    of_columns = (
+        generator.multinomial(columns, np.full(columns, 1 / columns), draws) / columns
+    )
     means = np.einsum("dr,rc,dc->d", of_rows, table, of_columns, optimize=True)
     low, high = np.quantile(means, (0.025, 0.975))
     return float(table.mean()), float(low), float(high)
@@ -84,7 +93,11 @@ def read_correctness(records: pd.DataFrame) -> pd.DataFrame:
     Columns: corpus, seed, split, recipe (kind of position codes), arm (how attention was trained), `what` (the
     attention it was tested with: its own, or uniform) and `right` (True or False by [utterance]).
     """
-    counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
+    counts = (
+        select(records, metric="accuracy", component="test")
+        .groupby("corpus")["n_units"]
+        .first()
+    )
     rows = name_recipes(select(records, metric=RIGHT))
     found = []
     for corpus, seed, split, recipe, arm, text in rows[
@@ -92,10 +105,14 @@ def read_correctness(records: pd.DataFrame) -> pd.DataFrame:
     ].itertuples(index=False):
         what, right = unpack_bits(text, int(counts[corpus]))
         found.append((corpus, int(seed), int(split), recipe, arm, what, right))
-    return pd.DataFrame(found, columns=["corpus", "seed", "split", "recipe", "arm", "what", "right"])
+    return pd.DataFrame(
+        found, columns=["corpus", "seed", "split", "recipe", "arm", "what", "right"]
+    )
 
 
-def compute_uniform_effects(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
+def compute_uniform_effects(
+    records: pd.DataFrame,
+) -> dict[tuple[str, str, str], dict[int, Table]]:
     """Compare each utterance's classification with uniform and with learned attention.
 
     Returns {(corpus, recipe, claim): {split: table [seed, utterance]}}. An entry is 1 if the utterance is classified
@@ -113,12 +130,17 @@ def compute_uniform_effects(records: pd.DataFrame) -> dict[tuple[str, str, str],
         learned = own[own["arm"] == LEARNED].set_index("seed")["right"]
         others = {
             NOT_NEEDED: own[own["arm"] == "uniform"].set_index("seed")["right"],
-            NOT_USED: group[(group["what"] == AFTERWARDS) & (group["arm"] == LEARNED)].set_index("seed")["right"],
+            NOT_USED: group[
+                (group["what"] == AFTERWARDS) & (group["arm"] == LEARNED)
+            ].set_index("seed")["right"],
         }
         for claim, other in others.items():
             seeds = sorted(set(learned.index) & set(other.index))
             if seeds:
-                rows = [other[seed].astype(float) - learned[seed].astype(float) for seed in seeds]
+                rows = [
+                    other[seed].astype(float) - learned[seed].astype(float)
+                    for seed in seeds
+                ]
                 found.setdefault((corpus, recipe, claim), {})[split] = np.array(rows)
     return found
 
@@ -155,7 +177,14 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             drawn = f"{len(table)} {of_rows} × {table.shape[1]} utterances"
             statistic = f"{claim.statistic} (claim: {-margin:.3g} to {margin:.3g}):"
             note = "; ".join(filter(None, (drawn, here.note)))
-            test = Test(claim, statistic, value, n=len(table), subject=f"{here.title}, {recipe}", note=note)
+            test = Test(
+                claim,
+                statistic,
+                value,
+                n=len(table),
+                subject=f"{here.title}, {recipe}",
+                note=note,
+            )
             if len(table) < FEWEST:
                 yield test
                 continue
@@ -170,7 +199,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = []
-    for (corpus, recipe, name), by_split in compute_uniform_effects(whole.records).items():
+    for (corpus, recipe, name), by_split in compute_uniform_effects(
+        whole.records
+    ).items():
         table = stack_splits(by_split)
         # Two equal columns have no variance between utterances: only that of rows is left.
         rows_alone = np.repeat(table.mean(1)[:, None], 2, 1)
@@ -181,10 +212,22 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         }
         for way, (value, low, high) in ways.items():
             what = f"{TITLES.get(corpus, corpus)}, {recipe}, {name}: {way}"
-            rows.append({"what": what, "value": value, "low": low, "high": high, "seeds": len(table)})
+            rows.append(
+                {
+                    "what": what,
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                    "seeds": len(table),
+                }
+            )
     frame = pd.DataFrame(rows, columns=["what", "value", "low", "high", "seeds"])
     titles = ("uniform less learned", "")
-    return whole.chart(charts.bars, frame, "crossed_1", category="what", titles=titles, size=(560, 17))
+    return whole.chart(
+        charts.bars, frame, "crossed_1", category="what", titles=titles, size=(560, 17)
+    )
 
 
-STUDY = declare_cell_study("crossed", Grid.by_split, tests=make_tests, draw=draw, utterances=True)
+STUDY = declare_cell_study(
+    "crossed", Grid.by_split, tests=make_tests, draw=draw, utterances=True
+)

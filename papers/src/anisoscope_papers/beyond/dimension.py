@@ -71,10 +71,15 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             most = group_by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
         if narrow := [width for width in accuracy if width < count]:
-            yield here.test("fewer dimensions than classes", accuracy[max(narrow)] - accuracy[max(accuracy)])
+            yield here.test(
+                "fewer dimensions than classes",
+                accuracy[max(narrow)] - accuracy[max(accuracy)],
+            )
         # Two class means differ along one line, whatever the training does.
         if count > 2:
-            taken = group_by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
+            taken = group_by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (
+                count - 1
+            )
             yield here.test("classes take every dimension they can", taken)
     yield whole.test("more classes need more dimensions", fit_growth(needed))
 
@@ -104,23 +109,40 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     drawn: dict[str, ChartType] = {}
     rows = select(whole.records, untrained=False)
-    titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
+    titles = {
+        "accuracy": "accuracy",
+        "class_direction.dimensions": "dimensions that classes take",
+    }
     for metric, title in titles.items():
-        frame: pd.DataFrame = average_seeds(select(rows, metric=metric), "corpus", "dim")
-        names = {corpus: str(count_classes(corpus)) for corpus in frame["corpus"].unique()}
+        frame: pd.DataFrame = average_seeds(
+            select(rows, metric=metric), "corpus", "dim"
+        )
+        names = {
+            corpus: str(count_classes(corpus)) for corpus in frame["corpus"].unique()
+        }
         if TREEBANK in names:
             names[TREEBANK] += " tags"
         frame = frame.assign(corpus=frame["corpus"].map(names))
         name = f"dimension_{metric.rpartition('.')[2]}"
-        settings: dict[str, Any] = {"x": "dim", "series": "corpus", "scale": "log", "size": (640, 260)}
-        drawn |= whole.chart(charts.trajectory, frame, name, titles=("width", title), **settings)
+        settings: dict[str, Any] = {
+            "x": "dim",
+            "series": "corpus",
+            "scale": "log",
+            "size": (640, 260),
+        }
+        drawn |= whole.chart(
+            charts.trajectory, frame, name, titles=("width", title), **settings
+        )
     return drawn
 
 
 def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
     tasks = tuple((f"synthetic:{count}", FIRST) for count in CLASSES)
-    return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
+    return SmallGrid(
+        ((TREEBANK, EACH), *tasks),
+        **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes},
+    )
 
 
 SETTINGS = {

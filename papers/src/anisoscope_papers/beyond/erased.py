@@ -46,7 +46,12 @@ from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import train_classifier
 
-ATTENTION, DIRECTIONS, FOUND, RANDOM = MAPS = ("attention", "directions", "class found", "random")
+ATTENTION, DIRECTIONS, FOUND, RANDOM = MAPS = (
+    "attention",
+    "directions",
+    "class found",
+    "random",
+)
 HALF, FIFTH = 0.5, 0.2
 NOTHING = "nothing erased"
 VERSION = 1
@@ -58,7 +63,11 @@ def choose_shares(corpus: str) -> dict[float, tuple[str, ...]]:
 
     For corpora of pairs, which train longest, only one half is erased.
     """
-    fifth = {} if PUBLISHED.get(corpus) == "esnli" else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
+    fifth = (
+        {}
+        if PUBLISHED.get(corpus) == "esnli"
+        else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
+    )
     return {HALF: MAPS, **fifth}
 
 
@@ -78,7 +87,9 @@ class Maps:
     @cached_property
     def predicted(self) -> dict[str, list[int]]:
         """The predicted classes: {split: [index of the class that the classifier predicts for each example]}."""
-        return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
+        return {
+            split: [found for found, _ in ones] for split, ones in self.scored.items()
+        }
 
     @cached_property
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
@@ -86,7 +97,9 @@ class Maps:
         (model, _), trained = self.trained.classifier, self.trained
         classes = len(trained.corpus.labels)
         draw = np.random.default_rng(trained.cell.seed)
-        directions = measure_class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
+        directions = measure_class_directions(
+            model, trained.batches(DIRECTED, VALIDATION), classes
+        )
         made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
         for split in SPLITS:
             examples = trained.corpus.splits[split]
@@ -96,11 +109,22 @@ class Maps:
                 words = batches.encoded.words[number]
                 count = len(examples[number].all_words)
                 # A score depends on the class that it is asked for; here every class is asked for in turn.
-                of_class = [compute_attributions(replace(one, found=c), directions) for c in range(classes)]
-                tokens = {ATTENTION: of_class[0][ATTENTION, 1], FOUND: of_class[one.found][VALUES, 1]}
+                of_class = [
+                    compute_attributions(replace(one, found=c), directions)
+                    for c in range(classes)
+                ]
+                tokens = {
+                    ATTENTION: of_class[0][ATTENTION, 1],
+                    FOUND: of_class[one.found][VALUES, 1],
+                }
                 # The largest over classes does not say which class was predicted, as `FOUND` does.
-                tokens[DIRECTIONS] = np.max([found[VALUES, 1] for found in of_class], axis=0)
-                scores = {name: average_over_words(x, words, count) for name, x in tokens.items()}
+                tokens[DIRECTIONS] = np.max(
+                    [found[VALUES, 1] for found in of_class], axis=0
+                )
+                scores = {
+                    name: average_over_words(x, words, count)
+                    for name, x in tokens.items()
+                }
                 ones[number] = one.found, {**scores, RANDOM: draw.random(count)}
             made[split] = [ones[number] for number in range(len(examples))]
         return made
@@ -116,7 +140,9 @@ class Maps:
                 keep_words(example, ~select_highest(scores[name], share))
                 for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
             )
-        return replace(corpus, name=f"{corpus.name} without {name_arm(name, share)}", splits=splits)
+        return replace(
+            corpus, name=f"{corpus.name} without {name_arm(name, share)}", splits=splits
+        )
 
 
 def keep_words(example: Example, keep: Marks) -> Example:
@@ -126,7 +152,12 @@ def keep_words(example: Example, keep: Marks) -> Example:
     if example.second is not None:
         second = tuple(compress(example.second, keep[first:]))
     # Rationales mark the words of the whole text, which are not there any more.
-    return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
+    return replace(
+        example,
+        words=tuple(compress(example.words, keep[:first])),
+        second=second,
+        rationale=None,
+    )
 
 
 def measure_retrained(trained: Trained) -> pd.DataFrame:
@@ -138,13 +169,36 @@ def measure_retrained(trained: Trained) -> pd.DataFrame:
     parts = []
     for share, names in choose_shares(trained.cell.corpus).items():
         for name in names:
-            path = trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
+            path = (
+                trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
+            )
             if not (trained.plan.train or path.exists()):
-                parts.append(pd.DataFrame([{"metric": "missing", "component": name_arm(name, share), "value": 1.0}]))
+                parts.append(
+                    pd.DataFrame(
+                        [
+                            {
+                                "metric": "missing",
+                                "component": name_arm(name, share),
+                                "value": 1.0,
+                            }
+                        ]
+                    )
+                )
                 continue
-            parts.append(make_records_once(path, partial(_retrain, trained, maps, name, share), wait=trained.wait))
+            parts.append(
+                make_records_once(
+                    path,
+                    partial(_retrain, trained, maps, name, share),
+                    wait=trained.wait,
+                )
+            )
     cell = trained.cell
-    return as_records(pd.concat(parts, ignore_index=True), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+    return as_records(
+        pd.concat(parts, ignore_index=True),
+        model=cell.label,
+        corpus=cell.corpus,
+        seed=cell.seed,
+    )
 
 
 def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
@@ -159,14 +213,22 @@ def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
     with TemporaryDirectory() as folder:
         place = Path(folder) / "classifier"
         try:
-            done = train_classifier(trained.plan.recipe(trained.cell), place, corpus=corpus)
+            done = train_classifier(
+                trained.plan.recipe(trained.cell), place, corpus=corpus
+            )
             anew = Trained(trained.cell, trained.plan, place)
             named = np.array(anew.predicted(anew.encoded(corpus.splits[TEST])))
-            values = {"accuracy": done.accuracy(), "agreement": float((named == found).mean())}
+            values = {
+                "accuracy": done.accuracy(),
+                "agreement": float((named == found).mean()),
+            }
             values = {f"retrained.{metric}": x for metric, x in values.items()}
         except DivergedError:  # counted, and not tried again
             pass
-    rows = [{"metric": metric, "component": name_arm(name, share), "value": x} for metric, x in values.items()]
+    rows = [
+        {"metric": metric, "component": name_arm(name, share), "value": x}
+        for metric, x in values.items()
+    ]
     return as_records(pd.DataFrame(rows), n_units=len(found))
 
 
@@ -196,11 +258,18 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         agreement = here.table("component", metric="retrained.agreement")
         for share in choose_shares(here.corpus):
             which = f"{share:.0%} erased"
-            by: Mapping[str, Array] = {name: accuracy[name_arm(name, share)] for name in MAPS}
-            better = {HALF: "directions are more faithful than attention", FIFTH: "so with fewer words"}[share]
+            by: Mapping[str, Array] = {
+                name: accuracy[name_arm(name, share)] for name in MAPS
+            }
+            better = {
+                HALF: "directions are more faithful than attention",
+                FIFTH: "so with fewer words",
+            }[share]
             yield here.test(better, by[ATTENTION] - by[DIRECTIONS], which)
             yield here.test("attention is faithful", by[RANDOM] - by[ATTENTION], which)
-            yield here.test("directions are faithful", by[RANDOM] - by[DIRECTIONS], which)
+            yield here.test(
+                "directions are faithful", by[RANDOM] - by[DIRECTIONS], which
+            )
         leak = agreement[name_arm(FOUND, HALF)] - agreement[name_arm(DIRECTIONS, HALF)]
         yield here.test("the class found leaks", leak, "50% erased")
 
@@ -211,12 +280,26 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
-    rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)
-    settings: dict[str, Any] = {"category": "component", "panel": "corpus", "titles": ("accuracy", ""), "columns": 3}
+    before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(
+        component=NOTHING
+    )
+    rows = pd.concat(
+        [before, whole.find(metric="retrained.accuracy")], ignore_index=True
+    )
+    settings: dict[str, Any] = {
+        "category": "component",
+        "panel": "corpus",
+        "titles": ("accuracy", ""),
+        "columns": 3,
+    }
     return whole.chart(
-        charts.bars, average_seeds(rows, "corpus", "component", bounds=(0, 1)), **settings, size=(660, 20)
+        charts.bars,
+        average_seeds(rows, "corpus", "component", bounds=(0, 1)),
+        **settings,
+        size=(660, 20),
     )
 
 
-STUDY = declare_entry("erased", measure=measure, tests=make_tests, draw=draw, paper="beyond")
+STUDY = declare_entry(
+    "erased", measure=measure, tests=make_tests, draw=draw, paper="beyond"
+)

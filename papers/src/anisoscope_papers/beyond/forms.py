@@ -28,7 +28,10 @@ def compute_sigmoid(scores: Scores) -> Scores:
     return (scores - math.log(scores.shape[-1])).sigmoid()
 
 
-FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": compute_softmax1, "sigmoid": compute_sigmoid}
+FORMS: dict[str, Callable[[Scores], Scores]] = {
+    "softmax1": compute_softmax1,
+    "sigmoid": compute_sigmoid,
+}
 
 
 def compute_weights(form: str, scores: Scores) -> Scores:
@@ -57,7 +60,9 @@ def _attend(
     [sequence, query, head, dim], weights [sequence, head, query, key]).
     """
     scores = query @ key.transpose(2, 3) * scaling
-    given = compute_weights(form, scores if attention_mask is None else scores + attention_mask)
+    given = compute_weights(
+        form, scores if attention_mask is None else scores + attention_mask
+    )
     given = functional.dropout(given, dropout, module.training)
     return (given @ value).transpose(1, 2).contiguous(), given
 

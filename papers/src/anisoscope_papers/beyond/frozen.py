@@ -13,7 +13,12 @@ from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import declare_cell_study
 from anisoscope_papers.beyond.positions import TESTED, name_recipes
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds, compute_spearman
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Seeds,
+    average_seeds,
+    compute_spearman,
+)
 from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, Grid
 from anisoscope_papers.judge import Array, Test
 
@@ -32,7 +37,10 @@ def group_by_steps(here: Evidence) -> dict[str, Seeds]:
     rows = name_recipes(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]
     rows = rows.assign(after=count_attention_steps(rows))
-    return {str(recipe): here.by(found, "after") for recipe, found in rows.groupby("recipe", sort=False)}
+    return {
+        str(recipe): here.by(found, "after")
+        for recipe, found in rows.groupby("recipe", sort=False)
+    }
 
 
 def count_attention_steps(rows: pd.DataFrame) -> "pd.Series[float]":
@@ -55,13 +63,24 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for recipe, accuracy in group_by_steps(here).items():
             # Keys are steps, of 480; among those at which attention was frozen, 38 is the nearest to a tenth.
             throughout = accuracy[max(accuracy)]
-            yield here.test("a tenth of training is enough", accuracy[38.0] - throughout, recipe)
-            yield here.test("as it was drawn is enough", accuracy[0.0] - throughout, recipe)
-            yield here.test("half of training is enough", accuracy[240.0] - throughout, recipe)
             yield here.test(
-                "more steps of attention, more accuracy", correlate_with_steps(accuracy), recipe, of_several=True
+                "a tenth of training is enough", accuracy[38.0] - throughout, recipe
             )
-            yield here.test("uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe)
+            yield here.test(
+                "as it was drawn is enough", accuracy[0.0] - throughout, recipe
+            )
+            yield here.test(
+                "half of training is enough", accuracy[240.0] - throughout, recipe
+            )
+            yield here.test(
+                "more steps of attention, more accuracy",
+                correlate_with_steps(accuracy),
+                recipe,
+                of_several=True,
+            )
+            yield here.test(
+                "uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe
+            )
 
 
 def correlate_with_steps(accuracy: Seeds) -> Array:
@@ -72,7 +91,12 @@ def correlate_with_steps(accuracy: Seeds) -> Array:
     # Uniform attention, −1, has no place on the scale of steps.
     steps = sorted(step for step in accuracy if step >= 0)
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
-    return np.array([compute_spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
+    return np.array(
+        [
+            compute_spearman(np.array(steps, dtype=float), values, FEWEST_STEPS)
+            for values in table
+        ]
+    )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

@@ -25,7 +25,13 @@ from anisoscope_papers.beyond.causes import ARMS, draw, judge, measure_arms
 from anisoscope_papers.beyond.trained import VERSION, Experiment, train_and_measure
 from anisoscope_papers.study import declare
 from anisoscope_papers.training import kinds
-from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, find_kind, prepare_material
+from anisoscope_papers.training.kinds import (
+    MEASURED,
+    SPEECH,
+    Kind,
+    find_kind,
+    prepare_material,
+)
 from anisoscope_papers.training.text import cache_folder
 from anisoscope_papers.training.train_small import build_fitting
 
@@ -52,7 +58,9 @@ class KindRecipe:
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
         kind = find_kind(self.kind)
-        identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
+        identity = make_run_id(
+            [asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data]
+        )
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
     def hash_data(self) -> dict[str, str]:
@@ -68,12 +76,20 @@ class KindRecipe:
         kind = find_kind(self.kind)
         if kind.missing:
             raise CorpusError(
-                f"what {kind.label} is trained on", kind.missing, "set ANISOSCOPE_DATA to a folder with it"
+                f"what {kind.label} is trained on",
+                kind.missing,
+                "set ANISOSCOPE_DATA to a folder with it",
             )
         made = prepare_material(kind, seed)
         for change in arms.list_changes(arm):
             change.model(made.model)
-        plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=kind.modality, limit=self.probe)
+        plan, _ = open_plan(
+            kind.corpus,
+            made.model,
+            made.processor,
+            modality=kind.modality,
+            limit=self.probe,
+        )
         how = build_fitting(kind, seed, self.steps)
         how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
         with torch.random.fork_rng([]):
@@ -92,7 +108,10 @@ def compute_guess_loss(kind: Kind, made: Any) -> float:
     is summed over the frames of a batch. `made`: the model with its training and validation examples.
     """
     size = 2 * kind.batch
-    batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
+    batches = [
+        made.collate(list(made.validation[i : i + size]))
+        for i in range(0, len(made.validation), size)
+    ]
     if not kind.masked:
         shares = torch.cat([batch["labels"] for batch in batches]).bincount().double()
         shares = shares[shares > 0] / shares.sum()
@@ -100,7 +119,11 @@ def compute_guess_loss(kind: Kind, made: Any) -> float:
     if kind.modality == SPEECH:
         hidden = [batch["mask_time_indices"] for batch in batches]
         chances = 1 + batches[0]["sampled_negative_indices"].shape[-1]
-        return math.log(chances) * sum(len(x) * int(x.sum()) for x in hidden) / len(made.validation)
+        return (
+            math.log(chances)
+            * sum(len(x) * int(x.sum()) for x in hidden)
+            / len(made.validation)
+        )
     return _score_mean_image(made, batches)
 
 
@@ -122,7 +145,9 @@ def _score_mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
 
 
 PHOTOGRAPHS = KindRecipe("vit-masked", 512, looks=(64, 128, 256))
-CLIPS = KindRecipe("speech-masked", 800, looks=(100, 200, 400), probe=MEASURED[kinds.CLIPS])
+CLIPS = KindRecipe(
+    "speech-masked", 800, looks=(100, 200, 400), probe=MEASURED[kinds.CLIPS]
+)
 _RECIPES = {
     "vision": (KindRecipe("vit", 60, looks=(20,)), PHOTOGRAPHS),
     "speech": (KindRecipe("speech-transformer", 20, looks=(10,)), CLIPS),

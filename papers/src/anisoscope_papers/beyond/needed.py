@@ -23,7 +23,11 @@ from anisoscope_papers.fosse2023.entry import (
     declare_entry,
 )
 from anisoscope_papers.fosse2023.grid import LEARNED, OTHER_ARM, OWN, TITLES, Grid
-from anisoscope_papers.fosse2023.measurements import VALUES, measure_geometry, measure_separation
+from anisoscope_papers.fosse2023.measurements import (
+    VALUES,
+    measure_geometry,
+    measure_separation,
+)
 from anisoscope_papers.judge import Test
 
 ENOUGH = {
@@ -34,8 +38,15 @@ ENOUGH = {
 ACCURACY: dict[str, Any] = {"metric": "accuracy", "component": "test"}
 OUTCOMES: dict[str, dict[str, Any]] = {
     "accuracy": ACCURACY,
-    "sim(V) of the last layer": {"metric": "intra_sequence", "site": VALUES, "token_policy": "all"},
-    "AUC of directions of classes": {"metric": "class_direction.auc", "component": None},
+    "sim(V) of the last layer": {
+        "metric": "intra_sequence",
+        "site": VALUES,
+        "token_policy": "all",
+    },
+    "AUC of directions of classes": {
+        "metric": "class_direction.auc",
+        "component": None,
+    },
 }
 
 
@@ -57,15 +68,23 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     records of all corpora; a test has one number per seed.
     """
     for here in whole.corpora:
-        accuracy, values, auc = (here.by(_select_outcome(here, name), "layers", "arm") for name in OUTCOMES)
+        accuracy, values, auc = (
+            here.by(_select_outcome(here, name), "layers", "arm") for name in OUTCOMES
+        )
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
             which = f"L = {layers:g}"
             own = (layers, LEARNED)
             for arm, claim in ENOUGH.items():
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
-            yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)
-            yield here.test("values make up for it", values[layers, "uniform"] - values[own], which)
-    yield whole.test("alike values, dispensable attention", correlate_values_with_loss(whole))
+            yield here.test(
+                "directions without attention", auc[layers, "uniform"] - auc[own], which
+            )
+            yield here.test(
+                "values make up for it", values[layers, "uniform"] - values[own], which
+            )
+    yield whole.test(
+        "alike values, dispensable attention", correlate_values_with_loss(whole)
+    )
 
 
 def correlate_values_with_loss(whole: Evidence) -> np.ndarray:
@@ -78,9 +97,13 @@ def correlate_values_with_loss(whole: Evidence) -> np.ndarray:
     accuracy = whole.by(_select_outcome(whole, first), "corpus", "layers", "arm")
     values = whole.by(_select_outcome(whole, second), "corpus", "layers", "arm")
     cells = sorted({(corpus, layers) for corpus, layers, _ in accuracy})
-    lost = {cell: accuracy[*cell, LEARNED] - accuracy[*cell, "uniform"] for cell in cells}
+    lost = {
+        cell: accuracy[*cell, LEARNED] - accuracy[*cell, "uniform"] for cell in cells
+    }
     alike = {cell: values[*cell, LEARNED] for cell in cells}
-    return compute_correlation(Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST)
+    return compute_correlation(
+        Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST
+    )
 
 
 FEWEST = 6
@@ -95,9 +118,17 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
         frame = average_seeds(_select_outcome(whole, name), "corpus", "layers", "arm")
-        frame["what"] = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
+        frame["what"] = (
+            frame["corpus"].replace(TITLES)
+            + ", L = "
+            + frame["layers"].map("{:g}".format)
+        )
         frame["what"] += ", " + frame["arm"]
-        settings: dict[str, Any] = {"category": "what", "titles": (name, ""), "size": (560, 17)}
+        settings: dict[str, Any] = {
+            "category": "what",
+            "titles": (name, ""),
+            "size": (560, 17),
+        }
         drawn |= whole.chart(charts.bars, frame, f"needed_{number + 1}", **settings)
     return drawn
 

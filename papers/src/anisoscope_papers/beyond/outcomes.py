@@ -48,7 +48,11 @@ def measure_outcomes(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.Da
     is left out.
     """
     with evaluation_mode(model):
-        rows = [*_measure_sinks(model, plan), *_measure_outliers(model, plan), *_measure_retrieval(model, texts)]
+        rows = [
+            *_measure_sinks(model, plan),
+            *_measure_outliers(model, plan),
+            *_measure_retrieval(model, texts),
+        ]
         folder = find_path(TREEBANK)
         if folder:
             rows += _probe_words(model, tokenizer, folder)
@@ -62,7 +66,9 @@ def _measure_sinks(model: Any, plan: Any) -> Rows:
 
     def look(call: Call) -> None:
         """Compute the share of attention that one attention call gives to the first key, and keep it."""
-        weights = forms.compute_weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
+        weights = forms.compute_weights(form, call.scores())[
+            :, :, 1:
+        ].double()  # the first row has no choice
         first = weights[..., 0] / weights.sum(-1)
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
 
@@ -71,8 +77,15 @@ def _measure_sinks(model: Any, plan: Any) -> Rows:
             model.bert(**plan[i].inputs)
     for layer, found in sums.items():
         shares = torch.cat(found).mean(0).tolist()
-        named = {"metric": "sinks.first_share", "site": "attention", "stack": "encoder", "layer": layer + 1}
-        yield from (named | {"head": head, "value": share} for head, share in enumerate(shares))
+        named = {
+            "metric": "sinks.first_share",
+            "site": "attention",
+            "stack": "encoder",
+            "layer": layer + 1,
+        }
+        yield from (
+            named | {"head": head, "value": share} for head, share in enumerate(shares)
+        )
 
 
 def _measure_outliers(model: Any, plan: Any) -> Rows:
@@ -80,17 +93,31 @@ def _measure_outliers(model: Any, plan: Any) -> Rows:
 
     plan   the batches that the model is run on, by number
     """
-    batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
-    squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)
+    batches = (
+        model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states
+        for i in range(len(plan))
+    )
+    squares = sum(
+        torch.stack([x.double().square().sum((0, 1)) for x in hidden])
+        for hidden in batches
+    )
     for layer, of_layer in enumerate(torch.as_tensor(squares)):
         share = float(of_layer.max() / of_layer.sum())
-        yield {"metric": "outliers.top_share", "site": "hidden", "stack": "encoder", "layer": layer, "value": share}
+        yield {
+            "metric": "outliers.top_share",
+            "site": "hidden",
+            "stack": "encoder",
+            "layer": layer,
+            "value": share,
+        }
 
 
 def _measure_retrieval(model: Any, texts: Any) -> Rows:
     """Yield a row with the precision of retrieval by the mean last hidden states of windows (`texts`: batches)."""
     batches = [texts[i] for i in range(len(texts))]
-    last = torch.cat([model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches])
+    last = torch.cat(
+        [model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches]
+    )
     yield {
         "metric": "retrieval.precision",
         "value": compute_precision(last, torch.cat([batch.unit for batch in batches])),
@@ -116,13 +143,19 @@ def _probe_words(model: Any, tokenizer: Any, folder: Path) -> Rows:
     window = model.config.max_position_embeddings
     parts = []
     for split, sentences in SENTENCES.items():
-        parts.append(_read_words(model, tokenizer, folder / f"{split}.jsonl.gz", sentences, window))
+        parts.append(
+            _read_words(
+                model, tokenizer, folder / f"{split}.jsonl.gz", sentences, window
+            )
+        )
     (seen, tags), (words, right) = parts
     found = LinearDiscriminantAnalysis().fit(seen, tags).predict(words)
     yield {"metric": "probing.accuracy", "value": float((found == right).mean())}
 
 
-def _read_words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
+def _read_words(
+    model: Any, tokenizer: Any, path: Path, sentences: int, window: int
+) -> tuple[Any, Any]:
     """Return (last hidden states [word, dim], part-of-speech tags [word]) of some sentences of a treebank file.
 
     sentences   how many are read, evenly spread over the file
@@ -136,7 +169,9 @@ def _read_words(model: Any, tokenizer: Any, path: Path, sentences: int, window: 
     states: list[Tensor] = []
     tags: list[str] = []
     for group in by_length.values():
-        hidden = model.bert(torch.tensor([tagged.ids for tagged in group])).last_hidden_state
+        hidden = model.bert(
+            torch.tensor([tagged.ids for tagged in group])
+        ).last_hidden_state
         for of_tokens, tagged in zip(hidden, group, strict=True):
             states.append(of_tokens[tagged.ends])
             tags += tagged.tags
@@ -159,10 +194,18 @@ def _pick_sentences(path: Path, count: int) -> list[dict[str, Any]]:
     return [every[i] for i in chosen]
 
 
-def _tokenise_sentence(sentence: dict[str, Any], tokenizer: Any, window: int) -> _TaggedSentence:
+def _tokenise_sentence(
+    sentence: dict[str, Any], tokenizer: Any, window: int
+) -> _TaggedSentence:
     """Tokenise a sentence word by word; it is cut at `window` tokens, and a word that is cut is left out."""
     # The leading space is part of a word, as the tokenizer learnt it inside texts.
-    pieces = tokenizer([f" {word}" for word in sentence["tokens"]], add_special_tokens=False)["input_ids"]
+    pieces = tokenizer(
+        [f" {word}" for word in sentence["tokens"]], add_special_tokens=False
+    )["input_ids"]
     ids = [token for word in pieces for token in word]
-    ends = [int(end) - 1 for end in np.cumsum([len(word) for word in pieces]) if end <= window]
+    ends = [
+        int(end) - 1
+        for end in np.cumsum([len(word) for word in pieces])
+        if end <= window
+    ]
     return _TaggedSentence(ids[:window], ends, sentence["upos"][: len(ends)])

@@ -15,10 +15,18 @@ from anisoscope_papers.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, S
 from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
 from anisoscope_papers.judge import Test
 
-WORDS: dict[str, Any] = {"metric": "intra_sequence", "site": "hidden", "token_policy": "content"}
+WORDS: dict[str, Any] = {
+    "metric": "intra_sequence",
+    "site": "hidden",
+    "token_policy": "content",
+}
 VALUES = WORDS | {"site": "value"}
 AUC: dict[str, Any] = {"metric": "class_direction.auc", "component": None}
-TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of each word"}
+TOLD = {
+    FIRST: "class from [CLS]",
+    MEAN: "class from the mean",
+    EACH: "tag of each word",
+}
 
 
 def group_last_layer(here: Evidence, **where: Any) -> Seeds:
@@ -39,14 +47,29 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     separate the tags. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        words, values, auc = (group_last_layer(here, **where) for where in (WORDS, VALUES, AUC))
-        yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
-        yield here.test("a class of the sentence makes words alike", words[FIRST, False] - words[FIRST, True])
-        yield here.test("a tag of each word does not", words[EACH, False] - words[EACH, True])
-        yield here.test("the mean more than [CLS]", words[MEAN, False] - words[FIRST, False])
-        yield here.test("pooling makes values alike", values[FIRST, False] - values[EACH, False])
+        words, values, auc = (
+            group_last_layer(here, **where) for where in (WORDS, VALUES, AUC)
+        )
+        yield here.test(
+            "pooling makes words alike", words[FIRST, False] - words[EACH, False]
+        )
+        yield here.test(
+            "a class of the sentence makes words alike",
+            words[FIRST, False] - words[FIRST, True],
+        )
+        yield here.test(
+            "a tag of each word does not", words[EACH, False] - words[EACH, True]
+        )
+        yield here.test(
+            "the mean more than [CLS]", words[MEAN, False] - words[FIRST, False]
+        )
+        yield here.test(
+            "pooling makes values alike", values[FIRST, False] - values[EACH, False]
+        )
         yield here.test("one direction per tag", auc[EACH, False])
-        yield here.test("directions of tags are learnt", auc[EACH, False] - auc[EACH, True])
+        yield here.test(
+            "directions of tags are learnt", auc[EACH, False] - auc[EACH, True]
+        )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -61,7 +84,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         what = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
         frame = average_seeds(rows.assign(what=what), "what", "layer")
         title = "similarity of the words of a sentence"
-        drawn |= here.chart(charts.layer_curve, frame, series="what", title=title, size=(640, 240))
+        drawn |= here.chart(
+            charts.layer_curve, frame, series="what", title=title, size=(640, 240)
+        )
     return drawn
 
 

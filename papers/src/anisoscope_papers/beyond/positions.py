@@ -53,16 +53,23 @@ class Quantities:
         learned = select(sound, arm=LEARNED)
         trained = learned[learned["family"] != CONTROL]
         start = learned[learned["family"] == CONTROL]
-        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), option, "recipe", "arm")
+        self.accuracy = here.by(
+            select(every[every["family"] != CONTROL], **TESTED), option, "recipe", "arm"
+        )
         afterwards = here.by(select(trained, **MADE_UNIFORM), option, "recipe")
         as_it_is = here.by(select(trained, **TESTED), option, "recipe")
-        self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
+        self.used = Seeds(
+            {key: afterwards[key] - as_it_is[key] for key in afterwards},
+            afterwards.nothing,
+        )
         self.entropy = here.by(select(trained, **OF_FIRST), option, "recipe")
         self.lowest_entropy = here.by(select_sharpest_layer(trained), option, "recipe")
         self.keys = here.by(select_last_layer(trained, KEYS), option, "recipe")
         self.values = here.by(select_last_layer(trained, VALUES), option, "recipe")
         self.keys_at_start = here.by(select_last_layer(start, KEYS), option, "recipe")
-        self.values_at_start = here.by(select_last_layer(start, VALUES), option, "recipe")
+        self.values_at_start = here.by(
+            select_last_layer(start, VALUES), option, "recipe"
+        )
 
     @property
     def depths(self) -> list[float]:
@@ -74,7 +81,9 @@ def name_recipes(records: pd.DataFrame) -> pd.DataFrame:
     """Add the column `recipe` to the records: the positions of each model, as `RECIPES` names them."""
     positions = records["positions"]
     scale = records["scale"]
-    matches = [(positions == kind) & (scale == factor) for kind, factor in RECIPES.values()]
+    matches = [
+        (positions == kind) & (scale == factor) for kind, factor in RECIPES.values()
+    ]
     return records.assign(recipe=np.select(matches, list(RECIPES), ""))
 
 
@@ -100,7 +109,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         found = Quantities(here)
         if max(found.depths) == 1:
-            yield here.test("so in deeper models", here.by(here.records.iloc[:0], "layers").nothing)
+            yield here.test(
+                "so in deeper models", here.by(here.records.iloc[:0], "layers").nothing
+            )
         for layers in found.depths:
             yield from _test_recipes(here, found, layers)
             yield from _test_positions(here, found, layers)
@@ -120,12 +131,24 @@ def _test_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[
         learned = found.accuracy[layers, recipe, LEARNED]
         yield here.test("nearly uniform", found.entropy[key], which)
         if layers > 1:
-            yield here.test("nearly uniform in every layer", found.lowest_entropy[key], which)
+            yield here.test(
+                "nearly uniform in every layer", found.lowest_entropy[key], which
+            )
         yield here.test("not used", found.used[key], which)
-        yield here.test("not needed", found.accuracy[layers, recipe, "uniform"] - learned, which)
-        yield here.test("as it was drawn is enough", found.accuracy[layers, recipe, FROZEN] - learned, which)
-        yield here.test("keys converge", found.keys[key] - found.keys_at_start[key], which)
-        yield here.test("values converge", found.values[key] - found.values_at_start[key], which)
+        yield here.test(
+            "not needed", found.accuracy[layers, recipe, "uniform"] - learned, which
+        )
+        yield here.test(
+            "as it was drawn is enough",
+            found.accuracy[layers, recipe, FROZEN] - learned,
+            which,
+        )
+        yield here.test(
+            "keys converge", found.keys[key] - found.keys_at_start[key], which
+        )
+        yield here.test(
+            "values converge", found.values[key] - found.values_at_start[key], which
+        )
 
 
 def _test_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
@@ -144,12 +167,23 @@ def _test_positions(here: Evidence, found: Quantities, layers: float) -> Iterato
     yield here.test(sharp, entropy[own] - entropy[without], which)
     yield here.test("positions make attention used", used[own] - used[without], which)
     yield here.test("positions make keys alike", keys[own] - keys[without], which)
-    accuracy = found.accuracy[layers, SINUSOIDS, LEARNED] - found.accuracy[layers, NONE, LEARNED]
+    accuracy = (
+        found.accuracy[layers, SINUSOIDS, LEARNED]
+        - found.accuracy[layers, NONE, LEARNED]
+    )
     yield here.test("positions cost accuracy", accuracy, which)
     for recipe in (QUARTER, OWN_VECTORS):
         other = (layers, recipe)
-        yield here.test("other positions make attention sharp", entropy[other] - entropy[without], f"{which}, {recipe}")
-        yield here.test("other positions make attention used", used[other] - used[without], f"{which}, {recipe}")
+        yield here.test(
+            "other positions make attention sharp",
+            entropy[other] - entropy[without],
+            f"{which}, {recipe}",
+        )
+        yield here.test(
+            "other positions make attention used",
+            used[other] - used[without],
+            f"{which}, {recipe}",
+        )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -174,17 +208,28 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn | _draw_bars(whole, others, "positions_2", "H, similarity")
 
 
-def _draw_bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
+def _draw_bars(
+    whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str
+) -> dict[str, ChartType]:
     """Draw a bar for each corpus, depth, recipe and quantity; return {`name`: chart}.
 
     `whole`: the records of all corpora; `rows`: {quantity: its records}.
     """
-    frames = [average_seeds(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
+    frames = [
+        average_seeds(found, "corpus", "layers", "recipe").assign(quantity=what)
+        for what, found in rows.items()
+    ]
     frame = pd.concat(frames, ignore_index=True)
-    where = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
-    frame["what"] = where + ", " + frame["recipe"].astype(str) + ": " + frame["quantity"]
+    where = (
+        frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
+    )
+    frame["what"] = (
+        where + ", " + frame["recipe"].astype(str) + ": " + frame["quantity"]
+    )
     frame = frame.sort_values(["corpus", "layers", "recipe"], kind="stable")
-    return whole.chart(charts.bars, frame, name, category="what", titles=(title, ""), size=(560, 17))
+    return whole.chart(
+        charts.bars, frame, name, category="what", titles=(title, ""), size=(560, 17)
+    )
 
 
 STUDY = declare_cell_study("positions", Grid.by_positions, tests=make_tests, draw=draw)

@@ -28,7 +28,13 @@ from anisoscope.models.load import load
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED, jackknife_interval
-from anisoscope_papers.judge import GROUPS, Test, compute_equivalence_p, compute_p_of_units, judge_tests
+from anisoscope_papers.judge import (
+    GROUPS,
+    Test,
+    compute_equivalence_p,
+    compute_p_of_units,
+    judge_tests,
+)
 from anisoscope_papers.needs import Need
 from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, declare, read_claims
 
@@ -36,7 +42,12 @@ BEFORE, AFTER = "builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned-10k"
 STAGES = {BEFORE: "before fine-tuning", AFTER: "after fine-tuning"}
 CORPUS, CLASSES = "reactions/test", 10
 COLUMNS = {"text": "text", "label": "label"}
-ALIKE, DIRECTION, OWN, OTHERS = "intra_sequence", "class_auc", "class_cosine.own", "class_cosine.others"
+ALIKE, DIRECTION, OWN, OTHERS = (
+    "intra_sequence",
+    "class_auc",
+    "class_cosine.own",
+    "class_cosine.others",
+)
 BOUNDS = {ALIKE: SIGNED, DIRECTION: SHARE, OWN: SIGNED, OTHERS: SIGNED}
 LATE = 1 / 3
 CHANCE = 0.5
@@ -86,7 +97,9 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     subject = load(name)
     tokenizer: Any = subject.processor
     examples = take_balanced(corpus.splits["all"], plan.utterances, len(corpus.labels))
-    batches = LabelledPlan(encode(examples, tokenizer, plan.longest), int(tokenizer.pad_token_id))
+    batches = LabelledPlan(
+        encode(examples, tokenizer, plan.longest), int(tokenizer.pad_token_id)
+    )
     states: dict[int, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:
@@ -97,22 +110,31 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     alike = []
     cls = []
     rows = []
-    with evaluation_mode(subject.model), capture(subject.model, ("hidden",), receive=receive):
+    with (
+        evaluation_mode(subject.model),
+        capture(subject.model, ("hidden",), receive=receive),
+    ):
         for batch in batches:
             states.clear()
             subject.model(**batch.inputs)
             real = next(iter(batch.streams.values())).mask
             layers = [states[layer] for layer in sorted(states)]
-            alike.append(torch.stack([average_cosine_of_pairs(x, real) for x in layers], 1))
+            alike.append(
+                torch.stack([average_cosine_of_pairs(x, real) for x in layers], 1)
+            )
             cls.append(torch.stack([x[:, 0].double() for x in layers], 1))
             rows.append(batch.unit)
     # Batches are sorted by length: back to the order of the labels.
     order = torch.cat(rows).argsort()
-    seen = Seen(torch.cat(alike)[order].numpy(), normalise(torch.cat(cls)[order].numpy()))
+    seen = Seen(
+        torch.cat(alike)[order].numpy(), normalise(torch.cat(cls)[order].numpy())
+    )
     return seen, np.array(batches.encoded.labels)
 
 
-def measure_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
+def measure_directions(
+    cls: Float[np.ndarray, "reaction dim"], labels: Labels
+) -> tuple[float, float, float]:
     """Return (AUC, median cosine to the own class, to the other classes), averaged over all representatives.
 
     Every reaction serves as a representative of its class. Its AUC is the chance that another reaction of its class is
@@ -147,7 +169,9 @@ def compute_replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
     for left_out in (-1, *range(GROUPS)):
         kept = group != left_out
-        directions = np.array([measure_directions(x, labels[kept]) for x in seen.cls[kept].swapaxes(0, 1)])
+        directions = np.array(
+            [measure_directions(x, labels[kept]) for x in seen.cls[kept].swapaxes(0, 1)]
+        )
         found[ALIKE].append(seen.alike[kept].mean(0))
         for place, name in enumerate((DIRECTION, OWN, OTHERS)):
             found[name].append(directions[:, place])
@@ -161,7 +185,9 @@ def measure_last_third(curve: Array) -> Array:
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     gained = curve[:, -1] - curve[:, 0]
-    return np.asarray((curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan))
+    return np.asarray(
+        (curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan)
+    )
 
 
 def measure_share_to_come(difference: Array) -> Array:
@@ -172,10 +198,14 @@ def measure_share_to_come(difference: Array) -> Array:
     depth = difference.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     whole = difference[:, -1]
-    return np.asarray((whole - difference[:, start]) / np.where(whole > 0, whole, np.nan))
+    return np.asarray(
+        (whole - difference[:, start]) / np.where(whole > 0, whole, np.nan)
+    )
 
 
-def compute_claimed(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
+def compute_claimed(
+    before: dict[str, Array], after: dict[str, Array]
+) -> dict[str, Array]:
     """Compute the number of every claim as jackknife replicates, {claim: [replicate]}.
 
     before, after   curves of the two models, {metric: [replicate, layer]}
@@ -209,13 +239,20 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
             parts.append(as_records(frame, model=name, metric=metric, site="hidden"))
         context.progress("models", done, len(STAGES))
     found = compute_claimed(curves[BEFORE], curves[AFTER])
-    bounds = {claim: known.bounds or UNBOUNDED for claim, known in read_claims("beyond", "reactions").items()}
+    bounds = {
+        claim: known.bounds or UNBOUNDED
+        for claim, known in read_claims("beyond", "reactions").items()
+    }
     rows: list[dict[str, Any]] = []
     for claim, theta in found.items():
-        value, low, high = (float(x) for x in jackknife_interval(theta, bounds=bounds[claim]))
+        value, low, high = (
+            float(x) for x in jackknife_interval(theta, bounds=bounds[claim])
+        )
         rows.append({"component": claim, "value": value, "low": low, "high": high})
     parts.append(as_records(pd.DataFrame(rows), model=AFTER, metric="claim"))
-    return pd.concat(parts, ignore_index=True).assign(corpus=CORPUS, n_units=len(labels))
+    return pd.concat(parts, ignore_index=True).assign(
+        corpus=CORPUS, n_units=len(labels)
+    )
 
 
 def make_tests(records: pd.DataFrame) -> Iterator[Test]:
@@ -230,16 +267,27 @@ def make_claim_test(claim: Claim, row: pd.DataFrame) -> Test:
     value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
     n = int(row["n_units"].iloc[0])
     note = "n counts reactions: one model, fine-tuned once, by others"
-    common: dict[str, Any] = {"value": value, "low": low, "high": high, "n": n, "note": note, "subject": "BERT (rxnfp)"}
+    common: dict[str, Any] = {
+        "value": value,
+        "low": low,
+        "high": high,
+        "n": n,
+        "note": note,
+        "subject": "BERT (rxnfp)",
+    }
     freedom = min(n, GROUPS) - 1
     if claim.within is not None:
         inside = (-claim.within, claim.within)
-        up, down = compute_equivalence_p(value, low, high, freedom, inside, claim.bounds or UNBOUNDED)
+        up, down = compute_equivalence_p(
+            value, low, high, freedom, inside, claim.bounds or UNBOUNDED
+        )
         words = f"{claim.statistic} (claim: {inside[0]:g} to {inside[1]:g}):"
         return Test(claim, words, inside=inside, up=up, down=down, **common)
     limit = float(claim.limit)
     # To hold, the number must pass limit and floor; to be contrary, it must lie below the limit itself.
-    above, below = (float(p[0]) for p in compute_p_of_units(row, claim.threshold(limit)))
+    above, below = (
+        float(p[0]) for p in compute_p_of_units(row, claim.threshold(limit))
+    )
     against = float(compute_p_of_units(row, limit)[1][0])
     floor = f" by {claim.floor:g}" if claim.floor else ""
     words = f"{claim.statistic} (claim: > {limit:g}{floor}):"
@@ -255,14 +303,26 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     for place, (metric, title) in enumerate(titles.items(), 1):
         frame = select(records, metric=metric)
         frame = frame.assign(model=frame["model"].map(STAGES))
-        settings: dict[str, Any] = {"series": "model", "zero": metric == ALIKE, "size": (640, 240)}
+        settings: dict[str, Any] = {
+            "series": "model",
+            "zero": metric == ALIKE,
+            "size": (640, 240),
+        }
         if len(frame):
-            drawn[f"reactions_{place}"] = charts.layer_curve(frame, title=title, **settings)
+            drawn[f"reactions_{place}"] = charts.layer_curve(
+                frame, title=title, **settings
+            )
     return drawn
 
 
-SETTINGS = {"quick": Reactions(utterances=120, longest=128), "paper": Reactions(), "finished": Reactions()}
-NEEDS = (Need("rxnfp: BERT of reactions, in a package", 0.2, "pip install rxnfp==0.1.0"),)
+SETTINGS = {
+    "quick": Reactions(utterances=120, longest=128),
+    "paper": Reactions(),
+    "finished": Reactions(),
+}
+NEEDS = (
+    Need("rxnfp: BERT of reactions, in a package", 0.2, "pip install rxnfp==0.1.0"),
+)
 STUDY = declare(
     "beyond",
     "reactions",

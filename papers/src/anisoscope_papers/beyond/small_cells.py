@@ -65,15 +65,28 @@ def measure_model(model: Reader, cell: SmallCell, sentences: Sentences) -> pd.Da
     vectors, truth, units = _read(model, sentences)
     with evaluation_mode(model):
         found = model.classifier(vectors).argmax(-1)
-        batches = LabelledPlan(sentences.encoded[TEST], int(sentences.tokenizer.pad_token_id))
+        batches = LabelledPlan(
+            sentences.encoded[TEST], int(sentences.tokenizer.pad_token_id)
+        )
         alike = run_pass(model, batches, MEASURED).records()
-    alike = alike[(alike["metric"] == "intra_sequence") & alike["component"].isna() & alike["site"].isin(SITES)]
+    alike = alike[
+        (alike["metric"] == "intra_sequence")
+        & alike["component"].isna()
+        & alike["site"].isin(SITES)
+    ]
     majority = float(truth.bincount().max()) / len(truth)
     right = float((found == truth).double().mean())
     # What the majority class alone exceeds by chance in one of twenty test splits (one-sided, normal).
     chance = majority + 1.645 * math.sqrt(majority * (1 - majority) / len(truth))
-    shares = {"accuracy": right, "majority": majority, "collapsed": float(right <= chance)}
-    rows = [{"metric": name, "component": TEST, "value": value} for name, value in shares.items()]
+    shares = {
+        "accuracy": right,
+        "majority": majority,
+        "collapsed": float(right <= chance),
+    }
+    rows = [
+        {"metric": name, "component": TEST, "value": value}
+        for name, value in shares.items()
+    ]
     states = vectors.double().numpy()
     labels = truth.numpy()
     for name, x in compare_classes(states, labels).items():
@@ -81,12 +94,19 @@ def measure_model(model: Reader, cell: SmallCell, sentences: Sentences) -> pd.Da
     # Separation compares all pairs: its cost grows with the square of the number of words.
     few = slice(0, MOST)
     names = sentences.labels(cell.read)
-    apart = make_separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
+    apart = make_separability_records(
+        states[few, None], labels[few], names, units=units.numpy()[few]
+    )
     shared = as_records(pd.DataFrame(rows), n_units=len(sentences.encoded[TEST]))
-    return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
+    return pd.concat(
+        [shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)],
+        ignore_index=True,
+    )
 
 
-def _read(model: Reader, sentences: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _read(
+    model: Reader, sentences: Sentences
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return what the model's head reads in the test split: vectors [vector, dim], labels [vector] and sentence
     numbers [vector].
     """
@@ -103,7 +123,9 @@ def _read(model: Reader, sentences: Sentences) -> tuple[torch.Tensor, torch.Tens
     return vectors, truth, units
 
 
-def compare_classes(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
+def compare_classes(
+    vectors: NDArray[np.float64], labels: NDArray[np.int64]
+) -> dict[str, float]:
     """Return {"mean": …, "most": …}: mean and largest cosine over all pairs of classes, between directions of class
     means.
 
@@ -116,13 +138,17 @@ def compare_classes(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> 
     return {"mean": float(cosine.mean()), "most": float(cosine.max())}
 
 
-def read_or_measure(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
+def read_or_measure(
+    cell: SmallCell, plan: SmallGrid, context: Context, wait: bool
+) -> pd.DataFrame | None:
     """Return the records of a small model (cell), untrained and trained, computed once.
 
     `plan`: how small models are trained, and whether; `wait`: wait for another process that trains it. None if it has
     not been trained and the plan does not train.
     """
-    recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
+    recipe = {
+        name: value for name, value in asdict(plan).items() if name in plan.RECIPE
+    }
     digest = make_run_id([asdict(cell), recipe, VERSION])[:8]
     name = f"{make_slug(cell.task)}-{make_slug(cell.label)}-s{cell.seed}-{digest}"
     path = context.cache / "small" / f"{name}.parquet"
@@ -141,7 +167,10 @@ def read_or_measure(cell: SmallCell, plan: SmallGrid, context: Context, wait: bo
         train(model, cell, sentences, plan)
         after = measure_model(model, cell, sentences)
         same = {"corpus": cell.task, "seed": cell.seed}
-        parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
+        parts = [
+            as_records(before, model=cell.label + UNTRAINED, **same),
+            as_records(after, model=cell.label, **same),
+        ]
         return pd.concat(parts, ignore_index=True)
 
     if plan.train or path.exists():
@@ -151,13 +180,20 @@ def read_or_measure(cell: SmallCell, plan: SmallGrid, context: Context, wait: bo
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     """Return the records of all small models (cells) of `plan`, trained or read from the cache in `context`."""
-    instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
+    instead = {
+        task: STAND_INS[task]
+        for task, _ in plan.tasks
+        if task in STAND_INS and not find_copy(task)
+    }
     for task, other in instead.items():
         context.note_stand_in(other, task, "not under ANISOSCOPE_DATA")
     cells = plan.cells(instead)
     parts = []
     for done, part in enumerate(
-        visit_busy_last(cells, lambda cell, wait: read_or_measure(cell, plan, context, wait)), start=1
+        visit_busy_last(
+            cells, lambda cell, wait: read_or_measure(cell, plan, context, wait)
+        ),
+        start=1,
     ):
         if part is not None:
             parts += [part]
@@ -173,7 +209,12 @@ _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim
 
 def add_setting_columns(records: pd.DataFrame) -> pd.DataFrame:
     """Add columns to the records, read from the name of each model: `read`, `blocks`, `layers`, `dim`, `untrained`."""
-    found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
+    found = (
+        records["model"]
+        .astype(str)
+        .str.extract(_LABEL)
+        .astype({"layers": float, "dim": float})
+    )
     found = records.join(found.assign(untrained=found["untrained"].notna()))
     # At step 0 no model has learnt anything: `collapsed` is a finding on trained ones only.
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
@@ -191,10 +232,16 @@ class OfSmall(Evidence):
     meant: Mapping[str, str] = MappingProxyType({})
     lost: Mapping[str, str] = MappingProxyType({"collapsed": "{} learnt nothing"})
 
-    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = "beyond") -> None:
+    def __init__(
+        self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = "beyond"
+    ) -> None:
         super().__init__(study, records, corpus, paper)
         generated, _, classes = corpus.partition(":")
-        self.title = f"{classes} synthetic classes" if classes else TITLES.get(generated, "all corpora")
+        self.title = (
+            f"{classes} synthetic classes"
+            if classes
+            else TITLES.get(generated, "all corpora")
+        )
 
 
 small_study = partial(

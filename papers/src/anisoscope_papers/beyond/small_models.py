@@ -89,9 +89,17 @@ class SmallGrid:
 
     def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
         """List the small models, ordered by seed. `instead`: {unavailable corpus: the one that replaces it}."""
-        axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
-        found = [SmallCell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
-        return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
+        axes = product(
+            range(self.seeds), self.tasks, self.blocks, self.layers, self.dims
+        )
+        found = [
+            SmallCell(task, read, blocks, layers, dim, seed)
+            for seed, (task, read), blocks, layers, dim in axes
+        ]
+        return [
+            replace(cell, task=(instead or {}).get(cell.task, cell.task))
+            for cell in found
+        ]
 
 
 @dataclass(frozen=True)
@@ -112,16 +120,23 @@ class Sentences:
             return self.names
         return self.corpus.labels
 
-    def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
+    def batch(
+        self, split: str, chosen: list[int], read: str
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return (inputs of the model, labels) of the `chosen` sentences (indices) of a split.
 
         Inputs and labels are [sequence, token] if `read` is `EACH` (a tag per token); else labels are [sequence].
         """
-        inputs = pad_batch([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
+        inputs = pad_batch(
+            [self.encoded[split].rows[i] for i in chosen],
+            int(self.tokenizer.pad_token_id),
+        )
         labels = inputs.pop("labels")
         if read == EACH:
             tags = [torch.tensor(self.tags[split][i]) for i in chosen]
-            labels = nn.utils.rnn.pad_sequence(tags, batch_first=True, padding_value=UNTAGGED)
+            labels = nn.utils.rnn.pad_sequence(
+                tags, batch_first=True, padding_value=UNTAGGED
+            )
         return inputs, labels
 
 
@@ -131,20 +146,30 @@ def open_material(task: str, limit: int, held: int, seed: int) -> Sentences:
 
     `limit`, `held`: numbers of sentences for training and for testing. `seed` is for generated corpora.
     """
-    corpus, words, names = _open_treebank() if task == TREEBANK else _open_generated(task, seed)
+    corpus, words, names = (
+        _open_treebank() if task == TREEBANK else _open_generated(task, seed)
+    )
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
-    splits = {split: take_balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
+    splits = {
+        split: take_balanced(corpus.splits[split], size, classes)
+        for split, size in sizes.items()
+    }
     corpus = replace(corpus, splits=splits)
     tokenizer = build_tokenizer(corpus, max_length=LONGEST)
-    encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
+    encoded = {
+        split: encode(examples, tokenizer, LONGEST)
+        for split, examples in splits.items()
+    }
     tags: dict[str, list[list[int]]] = {}
     for split, examples in splits.items():
         tags[split] = []
         for example, of_tokens in zip(examples, encoded[split].words, strict=True):
             of_words = words[id(example)]
             # Special tokens belong to no word.
-            tags[split].append([UNTAGGED if word < 0 else of_words[word] for word in of_tokens])
+            tags[split].append(
+                [UNTAGGED if word < 0 else of_words[word] for word in of_tokens]
+            )
     return Sentences(corpus, tokenizer, encoded, tags, names)
 
 
@@ -160,8 +185,14 @@ def _open_treebank() -> Tagged:
     folder = find_copy(TREEBANK)
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
-        raise CorpusError("UD English EWT (a folder ud_ewt)", "no such folder among the local data", cure)
-    rows = {split: _read_treebank(folder / f"{split}.jsonl.gz") for split in (TRAIN, TEST)}
+        raise CorpusError(
+            "UD English EWT (a folder ud_ewt)",
+            "no such folder among the local data",
+            cure,
+        )
+    rows = {
+        split: _read_treebank(folder / f"{split}.jsonl.gz") for split in (TRAIN, TEST)
+    }
     genres = tuple(sorted({row["genre"] for row in rows[TRAIN]}))
     names = tuple(sorted({tag for row in rows[TRAIN] for tag in row["upos"]}))
     splits: dict[str, tuple[Example, ...]] = {}
@@ -202,11 +233,15 @@ def _open_generated(task: str, seed: int) -> Tagged:
 class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-call]  # its base is untyped
     """A block with a feed-forward part: norm(y + feed-forward(y)), y = norm(x + attention(x))."""
 
-    def __init__(self, config: AttentionClassifierConfig, layer: int, width: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, layer: int, width: int
+    ) -> None:
         """Build the block of this layer; the feed-forward part is `width` times as wide as the hidden states."""
         super().__init__(config, layer)
         dim = config.hidden_size
-        self.inner = nn.Sequential(nn.Linear(dim, width * dim), nn.GELU(), nn.Linear(width * dim, dim))
+        self.inner = nn.Sequential(
+            nn.Linear(dim, width * dim), nn.GELU(), nn.Linear(width * dim, dim)
+        )
         self.last_norm = NORMS[config.norm](dim)
 
     def forward(self, hidden_states: Tensor, *given: Any, **more: Any) -> Tensor:
@@ -224,25 +259,34 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
         """Build the model of `cell` for a vocabulary of `words` tokens and a number of `classes`."""
         norm, width = BLOCKS[cell.blocks]
         config = AttentionClassifierConfig(
-            vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, norm=norm
+            vocab_size=words,
+            hidden_size=cell.dim,
+            num_hidden_layers=cell.layers,
+            norm=norm,
         )
         config.num_labels = classes
         super().__init__(config)
         self.read, base = cell.read, self.attention_classifier
         if width:
-            base.blocks = nn.ModuleList(FeedForwardBlock(config, i, width) for i in range(cell.layers))
+            base.blocks = nn.ModuleList(
+                FeedForwardBlock(config, i, width) for i in range(cell.layers)
+            )
             for module in base.blocks.modules():
                 self._init_weights(module)
         # Only the row of [CLS] is read: the others need not be computed in training.
         base.row_only = "training" if cell.read == FIRST else "never"
 
-    def states(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "sequence *token dim"]:
+    def states(
+        self, input_ids: Tensor, attention_mask: Tensor
+    ) -> Float[Tensor, "sequence *token dim"]:
         """Return what the head reads: every token [sequence, token, dim], or the first one or the mean of the words
         [sequence, dim].
 
         input_ids and attention_mask are [sequence, token].
         """
-        x: Tensor = self.attention_classifier(input_ids, attention_mask).last_hidden_state
+        x: Tensor = self.attention_classifier(
+            input_ids, attention_mask
+        ).last_hidden_state
         if self.read == EACH:
             return x
         if self.read == FIRST:
@@ -258,18 +302,28 @@ def build_untrained(cell: SmallCell, sentences: Sentences) -> Reader:
     return Reader(cell, len(sentences.tokenizer), len(sentences.labels(cell.read)))
 
 
-def train(model: Reader, cell: SmallCell, sentences: Sentences, plan: SmallGrid) -> None:
+def train(
+    model: Reader, cell: SmallCell, sentences: Sentences, plan: SmallGrid
+) -> None:
     """Train a small model in place on these sentences, for the fixed number of steps of `plan`."""
     # Wide models need smaller steps; `SmallGrid` says how this factor was found.
     rate = plan.rate * math.sqrt(WIDTH / cell.dim)
-    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
-    warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
+    optimiser = torch.optim.AdamW(
+        model.parameters(), rate, weight_decay=0.0, fused=True
+    )
+    warm = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10))
+    )
     draw = torch.Generator().manual_seed(cell.seed)
     model.train()
-    for chosen in _draw_batches(len(sentences.encoded[TRAIN]), plan.batch, plan.steps, draw):
+    for chosen in _draw_batches(
+        len(sentences.encoded[TRAIN]), plan.batch, plan.steps, draw
+    ):
         inputs, labels = sentences.batch(TRAIN, chosen, cell.read)
         logits = model.classifier(model.states(**inputs))
-        loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED)
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED
+        )
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -277,7 +331,9 @@ def train(model: Reader, cell: SmallCell, sentences: Sentences, plan: SmallGrid)
         warm.step()
 
 
-def _draw_batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
+def _draw_batches(
+    n: int, batch: int, steps: int, draw: torch.Generator
+) -> Iterator[list[int]]:
     """Yield `steps` batches of `batch` indices from a shuffled corpus of n sentences, shuffled again when it ends.
 
     `draw`: the random generator.

@@ -29,16 +29,34 @@ from anisoscope.measure.loop import measure_probe, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.provenance import make_run_id
-from anisoscope.store import as_records, make_once, make_records_once, select, visit_busy_last, write_json
+from anisoscope.store import (
+    as_records,
+    make_once,
+    make_records_once,
+    select,
+    visit_busy_last,
+    write_json,
+)
 from anisoscope_papers.beyond import arms, outcomes
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.contents import check_noted, hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
 from anisoscope_papers.training.language_model import build_settings
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
-from anisoscope_papers.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
+from anisoscope_papers.training.text import (
+    UNMASKED,
+    Examples,
+    Tokens,
+    cache_folder,
+    open_training_corpus,
+    prepare,
+)
 
-CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
+CORPUS, PROBE, BUILTIN = (
+    "pretrain_text",
+    "wikitext/wiki.valid.raw",
+    "builtin:python-docs",
+)
 """The corpus that models are trained on, the one they are measured on, and what replaces both if ANISOSCOPE_DATA lacks
 them.
 """
@@ -133,7 +151,12 @@ class Experiment:
         """
         first = self.arms[:2]
         others = self.arms[2:]
-        return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
+        return [
+            (arm, seed)
+            for part in (first, others)
+            for seed in range(self.seeds)
+            for arm in part
+        ]
 
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
@@ -141,7 +164,11 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     cells = experiment.cells()
     recipe = experiment.recipe
     if not experiment.train:
-        cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
+        cells = [
+            cell
+            for cell in cells
+            if all((recipe.folder(*cell) / name).exists() for name in experiment.files)
+        ]
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
         """Train a cell (trained model) if needed and return its records; `wait`: wait for another process that trains
@@ -150,9 +177,15 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
         folder = recipe.folder(*cell)
         check_noted(folder / READ, recipe.hash_data(), folder)
         make_once(
-            folder, lambda: _train_noted(recipe, cell, folder, context.device), marker=experiment.files[-1], wait=wait
+            folder,
+            lambda: _train_noted(recipe, cell, folder, context.device),
+            marker=experiment.files[-1],
+            wait=wait,
         )
-        found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
+        found = pd.concat(
+            [pd.read_parquet(folder / name) for name in experiment.files],
+            ignore_index=True,
+        )
         return as_records(found.assign(model=cell[0], seed=cell[1]))
 
     parts = []
@@ -164,7 +197,9 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     return as_records(pd.DataFrame())
 
 
-def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
+def _train_noted(
+    recipe: Cells, cell: tuple[str, int], folder: Path, device: str
+) -> None:
     """Note what a cell, (arm, seed), reads in training, then train it in `folder`, or resume, and write its records."""
     write_json(folder / READ, recipe.hash_data())
     recipe.train(*cell, folder, device)
@@ -172,7 +207,10 @@ def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str
 
 def list_corpora() -> tuple[str, str]:
     """Return (corpus for training, corpus for measuring) by name; the built-in text if one is missing."""
-    return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
+    return (
+        CORPUS if find_path(CORPUS) else BUILTIN,
+        PROBE if find_path(PROBE) else BUILTIN,
+    )
 
 
 def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
@@ -182,9 +220,13 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     """
     size = recipe.size
     named, probed = list_corpora()
-    tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
+    tokenizer, tokens = prepare(
+        open_training_corpus(named), recipe.task, size.vocabulary, size.window
+    )
     windows, held = tokens.parts()
-    training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
+    training = Training(
+        task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device
+    )
     model = arms.build_untrained(arm, size, tokenizer, seed)
     changes = arms.list_changes(arm)
     shares = compute_unigram_shares(tokens, windows)
@@ -192,22 +234,50 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
         model.token_weights.copy_(torch.from_numpy(compute_balanced_weights(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
     sizes = (recipe.probe, outcomes.WINDOWS)
-    plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
+    plan, texts = (
+        open_plan(probed, model, tokenizer, modality="text", sequences=n)[0]
+        for n in sizes
+    )
 
-    made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
-    settings = build_settings(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
+    made = Material(
+        model,
+        tokenizer,
+        Examples(tokens, windows, recipe.steps * size.batch, seed),
+        validation,
+        dict,
+    )
+    settings = build_settings(training) | {
+        "weight_decay": max((change.decay for change in changes), default=0.0)
+    }
     cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
     guess = compute_unigram_loss(shares, validation)
-    train_and_measure(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
+    train_and_measure(
+        made,
+        Fitting(settings, share=training.share),
+        plan,
+        recipe.seen,
+        guess,
+        folder,
+        cell,
+    )
     given = cell | {"step": recipe.steps}
     make_records_once(
-        folder / ASKED, lambda: as_records(outcomes.measure_outcomes(model, tokenizer, plan, texts).assign(**given))
+        folder / ASKED,
+        lambda: as_records(
+            outcomes.measure_outcomes(model, tokenizer, plan, texts).assign(**given)
+        ),
     )
     shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
 def train_and_measure(
-    made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
+    made: Material,
+    how: Fitting,
+    plan: Any,
+    seen: tuple[int, ...],
+    guess: float,
+    folder: Path,
+    named: dict[str, Any],
 ) -> None:
     """Train a model and measure it along the way; write the records into `folder`, which also serves to resume.
 
@@ -223,18 +293,28 @@ def train_and_measure(
         """Measure the model if this step is one of `seen`."""
         if step in seen:
             make_records_once(
-                folder / f"step-{step}.parquet", partial(_measure_step, model, plan, last=step == seen[-1])
+                folder / f"step-{step}.parquet",
+                partial(_measure_step, model, plan, last=step == seen[-1]),
             )
 
     def found() -> pd.DataFrame:
         """Return the measurements of all steps, with validation loss and skill (1 − loss / loss of a guess)."""
-        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        losses = pd.DataFrame(
+            history["validation_loss"], columns=["step", "value"]
+        ).assign(metric=LOSS)
         skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
-        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]
-        return as_records(pd.concat([*looks, losses, skill], ignore_index=True).assign(**named))
+        looks = [
+            pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step)
+            for step in seen
+        ]
+        return as_records(
+            pd.concat([*looks, losses, skill], ignore_index=True).assign(**named)
+        )
 
     on_step(0, 0, made.model)
-    history = fit(made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume")
+    history = fit(
+        made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume"
+    )
     make_records_once(folder / SEEN, found)
 
 
@@ -248,16 +328,22 @@ def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     if last:
         # `centred_attention` needs the means of heads first, from a pass of its own.
         with evaluation_mode(model):
-            measurement = run_pass(model.base_model, plan, replace(settings, metrics=AT_THE_END))
+            measurement = run_pass(
+                model.base_model, plan, replace(settings, metrics=AT_THE_END)
+            )
     else:
-        measurement = measure_probe(model.base_model, [plan[i] for i in range(len(plan))], settings)
+        measurement = measure_probe(
+            model.base_model, [plan[i] for i in range(len(plan))], settings
+        )
     form = arms.find_form(getattr(model.config, "arm", arms.BASE))
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
 
-def compute_unigram_shares(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+def compute_unigram_shares(
+    tokens: Tokens, windows: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Return the share that each token of the vocabulary has in the training windows, [token].
 
     `tokens`: the tokenised corpus; `windows`: indices of the windows for training.
@@ -286,5 +372,7 @@ def compute_unigram_loss(shares: NDArray[np.float64], examples: Examples) -> flo
 
     `shares`: of tokens in training, [token].
     """
-    labels = np.concatenate([examples[i]["labels"].numpy() for i in range(len(examples))])
+    labels = np.concatenate(
+        [examples[i]["labels"].numpy() for i in range(len(examples))]
+    )
     return float(-np.log(shares[labels[labels != UNMASKED]]).mean())

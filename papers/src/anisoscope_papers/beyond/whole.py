@@ -15,7 +15,11 @@ from anisoscope_papers.beyond.small_models import BLOCKS, FIRST, SmallGrid
 from anisoscope_papers.fosse2023.entry import Evidence, average_seeds
 from anisoscope_papers.judge import Array, Test
 
-STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forward": ("feed-forward", "norm")}
+STEPS = {
+    "the norm": ("norm", "bare"),
+    "its gain": ("gain", "norm"),
+    "feed-forward": ("feed-forward", "norm"),
+}
 """What is added, to what."""
 
 
@@ -26,7 +30,11 @@ def measure_convergence(here: Evidence, blocks: str) -> Array:
     on one corpus; `blocks`: what the models' blocks consist of (a key of `BLOCKS`).
     """
     rows = here.find(blocks=blocks, **WORDS)
-    table = here.by(rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)], "layers", "untrained")
+    table = here.by(
+        rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)],
+        "layers",
+        "untrained",
+    )
     depths = sorted({layers for layers, _ in table})
     gained = [table[n, False] - table[n, True] for n in depths]
     return pd.DataFrame(gained or [table.nothing]).mean().to_numpy(float)
@@ -61,14 +69,24 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         when = rows["untrained"].map({True: "step 0", False: "trained"})
         frame = average_seeds(rows.assign(when=when), "blocks", "when", "layers")
         titles = ("layers", "similarity of the words of a sentence, last layer")
-        settings: dict[str, Any] = {"x": "layers", "series": "blocks", "panel": "when", "titles": titles}
+        settings: dict[str, Any] = {
+            "x": "layers",
+            "series": "blocks",
+            "panel": "when",
+            "titles": titles,
+        }
         drawn |= here.chart(charts.trajectory, frame, size=(640, 240), **settings)
     return drawn
 
 
 def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
-    settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
+    settings: dict[str, Any] = {
+        "blocks": tuple(BLOCKS),
+        "layers": (1, 2, 3, 4, 5),
+        "seeds": 3,
+        "steps": 600,
+    }
     return SmallGrid((("synthetic:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
 

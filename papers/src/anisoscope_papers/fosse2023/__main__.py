@@ -18,18 +18,33 @@ from anisoscope_papers.study import Context
 
 def main() -> None:
     """Parse the command line, then train and measure every classifier of the plan, printing a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m anisoscope_papers.fosse2023", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m anisoscope_papers.fosse2023", description=__doc__
+    )
     parser.add_argument("--settings", choices=tuple(SETTINGS), default="paper")
-    parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("runs/reproduction"),
+        help="as in anisoscope reproduce",
+    )
     given = parser.parse_args()
     plan = SETTINGS[given.settings]
     cells = plan.everything()
-    measures = [study.measure for study in runner.choose("fosse2023") if isinstance(study.measure, Measure)]
-    asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
+    measures = [
+        study.measure
+        for study in runner.choose("fosse2023")
+        if isinstance(study.measure, Measure)
+    ]
+    asked: dict[Cell, list[Measure]] = {
+        cell: [m for m in measures if cell in m.cells(plan)] for cell in cells
+    }
 
     def measure_everything(trained: Trained) -> str:
         """Measure all that any study needs of a trained classifier; return a line that describes it."""
-        for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
+        for look in dict.fromkeys(
+            look for measure in asked[trained.cell] for look in measure.looks
+        ):
             look(trained)
         cell = trained.cell
         found = trained.found
@@ -37,9 +52,15 @@ def main() -> None:
 
     with (
         flush_denormals(),
-        show_progress(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress,
+        show_progress(
+            f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False
+        ) as progress,
     ):
-        context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
+        context = Context(
+            given.output,
+            given.output / "cache",
+            progress=lambda _, done, total: progress(done, total),
+        )
         for line in apply_to_each(cells, plan, context, measure_everything):
             print(line, flush=True)  # noqa: T201
 

@@ -17,11 +17,32 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
-from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, add_options
+from anisoscope_papers.fosse2023.grid import (
+    NEEDS,
+    PUBLISHED,
+    SETTINGS,
+    TITLES,
+    Cell,
+    Grid,
+    add_options,
+)
 from anisoscope_papers.fosse2023.measurements import KEYS, Look, gather, read_accuracies
 from anisoscope_papers.fosse2023.trained_cells import TOLD, iter_untrained, name_folder
-from anisoscope_papers.judge import Array, Test, judge_tests, look_up_bounds, make_test_of_seeds
-from anisoscope_papers.study import Compared, Context, Study, declare, read_claims, read_published
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    judge_tests,
+    look_up_bounds,
+    make_test_of_seeds,
+)
+from anisoscope_papers.study import (
+    Compared,
+    Context,
+    Study,
+    declare,
+    read_claims,
+    read_published,
+)
 
 LOST = {
     "missing": "{} of the planned classifiers not trained yet",
@@ -64,10 +85,20 @@ class Evidence:
     meant: Mapping[str, str] = PUBLISHED
     lost: Mapping[str, str] = LOST
 
-    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
+    def __init__(
+        self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER
+    ) -> None:
         """Read the records of a study; `corpus` is empty for all corpora, `paper` is the one that states the claims."""
-        self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
-        self.claims, self.published = read_claims(paper, study), read_published(paper)[study]
+        self.study, self.records, self.corpus, self.paper = (
+            study,
+            records,
+            corpus,
+            paper,
+        )
+        self.claims, self.published = (
+            read_claims(paper, study),
+            read_published(paper)[study],
+        )
         self.title = TITLES.get(corpus, corpus) or "all corpora"
         self.numbers = self.published.get("numbers", {}).get(corpus)
         self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
@@ -76,16 +107,23 @@ class Evidence:
     def sound(self) -> pd.DataFrame:
         """The records without those of collapsed classifiers."""
         cells = pd.MultiIndex.from_frame(self.records[CELL])
-        collapsed = (self.records["metric"] == "collapsed") & (self.records["value"] == 1)
+        collapsed = (self.records["metric"] == "collapsed") & (
+            self.records["value"] == 1
+        )
         return self.records[~cells.isin(cells[collapsed.fillna(False)])]
 
     @cached_property
     def note(self) -> str:
         """Words on what these records lack or leave out, and on generated corpora that replace real ones."""
         if not self.corpus:
-            return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
+            return "; ".join(
+                dict.fromkeys(here.note for here in self.corpora if here.note)
+            )
         return self._describe_lost(
-            {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
+            {
+                metric: len(select(self.records, metric=metric, value=1.0))
+                for metric in self.lost
+            }
         )
 
     def note_on(self, values: Array) -> str:
@@ -96,28 +134,50 @@ class Evidence:
         if not self.corpus:
             return self.note
         # A table that lists only the seeds that have a number leaves none out.
-        aligned = values if len(values) == len(self.seeds) else np.zeros(len(self.seeds))
-        silent = [seed for seed, value in zip(self.seeds, aligned, strict=True) if np.isnan(value)]
+        aligned = (
+            values if len(values) == len(self.seeds) else np.zeros(len(self.seeds))
+        )
+        silent = [
+            seed
+            for seed, value in zip(self.seeds, aligned, strict=True)
+            if np.isnan(value)
+        ]
         collapsed = select(self.records, metric="collapsed", value=1.0)["seed"]
-        counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
-        return self._describe_lost(counts | {"collapsed": len(set(silent) & set(collapsed))})
+        counts = {
+            metric: len(select(self.records, metric=metric, value=1.0))
+            for metric in self.lost
+        }
+        return self._describe_lost(
+            counts | {"collapsed": len(set(silent) & set(collapsed))}
+        )
 
     def _describe_lost(self, counts: Mapping[str, int]) -> str:
         """Say how many classifiers are missing, diverged or collapsed, and which corpus a generated one replaces.
 
         `counts`: {`missing`, `diverged` or `collapsed`: number of classifiers}.
         """
-        parts = [self.lost[metric].format(count) for metric, count in counts.items() if count and metric in self.lost]
+        parts = [
+            self.lost[metric].format(count)
+            for metric, count in counts.items()
+            if count and metric in self.lost
+        ]
         meant = self.meant.get(self.corpus, self.corpus)
         if meant != self.corpus:
-            parts.append(f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand")
+            parts.append(
+                f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand"
+            )
         return "; ".join(parts)
 
     @cached_property
     def corpora(self) -> list["Evidence"]:
         """The evidence on each corpus separately, in the order of the records."""
         names = dict.fromkeys(self.records["corpus"].dropna())
-        return [type(self)(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
+        return [
+            type(self)(
+                self.study, select(self.records, corpus=name), str(name), self.paper
+            )
+            for name in names
+        ]
 
     def find(self, **where: Any) -> pd.DataFrame:
         """Return the rows of sound (not collapsed) classifiers that match `where`."""
@@ -134,11 +194,23 @@ class Evidence:
         """Return the values [seed] of some rows, by key: the value of the column in `columns`, or a tuple of
         several.
         """
-        by_key = rows.set_index("seed").groupby(columns[0] if len(columns) == 1 else list(columns))["value"]
-        found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
+        by_key = rows.set_index("seed").groupby(
+            columns[0] if len(columns) == 1 else list(columns)
+        )["value"]
+        found = {
+            key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key
+        }
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
-    def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0, of_several: bool = False) -> Test:
+    def test(
+        self,
+        name: str,
+        values: Array,
+        which: str = "",
+        *,
+        around: float = 0.0,
+        of_several: bool = False,
+    ) -> Test:
         """Make the test of the claim `name` from one number per seed, `values` [seed].
 
         `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
@@ -146,17 +218,25 @@ class Evidence:
         depths; a collapsed one is then left out of it, and the number remains.
         """
         claim = self.claims[name]
-        inside = None if claim.within is None else (around - claim.within, around + claim.within)
+        inside = (
+            None
+            if claim.within is None
+            else (around - claim.within, around + claim.within)
+        )
         subject = ", ".join(filter(None, (self.title, which)))
         reason = self.note if of_several else self.note_on(values)
-        return make_test_of_seeds(claim, values, reason=reason, subject=subject, inside=inside)
+        return make_test_of_seeds(
+            claim, values, reason=reason, subject=subject, inside=inside
+        )
 
     @property
     def apart(self) -> str:
         """Why numbers of this corpus cannot be compared with the published ones; empty if they can."""
         return str(self.published.get("not_comparable", {}).get(self.corpus, ""))
 
-    def compared(self, place: str, published: float, rows: pd.DataFrame, note: str = "") -> Compared:
+    def compared(
+        self, place: str, published: float, rows: pd.DataFrame, note: str = ""
+    ) -> Compared:
         """Compare a published number with the mean of `rows`, which hold one value per seed.
 
         `place`: where in the table the number is published, in words; `note`: what else must be known.
@@ -164,15 +244,28 @@ class Evidence:
         value, low, high, n = _estimate_mean(rows)
         found: dict[str, Any] = {"value": value} if n else {}
         if n > 1:
-            found |= {"low": low, "high": high, "spread": float(rows["value"].dropna().std(ddof=1))}
-        return Compared(f"{self.title}, {place}", published, n=n, note=note, apart=self.apart, **found)
+            found |= {
+                "low": low,
+                "high": high,
+                "spread": float(rows["value"].dropna().std(ddof=1)),
+            }
+        return Compared(
+            f"{self.title}, {place}",
+            published,
+            n=n,
+            note=note,
+            apart=self.apart,
+            **found,
+        )
 
     def describe_classifiers(self, **where: Any) -> str:
         """Describe the classifiers behind a similarity: mean accuracy, majority rate, how many collapsed and were left
         out.
         """
         accuracy = self.find(**where, metric="accuracy", component="test")["value"]
-        majority = select(self.records, **where, metric="majority", component="test")["value"]
+        majority = select(self.records, **where, metric="majority", component="test")[
+            "value"
+        ]
         collapsed = len(select(self.records, **where, metric="collapsed", value=1.0))
         parts = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
         if len(majority):
@@ -182,7 +275,11 @@ class Evidence:
         return ", ".join(parts)
 
     def chart(
-        self, builder: Callable[..., ChartType], frame: pd.DataFrame, name: str = "", **settings: Any
+        self,
+        builder: Callable[..., ChartType],
+        frame: pd.DataFrame,
+        name: str = "",
+        **settings: Any,
     ) -> dict[str, ChartType]:
         """Draw the table `frame` with a function of charts, `builder`; return {name: chart}, {} if there are no rows.
 
@@ -190,13 +287,17 @@ class Evidence:
         """
         if "corpus" in frame:
             frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
-        name = name or "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
+        name = name or "_".join(
+            filter(None, (self.study, self.corpus.replace(":", "")))
+        )
         if len(frame):
             return {name: builder(frame, **settings)}
         return {}
 
 
-def average_seeds(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
+def average_seeds(
+    rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None
+) -> pd.DataFrame:
     """Average rows over seeds for each combination of the columns `keys`: columns `value`, `low`, `high`, `seeds`.
 
     Rows are sorted by keys that are numbers; keys that are words keep the order of their first appearance. The interval
@@ -204,7 +305,9 @@ def average_seeds(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | 
     possible value.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
-    ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
+    ordered = rows.assign(
+        **{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words}
+    )
     out = []
     for names, group in ordered.groupby(list(keys), observed=True):
         value, low, high, n = _estimate_mean(group, bounds)
@@ -219,11 +322,17 @@ def average_panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame
     column `quantity`.
     """
     return pd.concat(
-        [average_seeds(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True
+        [
+            average_seeds(found, *keys).assign(quantity=name)
+            for name, found in rows.items()
+        ],
+        ignore_index=True,
     )
 
 
-def _estimate_mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
+def _estimate_mean(
+    rows: pd.DataFrame, bounds: tuple[float, float] | None = None
+) -> tuple[float, float, float, int]:
     """Return (value, low, high, n) over the seeds of rows of one metric.
 
     The interval is cut at `bounds`; None: at the smallest and the largest value that the metric can have.
@@ -244,7 +353,9 @@ def compute_growth(table: Seeds, start: Seeds | None = None) -> Array:
     `start`: values by the same keys, of which the last layer's is subtracted in place of the first layer's.
     """
     depths = sorted({layers for layers, _ in table if layers > 1})
-    grown = [table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths]
+    grown = [
+        table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths
+    ]
     return pd.DataFrame(grown or [table.nothing]).mean().to_numpy(float)
 
 
@@ -263,7 +374,13 @@ def compute_correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
     `fewest` keys.
     """
     keys = [key for key in x if key in y]
-    both = zip(*(np.array([table[key] for key in keys] or [table.nothing]).T for table in (x, y)), strict=True)
+    both = zip(
+        *(
+            np.array([table[key] for key in keys] or [table.nothing]).T
+            for table in (x, y)
+        ),
+        strict=True,
+    )
     return np.array([compute_spearman(a, b, fewest) for a, b in both])
 
 
@@ -286,14 +403,19 @@ class Measure:
             for cell in iter_untrained(cells, plan, context):
                 found.append(self.control(cell))
         records = pd.concat(found, ignore_index=True)
-        other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
+        other_norms = records["metric"].str.startswith("norms.") & ~records[
+            "site"
+        ].isin([KEYS])
         return records[~other_norms].reset_index(drop=True)
 
     def at_hand(self, plan: Grid, cache: Path) -> bool:
         """Return whether any of the study's cells (classifiers) was trained in this cache. `plan`: the grid of
         classifiers.
         """
-        return any((name_folder(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
+        return any(
+            (name_folder(cell, plan, cache) / TOLD).exists()
+            for cell in self.cells(plan)
+        )
 
 
 def declare_entry(
@@ -332,5 +454,10 @@ def declare_entry(
         measure=measure,
         judge=lambda records: judge_tests(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),
-        compare=lambda records: [c for e in whole(records).corpora if compare and e.numbers for c in compare(e)],
+        compare=lambda records: [
+            c
+            for e in whole(records).corpora
+            if compare and e.numbers
+            for c in compare(e)
+        ],
     )

@@ -42,8 +42,15 @@ def explain_words(trained: Trained) -> pd.DataFrame:
     """Measure how well maps (a score for each word) explain a classifier's decisions on test texts, if the corpus
     has rationales (words marked by annotators).
     """
-    how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
-    return measure_once(trained, "explained", lambda: measure_explanations(*trained.classifier, trained.corpus, **how))
+    how: dict[str, Any] = {
+        "limit": trained.plan.erased,
+        "max_length": trained.found.max_length,
+    }
+    return measure_once(
+        trained,
+        "explained",
+        lambda: measure_explanations(*trained.classifier, trained.corpus, **how),
+    )
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -55,19 +62,48 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     one corpus.
     """
     for here in whole.corpora:
-        for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):
-            precise, erased = (_select_last_layer(here, name, where) for name in ("auprc", "comprehensiveness"))
+        for which, where in (
+            ("", ONE_LAYER),
+            ("last layer of the fine-tuned encoder", {"family": TUNED}),
+        ):
+            precise, erased = (
+                _select_last_layer(here, name, where)
+                for name in ("auprc", "comprehensiveness")
+            )
             attention = precise["attention"]
-            yield here.test("attention is plausible beyond chance", attention - precise["random"], which)
-            yield here.test("attention is plausible beyond rarity", attention - precise["rare"], which)
+            yield here.test(
+                "attention is plausible beyond chance",
+                attention - precise["random"],
+                which,
+            )
+            yield here.test(
+                "attention is plausible beyond rarity",
+                attention - precise["rare"],
+                which,
+            )
             better = precise[VALUES] - attention
-            yield here.test("directions are more plausible than attention", better, which)
+            yield here.test(
+                "directions are more plausible than attention", better, which
+            )
             attention = erased["attention"]
-            yield here.test("attention is faithful", attention - erased["random"], which)
+            yield here.test(
+                "attention is faithful", attention - erased["random"], which
+            )
             better = erased[VALUES] - attention
-            yield here.test("directions are more faithful than attention", better, which)
-        deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="attribution.auprc", component="attention")
-        yield here.test("the first layer, if any", -compute_growth(deep), of_several=True)
+            yield here.test(
+                "directions are more faithful than attention", better, which
+            )
+        deep = here.table(
+            "layers",
+            "layer",
+            family=OWN,
+            weight=0.0,
+            metric="attribution.auprc",
+            component="attention",
+        )
+        yield here.test(
+            "the first layer, if any", -compute_growth(deep), of_several=True
+        )
 
 
 def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
@@ -77,7 +113,9 @@ def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> S
     `here`: the evidence on one corpus; `measure`: `auprc` or `comprehensiveness`; `where`: which classifiers.
     """
     rows = here.find(metric=f"attribution.{measure}", **where)
-    return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
+    return here.by(
+        rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component"
+    )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -88,27 +126,44 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     found: dict[str, ChartType] = {}
     for here in whole.corpora:
-        every = {shown: here.find(metric=f"attribution.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
-        bars = partial(charts.bars, category="component", panel="quantity", size=(660, 20))
+        every = {
+            shown: here.find(metric=f"attribution.{name}", **ONE_LAYER)
+            for name, shown in MEASURES.items()
+        }
+        bars = partial(
+            charts.bars, category="component", panel="quantity", size=(660, 20)
+        )
         found |= here.chart(bars, average_panels(every, "component"))
     rows = whole.find(family=OWN, weight=0.0, metric="attribution.auprc")
     deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
-    tuned = {name: whole.find(family=TUNED, metric=f"attribution.{name}") for name in ("auprc", "comprehensiveness")}
+    tuned = {
+        name: whole.find(family=TUNED, metric=f"attribution.{name}")
+        for name in ("auprc", "comprehensiveness")
+    }
     for name, rows, measure in (
         ("explained_layers", deepest, "auprc"),
         ("explained_encoder", tuned["auprc"], "auprc"),
         ("erased_encoder", tuned["comprehensiveness"], "comprehensiveness"),
     ):
-        frame = average_seeds(select(rows[rows["layer"].notna()], component=SHOWN), "corpus", "component", "layer")
+        frame = average_seeds(
+            select(rows[rows["layer"].notna()], component=SHOWN),
+            "corpus",
+            "component",
+            "layer",
+        )
         frame = frame.rename(columns={"component": "map"})
-        curves = partial(charts.layer_curve, series="map", panel="corpus", size=(680, 220), columns=3)
+        curves = partial(
+            charts.layer_curve, series="map", panel="corpus", size=(680, 220), columns=3
+        )
         found |= whole.chart(curves, frame, name, title=MEASURES[measure])
     return found
 
 
 STUDY = declare_entry(
     "explained",
-    measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explain_words,)),
+    measure=Measure(
+        lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explain_words,)
+    ),
     tests=make_tests,
     draw=draw,
 )

@@ -13,7 +13,13 @@ from altair.typing import ChartType
 from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.models.load import load
 from anisoscope.store import as_records, select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, compute_correlation, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    average_seeds,
+    compute_correlation,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Grid
 from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Labels, Trained
@@ -42,24 +48,39 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Compute the records, for the encoder before and after fine-tuning."""
         before = load(trained.cell.model).model
-        stages = {"tuned": trained.directions(), "pretrained": trained.directions(before)}
+        stages = {
+            "tuned": trained.directions(),
+            "pretrained": trained.directions(before),
+        }
         labels, found = trained.classes
         names = trained.corpus.labels
         parts = []
         for stage, unit in stages.items():
             rows = compare_directions(unit, labels, labels == found, names)
-            for name, (value, low, high) in separability(unit, labels, len(names)).items():
+            for name, (value, low, high) in separability(
+                unit, labels, len(names)
+            ).items():
                 quantity, _, index = name.partition(".")
                 ends = {"value": float(value), "low": float(low), "high": float(high)}
                 component = names[int(index)] if index else None
-                rows.append({"metric": f"separability.{quantity}", "component": component, **ends})
-            parts.append(as_records(pd.DataFrame(rows), site=stage, n_units=len(labels)))
+                rows.append(
+                    {
+                        "metric": f"separability.{quantity}",
+                        "component": component,
+                        **ends,
+                    }
+                )
+            parts.append(
+                as_records(pd.DataFrame(rows), site=stage, n_units=len(labels))
+            )
         return pd.concat(parts, ignore_index=True)
 
     return measure_once(trained, "directions", make)
 
 
-def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def compare_directions(
+    unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Return rows on cosines to representatives: the first correct utterance of each class, and all correct ones.
 
     The first is compared with itself too, as in the authors' notebook. Rows have the keys `metric` (first,
@@ -78,17 +99,23 @@ def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tu
         cosine = unit[able] @ unit.T  # [representative, utterance]
         for other, other_name in enumerate(names):
             first = cosine[0, labels == other]
-            rows += _summarise_values("first", f"{name} → {other_name}", first, mean=False)
+            rows += _summarise_values(
+                "first", f"{name} → {other_name}", first, mean=False
+            )
         # From here on no representative is compared with itself.
         cosine[np.arange(len(able)), able] = np.nan
         for other, other_name in enumerate(names):
             medians = np.nanmedian(cosine[:, labels == other], axis=1)
-            rows += _summarise_values("representative", f"{name} → {other_name}", medians)
+            rows += _summarise_values(
+                "representative", f"{name} → {other_name}", medians
+            )
         rows += _measure_separations(cosine, labels, label, names)
     return rows
 
 
-def _measure_separations(cosine: Array, labels: Labels, label: int, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _measure_separations(
+    cosine: Array, labels: Labels, label: int, names: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Return records on how well representatives of a class separate it from others, and two others from each other.
 
     `cosine` [representative, utterance]: NaN for the representative itself; `labels`: class index of each [utterance];
@@ -102,13 +129,17 @@ def _measure_separations(cosine: Array, labels: Labels, label: int, names: tuple
     rows = _summarise_values("auc", names[label], np.array(separation))
     others = [other for other in range(len(names)) if other != label]
     if len(others) == 2:
-        pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
+        pair = np.array(
+            [auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]]
+        )
         # Which of the two others is nearer is not asked: only whether they differ.
         rows += _summarise_values("others", names[label], np.maximum(pair, 1 - pair))
     return rows
 
 
-def _summarise_values(metric: str, component: str, values: Array, *, mean: bool = True) -> list[dict[str, Any]]:
+def _summarise_values(
+    metric: str, component: str, values: Array, *, mean: bool = True
+) -> list[dict[str, Any]]:
     """Return records of the quantiles (`QUANTILES`) of some values, and of their mean.
 
     metric      beginning of the records' names, to which the quantile (`auc.0.5`) or `mean` is added
@@ -121,7 +152,10 @@ def _summarise_values(metric: str, component: str, values: Array, *, mean: bool 
         summary[f"{share:g}"] = float(quantile)
     if mean:
         summary["mean"] = float(np.mean(values))
-    return [{"metric": f"{metric}.{name}", "component": component, "value": x} for name, x in summary.items()]
+    return [
+        {"metric": f"{metric}.{name}", "component": component, "value": x}
+        for name, x in summary.items()
+    ]
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -133,23 +167,35 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     corpora; a test has one number per seed.
     """
     for here in whole.corpora:
-        tuned, before = (_average_over_classes(here, "auc.mean", stage) for stage in STAGES)
+        tuned, before = (
+            _average_over_classes(here, "auc.mean", stage) for stage in STAGES
+        )
         yield here.test("the direction separates", tuned - before)
         yield _make_test_before(here)
         yield here.test("no luck of the draw", _average_over_classes(here, "auc.0.025"))
         if PUBLISHED[here.corpus] == "esnli":
-            alike = _average_over_classes(here, "others.mean", component="contradiction")
+            alike = _average_over_classes(
+                here, "others.mean", component="contradiction"
+            )
             yield here.test("contradiction sees two classes alike", alike)
     own = whole.find(metric="representative.mean", site="tuned")
-    both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
+    both = (
+        own["component"]
+        .astype(str)
+        .str.split(" → ", expand=True)
+        .reindex(columns=[0, 1])
+    )
     own = own.assign(component=both[0])[both[0] == both[1]]
     right = whole.table("corpus", "component", metric="class_accuracy")
     yield whole.test(
-        "closer classes are better classified", compute_correlation(whole.by(own, "corpus", "component"), right)
+        "closer classes are better classified",
+        compute_correlation(whole.by(own, "corpus", "component"), right),
     )
 
 
-def _average_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
+def _average_over_classes(
+    here: Evidence, metric: str, stage: str = "tuned", **where: Any
+) -> Array:
     """Return a metric averaged over classes, [seed]. `here`: the evidence on one corpus; `stage`: `tuned` or
     `pretrained`.
     """
@@ -164,17 +210,32 @@ def _make_test_before(here: Evidence) -> Test:
     """
     claim = here.claims["not before fine-tuning"]
     found = select(here.records, site="pretrained", metric="separability.nearest")
-    classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
+    classes = here.records.loc[
+        here.records["metric"] == "separability.auc", "component"
+    ].nunique()
     near = claim.within or 0.0
-    test = Test(claim, "not measured", n=0, inside=(-near, near), note=here.note, subject=here.title)
+    test = Test(
+        claim,
+        "not measured",
+        n=0,
+        inside=(-near, near),
+        note=here.note,
+        subject=here.title,
+    )
     if not len(found):
         return test
-    value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
-    words = f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
+    value, low, high = (
+        float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high")
+    )
+    words = (
+        f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
+    )
     note = "n counts utterances, as many of each class"
     n = int(found.iloc[0]["n_units"])
     note = "; ".join(filter(None, (note, here.note)))
-    return replace(test, statistic=words, value=value, low=low, high=high, n=n, note=note)
+    return replace(
+        test, statistic=words, value=value, low=low, high=high, n=n, note=note
+    )
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
@@ -183,8 +244,12 @@ def compare(here: Evidence) -> Iterator[Compared]:
     """
     for ours, medians in here.numbers.items():
         for theirs, published in medians.items():
-            rows = here.find(metric="first.0.5", site="tuned", component=f"{ours} → {theirs}")
-            yield here.compared(f"median of {theirs} to a representative of {ours}", published, rows)
+            rows = here.find(
+                metric="first.0.5", site="tuned", component=f"{ours} → {theirs}"
+            )
+            yield here.compared(
+                f"median of {theirs} to a representative of {ours}", published, rows
+            )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -196,17 +261,35 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}
-        frame = average_seeds(here.find(metric=list(metrics), site=list(STAGES)), "site", "component", "metric")
+        frame = average_seeds(
+            here.find(metric=list(metrics), site=list(STAGES)),
+            "site",
+            "component",
+            "metric",
+        )
         frame = frame.assign(metric=frame["metric"].map(metrics))
-        wide = frame.pivot_table("value", ["site", "component"], "metric", sort=False).reset_index()
+        wide = frame.pivot_table(
+            "value", ["site", "component"], "metric", sort=False
+        ).reset_index()
         both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
-        wide = wide.assign(to=both[0].map("to a representative of {}".format), of=both[1])
+        wide = wide.assign(
+            to=both[0].map("to a representative of {}".format), of=both[1]
+        )
         wide["stage"] = wide["site"].map(STAGES)
-        settings = {"category": "of", "series": "stage", "panel": "to", "title": "median cosine of the class"}
+        settings = {
+            "category": "of",
+            "series": "stage",
+            "panel": "to",
+            "title": "median cosine of the class",
+        }
         drawn |= here.chart(draw_ranges, wide, **settings, domain=SIGNED, width=560)
     return drawn
 
 
 STUDY = declare_entry(
-    "fig2", measure=Measure(Grid.fine_tuned, (measure_directions,)), tests=make_tests, draw=draw, compare=compare
+    "fig2",
+    measure=Measure(Grid.fine_tuned, (measure_directions,)),
+    tests=make_tests,
+    draw=draw,
+    compare=compare,
 )

@@ -15,7 +15,12 @@ import pandas as pd
 
 from anisoscope.data.local import find_copy
 from anisoscope_papers.needs import Need
-from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
+from anisoscope_papers.training.recipe import (
+    ARMS,
+    ATTENTION,
+    POSITIONS,
+    ClassifierRecipe,
+)
 
 REAL = ("yelphat", "hatexplain", "esnli")
 SYNTHETIC = ("synthetic", "synthetic:3", "synthetic-pairs")
@@ -30,8 +35,18 @@ SCALED, RAW, DRAWN, COMMON = "scaled", "raw", "random", "common"
 """
 LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
-OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = "own", "other start", "other size", "other attention", "fewer examples"
-OTHER_POSITIONS, OTHER_SPLIT, FIXED_LENGTH = "other positions", "other split", "fixed length"
+OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = (
+    "own",
+    "other start",
+    "other size",
+    "other attention",
+    "fewer examples",
+)
+OTHER_POSITIONS, OTHER_SPLIT, FIXED_LENGTH = (
+    "other positions",
+    "other split",
+    "fixed length",
+)
 SINUSOIDS = POSITIONS[0]
 RECIPES = {
     "no positions": ("none", 1.0),
@@ -91,7 +106,9 @@ class Cell:
         if not self.attention:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
-        positions = "" if self.positions == SINUSOIDS else f" positions={self.positions}"
+        positions = (
+            "" if self.positions == SINUSOIDS else f" positions={self.positions}"
+        )
         if self.scale != 1:
             positions = f" positions={self.positions}×{self.scale:g}"
         arm = "" if self.arm == LEARNED else f" attention={self.arm}"
@@ -138,10 +155,18 @@ class Grid:
 
     corpora: tuple[str, ...] = ()
     seeds: int = 5
-    depths: dict[str, int] = field(default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2})
+    depths: dict[str, int] = field(
+        default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2}
+    )
     weights: tuple[float, ...] = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
     large: tuple[float, ...] = (1.0, 6.0)
-    sizes: tuple[tuple[int, int, int], ...] = ((48, 1, 1), (96, 1, 1), (288, 1, 1), (288, 6, 1), (288, 1, 2))
+    sizes: tuple[tuple[int, int, int], ...] = (
+        (48, 1, 1),
+        (96, 1, 1),
+        (288, 1, 1),
+        (288, 6, 1),
+        (288, 1, 2),
+    )
     contrast: tuple[float, float] = (0.0, 1e-1)
     size_seeds: int = 3
     starts: tuple[str, ...] = (RAW, DRAWN)
@@ -186,12 +211,30 @@ class Grid:
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """Return the recipe by which a cell (classifier) is trained."""
         limit = cell.examples or self.limit
-        same = ClassifierRecipe(cell.model, corpus=cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
+        same = ClassifierRecipe(
+            cell.model,
+            corpus=cell.corpus,
+            limit=limit,
+            seed=cell.seed,
+            split_seed=cell.split,
+        )
         if not cell.attention:
-            same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
-            return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
+            same = replace(
+                same,
+                limit=self.fine_limit,
+                max_length=self.fine_length,
+                epochs=self.fine_epochs,
+            )
+            return replace(
+                same,
+                patience=self.fine_epochs,
+                rate=self.fine_rate,
+                batch=self.fine_batch,
+            )
         chosen: dict[str, Any] = {"positions": cell.positions, "attention": cell.arm}
-        same = replace(same, layers=cell.layers, heads=cell.heads, position_scale=cell.scale)
+        same = replace(
+            same, layers=cell.layers, heads=cell.heads, position_scale=cell.scale
+        )
         same = replace(same, freeze_after=cell.freeze_after, **chosen)
         if cell.steps is None:
             same = replace(same, epochs=self.epochs, patience=self.patience)
@@ -205,7 +248,11 @@ class Grid:
             return replace(same, vectors="random", dim=cell.dim)
         if cell.start == COMMON:
             same = replace(same, vector_cosine=self.vector_cosine)
-        return replace(same, vectors=self.encoder, vector_norm=None if cell.start == RAW else self.vector_norm)
+        return replace(
+            same,
+            vectors=self.encoder,
+            vector_norm=None if cell.start == RAW else self.vector_norm,
+        )
 
     def fine_tuned(self) -> list[Cell]:
         """List the cells (classifiers) of the fine-tuned encoder."""
@@ -217,7 +264,9 @@ class Grid:
         cells = []
         for corpus in self.names():
             for layers in range(1, self.depths[PUBLISHED[corpus]] + 1):
-                cells += [Cell(corpus, layers=layers, seed=seed) for seed in range(self.seeds)]
+                cells += [
+                    Cell(corpus, layers=layers, seed=seed) for seed in range(self.seeds)
+                ]
         return _sort_by_seed(cells)
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
@@ -228,18 +277,26 @@ class Grid:
         if large:
             weights += self.large
         grid = product(self.names(), weights, range(self.seeds))
-        return _sort_by_seed(Cell(corpus, weight=weight, seed=seed) for corpus, weight, seed in grid)
+        return _sort_by_seed(
+            Cell(corpus, weight=weight, seed=seed) for corpus, weight, seed in grid
+        )
 
     def by_start(self) -> list[Cell]:
         """List the cells (classifiers) of one layer without a penalty (λ = 0) that start from other word vectors."""
         grid = product(self.names(), self.starts, range(self.start_seeds))
-        return _sort_by_seed(Cell(corpus, seed=seed, start=start) for corpus, start, seed in grid)
+        return _sort_by_seed(
+            Cell(corpus, seed=seed, start=start) for corpus, start, seed in grid
+        )
 
     def to_replace(self) -> list[Cell]:
         """List the cells (classifiers) whose attention is replaced: every depth, one layer at the paper's largest λ
         (weight of the penalty), and other word vectors.
         """
-        large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
+        large = [
+            cell
+            for cell in self.by_weight(large=False)
+            if cell.weight in self.weights[-2:]
+        ]
         return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
     def by_arm(self) -> list[Cell]:
@@ -250,7 +307,9 @@ class Grid:
                 asked.append(Cell(corpus, layers=layers, seed=seed, arm=arm))
         # More seeds for the two arms that the most claims compare, once all arms are there.
         for layers in range(1, len(self.arm_seeds) + 1):
-            for seed, corpus, arm in product(range(self.even_seeds), self.names(), (LEARNED, "uniform")):
+            for seed, corpus, arm in product(
+                range(self.even_seeds), self.names(), (LEARNED, "uniform")
+            ):
                 asked.append(Cell(corpus, layers=layers, seed=seed, arm=arm))
         return list(dict.fromkeys(asked))
 
@@ -268,10 +327,14 @@ class Grid:
                     for recipes in ((none, sinusoids), (quarter, own_vectors)):
                         asked = product(some, recipes, self.names(), arms)
                         for seed, recipe, c, arm in asked:
-                            cells.append(self._recipe_cell(c, layers, recipe, arm, seed))
+                            cells.append(
+                                self._recipe_cell(c, layers, recipe, arm, seed)
+                            )
         return cells
 
-    def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
+    def _recipe_cell(
+        self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int
+    ) -> Cell:
         """Return the cell (classifier) with these positions and scale (`recipe`), and with attention trained as `arm`
         says.
 
@@ -280,7 +343,9 @@ class Grid:
         positions, scale = recipe
         freeze_after = 0 if arm == "frozen" else None
         cell = Cell(corpus, layers=layers, seed=seed, arm=arm)
-        return replace(cell, positions=positions, scale=scale, freeze_after=freeze_after)
+        return replace(
+            cell, positions=positions, scale=scale, freeze_after=freeze_after
+        )
 
     def by_length(self) -> list[Cell]:
         """List the cells (classifiers) of one layer trained for a fixed number of steps, whose attention is frozen
@@ -289,14 +354,20 @@ class Grid:
         With the sinusoids and without positions. Whole curves of two seeds come before those of the others, and those
         with the sinusoids before those without positions.
         """
-        arms: list[tuple[str, int | None]] = [("frozen", step) for step in self.freezing]
+        arms: list[tuple[str, int | None]] = [
+            ("frozen", step) for step in self.freezing
+        ]
         arms += [(LEARNED, None), ("uniform", None)]
         cells = []
-        for first, name in product(range(0, self.length_seeds, 2), ("sinusoids", "no positions")):
+        for first, name in product(
+            range(0, self.length_seeds, 2), ("sinusoids", "no positions")
+        ):
             positions, scale = RECIPES[name]
             seeds = range(first, min(first + 2, self.length_seeds))
             for seed, corpus, (arm, step) in product(seeds, self.names(), arms):
-                cell = Cell(corpus, seed=seed, arm=arm, freeze_after=step, steps=self.length)
+                cell = Cell(
+                    corpus, seed=seed, arm=arm, freeze_after=step, steps=self.length
+                )
                 cells.append(replace(cell, positions=positions, scale=scale))
         return cells
 
@@ -307,7 +378,9 @@ class Grid:
         With the sinusoids and without positions, attention learned and uniform.
         """
         cells = []
-        for seed, name in product(range(self.position_seeds[0]), ("sinusoids", "no positions")):
+        for seed, name in product(
+            range(self.position_seeds[0]), ("sinusoids", "no positions")
+        ):
             for corpus, arm in product(self.names(), (LEARNED, "uniform")):
                 splits = self.splits if corpus == self.names()[0] else 1
                 cell = self._recipe_cell(corpus, 1, RECIPES[name], arm, seed)
@@ -323,7 +396,9 @@ class Grid:
         """
         cells = []
         recipes = (RECIPES["sinusoids"], RECIPES["no positions"])
-        for seed, recipe, corpus in product(range(self.direction_seeds), recipes, self.names()):
+        for seed, recipe, corpus in product(
+            range(self.direction_seeds), recipes, self.names()
+        ):
             cell = self._recipe_cell(corpus, 1, recipe, LEARNED, seed)
             cells += [cell, replace(cell, start=COMMON)]
         return cells
@@ -369,8 +444,24 @@ _LABEL = re.compile(
     r"(?: positions=(?P<positions>[a-z]+)(?:×(?P<scale>\S+))?)?(?: attention=(?P<arm>\w+)(?:@(?P<freeze_after>\d+))?)?"
     r"(?: steps=(?P<steps>\d+))?(?: split=(?P<split>\d+))?(?: n=(?P<examples>\d+))?"
 )
-_USUAL = {"start": SCALED, "arm": LEARNED, "positions": SINUSOIDS, "scale": "1", "split": "0"}
-_NUMBERS = ("layers", "weight", "dim", "heads", "scale", "freeze_after", "steps", "split", "examples")
+_USUAL = {
+    "start": SCALED,
+    "arm": LEARNED,
+    "positions": SINUSOIDS,
+    "scale": "1",
+    "split": "0",
+}
+_NUMBERS = (
+    "layers",
+    "weight",
+    "dim",
+    "heads",
+    "scale",
+    "freeze_after",
+    "steps",
+    "split",
+    "examples",
+)
 
 
 def add_options(records: pd.DataFrame) -> pd.DataFrame:
@@ -380,15 +471,31 @@ def add_options(records: pd.DataFrame) -> pd.DataFrame:
     Encoders have NaN in the columns of options.
     """
     names = records["model"].astype(str)
-    found = names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
+    found = (
+        names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
+    )
     encoder = found["layers"].isna()
     size = (found["dim"] != WIDTH) | (found["heads"] != 1)
-    differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
+    differing = [
+        encoder & names.str.endswith(PRETRAINED),
+        encoder,
+        size,
+        found["start"] != SCALED,
+    ]
     differing = [names.str.endswith(UNTRAINED), *differing]
     differing += [found["steps"].notna(), found["split"] != 0]
     differing += [(found["positions"] != SINUSOIDS) | (found["scale"] != 1)]
     differing += [found["arm"] != LEARNED, found["examples"].notna()]
-    families = [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, FIXED_LENGTH, OTHER_SPLIT, OTHER_POSITIONS]
+    families = [
+        CONTROL,
+        BEFORE,
+        TUNED,
+        OTHER_SIZE,
+        OTHER_START,
+        FIXED_LENGTH,
+        OTHER_SPLIT,
+        OTHER_POSITIONS,
+    ]
     family = np.select(differing, [*families, OTHER_ARM, FEWER], OWN)
     return records.join(found).assign(family=family)
 

@@ -29,15 +29,26 @@ from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import measure_result
 from anisoscope_papers.training.entropy_forms import find_ends
 
-MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), tokens=("all", "content", "no-first"))
-KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
+MEASURED = Settings(
+    metrics=("intra_sequence", "norms", "attention"),
+    tokens=("all", "content", "no-first"),
+)
+KEPT = (
+    "intra_sequence",
+    "norms.mean",
+    "norms.variation",
+    "attention.entropy_normalised",
+    "attention.row_similarity",
+)
 KEYS, VALUES = "key.raw", "value"
 ENTROPIES = ("cls_entropy", "cls_entropy.floor", "cls_entropy.ceiling")
 
 Look = Callable[[Trained], pd.DataFrame]
 
 
-def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
+def gather(
+    cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look
+) -> pd.DataFrame:
     """Return the records of all measurements of all cells (classifiers), trained first if the plan says so.
 
     A cell that is unavailable gives one row, `missing` or `diverged`. `looks`: functions that measure a trained
@@ -54,13 +65,19 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
     for c in cells:
         if c in seen:
             continue
-        lost = "diverged" if (name_folder(c, plan, context.cache) / DIVERGED).exists() else "missing"
+        lost = (
+            "diverged"
+            if (name_folder(c, plan, context.cache) / DIVERGED).exists()
+            else "missing"
+        )
         row = pd.DataFrame([{"metric": lost, "value": 1.0}])
         parts.append(as_records(row, model=c.label, corpus=c.corpus, seed=c.seed))
     return pd.concat(parts, ignore_index=True)
 
 
-def measure_once(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def measure_once(
+    trained: Trained, name: str, make: Callable[[], pd.DataFrame]
+) -> pd.DataFrame:
     """Return the records that `make` computes for a classifier, computed once and saved as `name` next to it.
 
     Rows without a model get the classifier's name.
@@ -68,8 +85,15 @@ def measure_once(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) 
     cell = trained.cell
     plan = trained.plan
     code = hash_measuring_code(__name__, make.__module__)
-    path = trained.folder / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
-    found = make_records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
+    path = (
+        trained.folder
+        / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
+    )
+    found = make_records_once(
+        path,
+        lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed),
+        wait=trained.wait,
+    )
     return found.assign(model=found["model"].fillna(trained.label))
 
 
@@ -81,12 +105,20 @@ def read_accuracies(trained: Trained) -> pd.DataFrame:
     cell = trained.cell
     training = trained.found.training
     whole = cell.attention and cell.examples is None
-    results = {s: found for s, found in training["results"].items() if whole or s != TEST}
-    rows = [row for split, found in results.items() for row in _make_share_rows(split, found)]
+    results = {
+        s: found for s, found in training["results"].items() if whole or s != TEST
+    }
+    rows = [
+        row
+        for split, found in results.items()
+        for row in _make_share_rows(split, found)
+    ]
     for name in ("collapsed", "parameters", "epochs"):
         rows.append({"metric": name, "value": float(training[name])})
     rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
-    found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+    found = as_records(
+        pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed
+    )
     if whole:
         return found
     return pd.concat([found, _test_split_model(trained)], ignore_index=True)
@@ -99,9 +131,18 @@ def _make_share_rows(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     `found`: the result of testing on the split (`training.classifier.result`).
     """
     of_split = {"component": split, "n_units": found["n"]}
-    rows = [{"metric": name, "value": found[name], **of_split} for name in ("accuracy", "majority")]
+    rows = [
+        {"metric": name, "value": found[name], **of_split}
+        for name in ("accuracy", "majority")
+    ]
     by_class = found["by_class"].items() if split == TEST else ()
-    return [*rows, *({"metric": "class_accuracy", "component": name, "value": value} for name, value in by_class)]
+    return [
+        *rows,
+        *(
+            {"metric": "class_accuracy", "component": name, "value": value}
+            for name, value in by_class
+        ),
+    ]
 
 
 def _test_split_model(trained: Trained) -> pd.DataFrame:
@@ -113,7 +154,9 @@ def _test_split_model(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Test the classifier on the common test split."""
         corpus = open_corpus(trained.cell.corpus, limit)
-        found = measure_result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
+        found = measure_result(
+            corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST]))
+        )
         return as_records(pd.DataFrame(_make_share_rows(TEST, found)))
 
     return measure_once(trained, f"tested-{limit or 'all'}", make)
@@ -130,7 +173,9 @@ def measure_geometry(trained: Trained) -> pd.DataFrame:
         parts = [_measure_split(trained, TEST)]
         if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
-            found = measure_similarities(before, trained.batches(trained.plan.utterances))
+            found = measure_similarities(
+                before, trained.batches(trained.plan.utterances)
+            )
             parts.append(found.assign(model=trained.cell.model + PRETRAINED))
         return pd.concat(parts, ignore_index=True)
 
@@ -141,7 +186,9 @@ def measure_population(trained: Trained) -> pd.DataFrame:
     """Run `measure_geometry` on the utterances that table 4 is about: on YelpHat, its reviews of 50 words."""
     if SHORT not in trained.corpus.splits:
         return measure_geometry(trained)
-    return measure_once(trained, "geometry-short", lambda: _measure_split(trained, SHORT))
+    return measure_once(
+        trained, "geometry-short", lambda: _measure_split(trained, SHORT)
+    )
 
 
 def measure_separation(trained: Trained) -> pd.DataFrame:
@@ -150,8 +197,12 @@ def measure_separation(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Measure how well class directions tell the final [CLS] vectors apart."""
         labels, _ = trained.classes
-        vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
-        return make_separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
+        vectors = pool_vectors(
+            trained.classifier[0], trained.batches(trained.plan.utterances)
+        )[:, -1:]
+        return make_separability_records(vectors, labels, trained.corpus.labels).assign(
+            layer=trained.cell.layers
+        )
 
     return measure_once(trained, "separated", make)
 
@@ -175,7 +226,9 @@ def measure_similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
     heads = records["head"].notna()
     keys = ["stack", "kind", "layer", "site", "token_policy", "metric"]
     means = records[heads].groupby(keys, dropna=False)[["value"]].mean().reset_index()
-    return as_records(pd.concat([records[~heads], as_records(means)], ignore_index=True))
+    return as_records(
+        pd.concat([records[~heads], as_records(means)], ignore_index=True)
+    )
 
 
 def measure_entropy(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
@@ -187,6 +240,8 @@ def measure_entropy(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.Dat
     lengths = np.array(batches.encoded.lengths)
     rows = []
     for form, (low, high) in find_ends(lengths).items():
-        for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True):
+        for metric, value in zip(
+            ENTROPIES, (float(found[form].mean()), low, high), strict=True
+        ):
             rows.append({"metric": metric, "component": form, "value": value})
     return as_records(pd.DataFrame(rows), layer=layer, n_units=len(lengths))

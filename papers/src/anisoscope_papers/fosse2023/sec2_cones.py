@@ -18,7 +18,13 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.store import as_records
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_panels, compute_spearman, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    average_panels,
+    compute_spearman,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import OWN, TITLES
 from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Trained
@@ -46,9 +52,13 @@ def measure_cones(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Measure the statistics on cones of one classifier and average them over utterances."""
         found = _measure_each(trained)
-        similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
+        similar, plain = (
+            found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain")
+        )
         means = {**found.mean(), "keys.correlation": compute_spearman(similar, plain)}
-        rows = [{"metric": f"cones.{name}", "value": value} for name, value in means.items()]
+        rows = [
+            {"metric": f"cones.{name}", "value": value} for name, value in means.items()
+        ]
         return as_records(pd.DataFrame(rows), layer=1, n_units=len(found))
 
     return measure_once(trained, "cones", make)
@@ -71,14 +81,24 @@ def _measure_each(trained: Trained) -> pd.DataFrame:
         for batch in batches:
             caught.clear()
             model(**batch.inputs)
-            for i, n in enumerate(next(iter(batch.streams.values())).mask.sum(1).tolist()):
+            for i, n in enumerate(
+                next(iter(batch.streams.values())).mask.sum(1).tolist()
+            ):
                 if n > 1:
-                    heads = zip(*(caught[name][i, :, :n] for name in SITES), strict=True)
-                    rows.append(pd.DataFrame([compute_statements(*head) for head in heads]).mean())
+                    heads = zip(
+                        *(caught[name][i, :, :n] for name in SITES), strict=True
+                    )
+                    rows.append(
+                        pd.DataFrame(
+                            [compute_statements(*head) for head in heads]
+                        ).mean()
+                    )
     return pd.DataFrame(rows)
 
 
-def compute_statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
+def compute_statements(
+    query: Vectors, key: Vectors, value: Vectors
+) -> dict[str, float]:
     """Compute the quantities of section 2.1 from the queries, keys and values [token, dim] of one utterance and head,
     in float64.
 
@@ -98,11 +118,17 @@ def compute_statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str
         "cone.narrow": float(widest >= 0),
         "keys.similarity": _average_cosine(key),
         "keys.plain": _compute_entropy(rows),
-        "keys.equal": _compute_entropy(_compute_weights(query, key.mean(0).expand_as(key))),
+        "keys.equal": _compute_entropy(
+            _compute_weights(query, key.mean(0).expand_as(key))
+        ),
         "keys.parallel": _compute_entropy(_compute_weights(query, _turn_to_mean(key))),
         "queries.plain": _average_cosine(rows),
-        "queries.equal": _average_cosine(_compute_weights(query.mean(0).expand_as(query), key)),
-        "queries.parallel": _average_cosine(_compute_weights(_turn_to_mean(query), key)),
+        "queries.equal": _average_cosine(
+            _compute_weights(query.mean(0).expand_as(query), key)
+        ),
+        "queries.parallel": _average_cosine(
+            _compute_weights(_turn_to_mean(query), key)
+        ),
     }
 
 
@@ -143,16 +169,31 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         rows = here.find(family=OWN)
-        table = here.by(rows[rows["metric"].str.startswith("cones.")], "metric", "weight")
-        yield here.test("outputs in the cone of the values", table["cones.cone.inside", 0.0], around=1.0)
+        table = here.by(
+            rows[rows["metric"].str.startswith("cones.")], "metric", "weight"
+        )
+        yield here.test(
+            "outputs in the cone of the values",
+            table["cones.cone.inside", 0.0],
+            around=1.0,
+        )
         for vectors in ("keys", "queries"):
-            yield here.test(f"equal {vectors}", table[f"cones.{vectors}.equal", 0.0], around=1.0)
-            yield here.test(f"{vectors} as trained", table[f"cones.{vectors}.plain", 0.0])
+            yield here.test(
+                f"equal {vectors}", table[f"cones.{vectors}.equal", 0.0], around=1.0
+            )
+            yield here.test(
+                f"{vectors} as trained", table[f"cones.{vectors}.plain", 0.0]
+            )
         for weight in (0.0, LARGEST):
-            keys, queries = (table[f"cones.{vectors}.parallel", weight] for vectors in ("keys", "queries"))
+            keys, queries = (
+                table[f"cones.{vectors}.parallel", weight]
+                for vectors in ("keys", "queries")
+            )
             yield here.test("keys of one direction", keys, f"λ = {weight:g}")
             yield here.test("queries of one direction", queries, f"λ = {weight:g}")
-        yield here.test("alike keys, uniform attention", table["cones.keys.correlation", 0.0])
+        yield here.test(
+            "alike keys, uniform attention", table["cones.keys.correlation", 0.0]
+        )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -161,12 +202,22 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
+    rows = {
+        words: whole.find(family=OWN, metric=f"cones.{name}")
+        for name, words in SHOWN.items()
+    }
     frame = average_panels(rows, "corpus", "weight")
-    frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)
-    return whole.chart(charts.bars, frame, category="what", panel="quantity", size=(620, 18))
+    frame["what"] = (
+        frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)
+    )
+    return whole.chart(
+        charts.bars, frame, category="what", panel="quantity", size=(620, 18)
+    )
 
 
 STUDY = declare_entry(
-    "sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (measure_cones,)), tests=make_tests, draw=draw
+    "sec2",
+    measure=Measure(lambda plan: plan.by_weight(large=False), (measure_cones,)),
+    tests=make_tests,
+    draw=draw,
 )

@@ -8,7 +8,12 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    average_seeds,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import BEFORE, CONTROL, TUNED, Grid
 from anisoscope_papers.fosse2023.measurements import measure_geometry
 from anisoscope_papers.judge import Array, Test
@@ -22,7 +27,9 @@ def _select_similarities(here: Evidence, family: str) -> pd.DataFrame:
 
     `here`: the evidence on one corpus.
     """
-    return here.find(family=family, metric="intra_sequence", site="hidden", token_policy="all")
+    return here.find(
+        family=family, metric="intra_sequence", site="hidden", token_policy="all"
+    )
 
 
 def _select_curve(here: Evidence, family: str) -> Array:
@@ -41,7 +48,9 @@ def measure_late_share(curve: Array) -> Array:
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     grown = curve[:, -1] - curve[:, 0]
-    return np.asarray((curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, np.nan))
+    return np.asarray(
+        (curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, np.nan)
+    )
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -68,10 +77,18 @@ def compare(here: Evidence) -> Iterator[Compared]:
     `here`: the evidence on one corpus. Before fine-tuning there are no seeds, hence one number.
     """
     before = _select_similarities(here, BEFORE).drop_duplicates("layer")
-    for when, rows in (("before", before), ("after", _select_similarities(here, TUNED))):
+    for when, rows in (
+        ("before", before),
+        ("after", _select_similarities(here, TUNED)),
+    ):
         curve = here.numbers[when]
-        for end, layer, published in (("input", 0, curve[0]), ("last layer", rows["layer"].max(), curve[-1])):
-            yield here.compared(f"{end} {when} fine-tuning", published, select(rows, layer=layer))
+        for end, layer, published in (
+            ("input", 0, curve[0]),
+            ("last layer", rows["layer"].max(), curve[-1]),
+        ):
+            yield here.compared(
+                f"{end} {when} fine-tuning", published, select(rows, layer=layer)
+            )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -82,17 +99,31 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
-        found = {name: average_seeds(_select_similarities(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
+        found = {
+            name: average_seeds(_select_similarities(here, name), "layer")
+            for name in (CONTROL, BEFORE, TUNED)
+        }
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
-            layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))
-            found["BERT fine-tuned, published"] = pd.DataFrame({"layer": layers, "value": published})
+            layers = np.linspace(
+                0, max(curve["layer"].max() for curve in found.values()), len(published)
+            )
+            found["BERT fine-tuned, published"] = pd.DataFrame(
+                {"layer": layers, "value": published}
+            )
         for name, curve in found.items():
             if len(curve):
                 curves.append(curve.assign(model=name, corpus=here.corpus))
     frame = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
     words = "intra-sentence similarity"
-    return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
+    return whole.chart(
+        charts.layer_curve,
+        frame,
+        panel="corpus",
+        title=words,
+        size=(680, 220),
+        columns=3,
+    )
 
 
 STUDY = declare_entry(

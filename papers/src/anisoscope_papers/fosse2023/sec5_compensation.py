@@ -29,7 +29,11 @@ MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
         {"metric": "intra_sequence", "site": VALUES, "token_policy": "all", "layer": 1},
         (-2.0, 2.0),
     ),
-    "accuracy": ("larger models lose less", {"metric": "accuracy", "component": "test"}, SIGNED),
+    "accuracy": (
+        "larger models lose less",
+        {"metric": "accuracy", "component": "test"},
+        SIGNED,
+    ),
 }
 """Quantity → the claim on its change, its rows, and what the change lies between."""
 
@@ -52,7 +56,10 @@ def compute_changes(here: Evidence, where: dict[str, Any]) -> Seeds:
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})
     sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=count_inner_parameters)
-    return Seeds({size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes}, table.nothing)
+    return Seeds(
+        {size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes},
+        table.nothing,
+    )
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -65,7 +72,11 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for claim, where, _ in MEASURES.values():
             change = compute_changes(here, where)
             sizes = Seeds(
-                {size: np.full_like(change.nothing, count_inner_parameters(size)) for size in change}, change.nothing
+                {
+                    size: np.full_like(change.nothing, count_inner_parameters(size))
+                    for size in change
+                },
+                change.nothing,
             )
             yield here.test(claim, compute_correlation(sizes, change), of_several=True)
 
@@ -80,12 +91,31 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         rows = []
         for (dim, heads, layers), values in compute_changes(whole, where).items():
             for value in values:
-                rows.append((f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value))
-        found = average_seeds(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
+                rows.append(
+                    (
+                        f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}",
+                        value,
+                    )
+                )
+        found = average_seeds(
+            pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds
+        )
         parts.append(found.assign(quantity=f"change of {name}"))
     titles = ("largest λ less λ = 0", "")
     frame = pd.concat(parts, ignore_index=True)
-    return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
+    return whole.chart(
+        charts.bars,
+        frame,
+        category="size",
+        panel="quantity",
+        titles=titles,
+        size=(560, 24),
+    )
 
 
-STUDY = declare_entry("sec5", measure=Measure(Grid.by_size, (measure_geometry,)), tests=make_tests, draw=draw)
+STUDY = declare_entry(
+    "sec5",
+    measure=Measure(Grid.by_size, (measure_geometry,)),
+    tests=make_tests,
+    draw=draw,
+)

@@ -26,7 +26,28 @@ from anisoscope_papers.training.classifier_parts import LONGEST
 from anisoscope_papers.training.entropy_forms import FORMS, find_ends
 
 DRAWN, ONE_WORD = "scores drawn from a normal law", "one word above the rest"
-STEPS = (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 20, 40, 100)
+STEPS = (
+    0,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    1.25,
+    1.5,
+    1.75,
+    2,
+    2.5,
+    3,
+    3.5,
+    4,
+    5,
+    6,
+    8,
+    12,
+    20,
+    40,
+    100,
+)
 """How sharp: standard deviation of the scores before the softmax; by how much one word's exceeds the others'."""
 PLAIN, AGAIN = "reported", "again"
 ROUNDED = 5e-4
@@ -35,7 +56,9 @@ DRAWS = 50
 """How often scores are drawn anew: what a number stands for differs from draw to draw, by as much as .04."""
 
 
-def simulate_forms(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
+def simulate_forms(
+    kind: str, lengths: NDArray[np.int64], seed: int
+) -> dict[str, Array]:
     """Return the mean entropy H of random attention rows, in plain form and in form C: {form: [sharpness]}.
 
     The forms are those of `training.entropy_forms`: plain is H(p) / ln(n − 1) of a row p; form C takes a second softmax
@@ -53,7 +76,9 @@ def simulate_forms(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str
         rows = softmax(steps * scores, axis=2)  # [step, row, key]
         if n > 2:  # shorter ones count as 0
             total[PLAIN] += entr(rows).sum((1, 2)) / np.log(n - 1)
-            total[AGAIN] += entr(softmax(rows[..., 1:], axis=2)).sum((1, 2)) / np.log(n - 1)
+            total[AGAIN] += entr(softmax(rows[..., 1:], axis=2)).sum((1, 2)) / np.log(
+                n - 1
+            )
     return {form: each / len(lengths) for form, each in total.items()}
 
 
@@ -66,18 +91,36 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     parts = []
     for done, name in enumerate(plan.names(), 1):
         lengths = _read_lengths(name, plan)
-        rows: list[dict[str, Any]] = [{"metric": "forms.length", "value": float(lengths.mean())}]
+        rows: list[dict[str, Any]] = [
+            {"metric": "forms.length", "value": float(lengths.mean())}
+        ]
         for form, both in find_ends(lengths).items():
             for end, value in zip(("floor", "ceiling"), both, strict=True):
-                rows.append({"metric": f"forms.{end}", "component": form, "value": value})
+                rows.append(
+                    {"metric": f"forms.{end}", "component": form, "value": value}
+                )
         for kind, draws in ((DRAWN, DRAWS), (ONE_WORD, 1)):
             for seed in range(draws):
                 for form, means in simulate_forms(kind, lengths, seed).items():
-                    where = {"metric": "forms.simulated", "site": kind, "component": form, "seed": seed}
+                    where = {
+                        "metric": "forms.simulated",
+                        "site": kind,
+                        "component": form,
+                        "seed": seed,
+                    }
                     named = zip(STEPS, means.tolist(), strict=True)
-                    rows += [where | {"model": f"{step:g}", "value": value} for step, value in named]
+                    rows += [
+                        where | {"model": f"{step:g}", "value": value}
+                        for step, value in named
+                    ]
         frame = pd.DataFrame(rows)
-        parts.append(as_records(frame.assign(seed=frame["seed"].fillna(0)), corpus=name, n_units=len(lengths)))
+        parts.append(
+            as_records(
+                frame.assign(seed=frame["seed"].fillna(0)),
+                corpus=name,
+                n_units=len(lengths),
+            )
+        )
         context.progress("corpora", done, len(plan.names()))
     found = pd.concat(parts, ignore_index=True)
     return found.assign(model=found["model"].fillna("any"))
@@ -90,7 +133,9 @@ def _read_lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     corpus = open_corpus(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
     examples = take_balanced(split, plan.utterances, len(corpus.labels))
-    lengths = encode(examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
+    lengths = encode(
+        examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST
+    ).lengths
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 
@@ -106,7 +151,9 @@ def interpolate_draws(here: Evidence, kind: str) -> Array:
     asked = (published, published - ROUNDED, published + ROUNDED)
     found = []
     for _, draw in table.groupby("seed"):
-        both = draw.pivot(index="model", columns="component", values="value").sort_values(AGAIN)
+        both = draw.pivot(
+            index="model", columns="component", values="value"
+        ).sort_values(AGAIN)
         found.append(np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan))
     return np.array(found or [[np.nan] * 3])
 
@@ -130,18 +177,42 @@ def make_tests(here: Evidence) -> Iterator[Test]:
     claim says. They are decided by intervals alone, without p. `here`: the evidence on one corpus.
     """
     found = select(here.records, metric="forms.floor", component=AGAIN)
-    floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
+    floor, n = (
+        (float(found["value"].iloc[0]), int(found["n_units"].iloc[0]))
+        if len(found)
+        else (np.nan, 0)
+    )
     claim = here.claims["form C cannot look sharp"]
     inside = (float(claim.above), 1.0)
-    yield Test(claim, claim.statistic, floor, floor, floor, n, inside=inside, subject=here.title, note=here.note)
+    yield Test(
+        claim,
+        claim.statistic,
+        floor,
+        floor,
+        floor,
+        n,
+        inside=inside,
+        subject=here.title,
+        note=here.note,
+    )
     for kind in (DRAWN, ONE_WORD) if here.numbers else ():
         for name in ("not uniform behind form C", "a change of form"):
             claim = here.claims[name]
             near = here.numbers["next"] if here.numbers else np.nan
-            inside = claim.inside or (near - (claim.within or 0.0), near + (claim.within or 0.0))
+            inside = claim.inside or (
+                near - (claim.within or 0.0),
+                near + (claim.within or 0.0),
+            )
             words = f"{claim.statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
             subject = f"{here.title}, {kind}"
-            yield Test(claim, words, *estimate_plain(here, kind), inside=inside, subject=subject, note=here.note)
+            yield Test(
+                claim,
+                words,
+                *estimate_plain(here, kind),
+                inside=inside,
+                subject=subject,
+                note=here.note,
+            )
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -152,13 +223,31 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     found = select(records, metric="forms.simulated")
     if not len(found):
         return {}
-    means = found.groupby(["corpus", "site", "model", "component"], sort=False)["value"].mean().reset_index()
-    both = means.pivot(index=["corpus", "site", "model"], columns="component", values="value").reset_index()
-    frame = both.rename(columns={AGAIN: "value", PLAIN: "plain"}).assign(low=np.nan, high=np.nan)
+    means = (
+        found.groupby(["corpus", "site", "model", "component"], sort=False)["value"]
+        .mean()
+        .reset_index()
+    )
+    both = means.pivot(
+        index=["corpus", "site", "model"], columns="component", values="value"
+    ).reset_index()
+    frame = both.rename(columns={AGAIN: "value", PLAIN: "plain"}).assign(
+        low=np.nan, high=np.nan
+    )
     frame["corpus"] = frame["corpus"].replace(TITLES)
     titles = (f"plain H ({FORMS[PLAIN]})", f"the same rows by form {FORMS[AGAIN]}")
-    settings: dict[str, Any] = {"x": "plain", "series": "corpus", "panel": "site", "titles": titles, "band": False}
-    return {"forms": charts.trajectory(frame.sort_values("plain"), **settings, size=(680, 260))}
+    settings: dict[str, Any] = {
+        "x": "plain",
+        "series": "corpus",
+        "panel": "site",
+        "titles": titles,
+        "band": False,
+    }
+    return {
+        "forms": charts.trajectory(
+            frame.sort_values("plain"), **settings, size=(680, 260)
+        )
+    }
 
 
 STUDY: Study = declare(
@@ -168,7 +257,11 @@ STUDY: Study = declare(
     needs=NEEDS,
     measure=measure,
     judge=lambda records: judge_tests(
-        [test for here in Evidence("forms", records).corpora for test in make_tests(here)]
+        [
+            test
+            for here in Evidence("forms", records).corpora
+            for test in make_tests(here)
+        ]
     ),
     draw=draw,
 )

@@ -9,7 +9,12 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    average_seeds,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import FEWER, OWN, PUBLISHED, SHORT, TUNED
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
@@ -17,7 +22,9 @@ from anisoscope_papers.study import Compared
 MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
-def _select_shares(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
+def _select_shares(
+    here: Evidence, family: str, metric: str = "accuracy", split: str = "test"
+) -> pd.DataFrame:
     """Return the records of a metric on one split for a family of classifiers, including collapsed ones.
 
     `here`: the evidence on one corpus; `metric`: `accuracy` or `majority`.
@@ -33,16 +40,25 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        fine, one = (here.by(_select_shares(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
+        fine, one = (
+            here.by(_select_shares(here, family), "metric")["accuracy"]
+            for family in (TUNED, OWN)
+        )
         rate = here.by(_select_shares(here, TUNED, "majority"), "metric")["majority"]
         yield here.test("fine-tuned above majority", _drop_missing(fine - rate))
         yield here.test("fine-tuned above one layer", _drop_missing(fine - one))
         if here.numbers:
-            like = here.by(_select_shares(here, OWN, split=_choose_split(here)), "metric")["accuracy"]
+            like = here.by(
+                _select_shares(here, OWN, split=_choose_split(here)), "metric"
+            )["accuracy"]
             test = here.test("one layer as published", like, around=here.numbers[1])
             yield replace(test, apart=here.apart)
             if PUBLISHED[here.corpus] == PAIRED:
-                yield here.test("one layer of as many pairs", extrapolate_accuracy(here), around=here.numbers[1])
+                yield here.test(
+                    "one layer of as many pairs",
+                    extrapolate_accuracy(here),
+                    around=here.numbers[1],
+                )
 
 
 PAIRED = "esnli"
@@ -59,7 +75,9 @@ def extrapolate_accuracy(here: Evidence) -> Array:
     one corpus.
     """
     rows = here.find(family=[FEWER, OWN], metric="accuracy", component="test")
-    table = here.by(rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples")
+    table = here.by(
+        rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples"
+    )
     if len(table) < FEWEST:
         return table.nothing
     known = np.stack(list(table.values()))  # [size, seed]
@@ -83,11 +101,18 @@ def compare(here: Evidence) -> Iterator[Compared]:
     rate = _read_majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
     fine, one = (remark + _describe_collapsed(here, family) for family in (TUNED, OWN))
-    yield here.compared("fine-tuned encoder", here.numbers[0], _select_shares(here, TUNED), fine)
+    yield here.compared(
+        "fine-tuned encoder", here.numbers[0], _select_shares(here, TUNED), fine
+    )
     split = _choose_split(here)
     if split == SHORT:
         one += ", on reviews of 50 words"
-    yield here.compared("one attention layer", here.numbers[1], _select_shares(here, OWN, split=split), one)
+    yield here.compared(
+        "one attention layer",
+        here.numbers[1],
+        _select_shares(here, OWN, split=split),
+        one,
+    )
 
 
 def _describe_collapsed(here: Evidence, family: str) -> str:
@@ -113,7 +138,12 @@ def _choose_split(here: Evidence) -> str:
 
 def _read_majority(here: Evidence) -> list[float]:
     """Return the majority rate of the test split of one corpus (`here`) in a list; empty if it is not recorded."""
-    return [float(x) for x in select(here.records, metric="majority", component="test")["value"].iloc[:1]]
+    return [
+        float(x)
+        for x in select(here.records, metric="majority", component="test")[
+            "value"
+        ].iloc[:1]
+    ]
 
 
 def _list_bars(here: Evidence, place: int, family: str) -> list[pd.DataFrame]:
@@ -121,7 +151,9 @@ def _list_bars(here: Evidence, place: int, family: str) -> list[pd.DataFrame]:
 
     `place`: the position of the family in the rows of the paper's table.
     """
-    ours = average_seeds(_select_shares(here, family).assign(what=f"{here.title}, ours"), "what")
+    ours = average_seeds(
+        _select_shares(here, family).assign(what=f"{here.title}, ours"), "what"
+    )
     others = []
     if here.numbers:
         others.append((f"{here.title}, published", here.numbers[place]))
@@ -139,16 +171,29 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     if len(select(whole.records, metric="accuracy")):
         for here in whole.corpora:
             for place, (name, family) in enumerate(MODELS.items()):
-                parts += [bars.assign(panel=name) for bars in _list_bars(here, place, family)]
+                parts += [
+                    bars.assign(panel=name) for bars in _list_bars(here, place, family)
+                ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     titles = ("accuracy", "")
-    return whole.chart(charts.bars, frame, category="what", panel="panel", titles=titles, size=(560, 20))
+    return whole.chart(
+        charts.bars,
+        frame,
+        category="what",
+        panel="panel",
+        titles=titles,
+        size=(560, 20),
+    )
 
 
 STUDY = declare_entry(
     "table1",
     measure=Measure(
-        lambda plan: [*plan.fine_tuned(), *(c for c in plan.by_depth() if c.layers == 1), *plan.by_examples()]
+        lambda plan: [
+            *plan.fine_tuned(),
+            *(c for c in plan.by_depth() if c.layers == 1),
+            *plan.by_examples(),
+        ]
     ),
     tests=make_tests,
     draw=draw,

@@ -9,14 +9,24 @@ from altair.typing import ChartType
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_spearman, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    compute_spearman,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Labels, Trained, open_corpus
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study_charts import draw_texts
 
 SNIPPET = 110
-ROWS = ("nearest, same class", "nearest, other class", "median, other class", "farthest, same class")
+ROWS = (
+    "nearest, same class",
+    "nearest, other class",
+    "median, other class",
+    "farthest, same class",
+)
 SEPARATED = " | "
 
 
@@ -40,17 +50,26 @@ def find_examples(trained: Trained) -> pd.DataFrame:
         names = trained.corpus.labels
         whole = open_corpus(trained.cell.corpus).splits[TEST]
         rows = []
-        for row, i in {"representative": first, **choose_rows(cosine, labels, first)}.items():
+        for row, i in {
+            "representative": first,
+            **choose_rows(cosine, labels, first),
+        }.items():
             rows.append(
                 {
                     "metric": "example",
-                    "component": SEPARATED.join((row, names[int(labels[i])], str(whole.index(utterances[i])))),
+                    "component": SEPARATED.join(
+                        (row, names[int(labels[i])], str(whole.index(utterances[i])))
+                    ),
                     "value": 1.0 if i == first else float(cosine[i]),
                 }
             )
         words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
         overlap = correlate_overlap(unit, labels, able, words)
-        return as_records(pd.DataFrame([*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]))
+        return as_records(
+            pd.DataFrame(
+                [*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]
+            )
+        )
 
     return measure_once(trained, "example-places", make)
 
@@ -68,11 +87,18 @@ def choose_rows(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
     other = other[cosine[other].argsort(kind="stable")]
-    found = (same[cosine[same].argmax()], other[-1], other[len(other) // 2], same[cosine[same].argmin()])
+    found = (
+        same[cosine[same].argmax()],
+        other[-1],
+        other[len(other) // 2],
+        same[cosine[same].argmin()],
+    )
     return dict(zip(ROWS, map(int, found), strict=True))
 
 
-def correlate_overlap(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
+def correlate_overlap(
+    unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]
+) -> float:
     """Return the rank correlation between the cosine of two utterances and the Jaccard overlap of their words.
 
     It is computed between a representative and the others of its class, then averaged over representatives.
@@ -85,7 +111,9 @@ def correlate_overlap(unit: Array, labels: Labels, able: Labels, words: list[fro
     found = []
     for r in able:
         same = np.array([i for i in np.flatnonzero(labels == labels[r]) if i != r])
-        overlap = [len(words[i] & words[r]) / max(len(words[i] | words[r]), 1) for i in same]
+        overlap = [
+            len(words[i] & words[r]) / max(len(words[i] | words[r]), 1) for i in same
+        ]
         found.append(compute_spearman(unit[same] @ unit[r], np.array(overlap)))
     return float(np.nanmean(found))
 
@@ -97,9 +125,15 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
+        yield here.test(
+            "direction is not shared words",
+            here.table("metric", metric="overlap")["overlap"],
+        )
         rows = here.find(metric="example")
-        cosine = here.by(rows.assign(row=rows["component"].str.split(SEPARATED, regex=False).str[0]), "row")
+        cosine = here.by(
+            rows.assign(row=rows["component"].str.split(SEPARATED, regex=False).str[0]),
+            "row",
+        )
         difference = cosine["nearest, other class"] - cosine["farthest, same class"]
         yield here.test("some of the other class are near", difference)
 
@@ -119,7 +153,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     frame["text"] = _read_texts(corpus, frame["place"].astype(int).tolist())
     frame["cosine"] = rows["value"].map("{:.2f}".format).str.replace("-", "−")
     columns = {"cosine": 0, "of": 44, "text": 124}
-    return whole.chart(draw_texts, frame, category="row", columns=columns, muted="of", width=760)
+    return whole.chart(
+        draw_texts, frame, category="row", columns=columns, muted="of", width=760
+    )
 
 
 def _read_texts(corpus: str, places: list[int]) -> list[str]:
@@ -129,15 +165,26 @@ def _read_texts(corpus: str, places: list[int]) -> list[str]:
     try:
         split = open_corpus(corpus).splits[TEST]
     except CorpusError:
-        return [f"test utterance {place} (its text needs the corpus)" for place in places]
-    found = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
-    return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in found]
+        return [
+            f"test utterance {place} (its text needs the corpus)" for place in places
+        ]
+    found = [
+        " / ".join(filter(None, (split[i].text, " ".join(split[i].second or ()))))
+        for i in places
+    ]
+    return [
+        text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…"
+        for text in found
+    ]
 
 
 STUDY = declare_entry(
     "table2",
     measure=Measure(
-        lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (find_examples,)
+        lambda plan: [
+            cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]
+        ],
+        (find_examples,),
     ),
     tests=make_tests,
     draw=draw,

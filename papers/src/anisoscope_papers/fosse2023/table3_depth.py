@@ -23,7 +23,11 @@ from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
 
 SITES = {"keys": KEYS, "values": VALUES}
-SIMILAR: dict[str, Any] = {"family": OWN, "metric": "intra_sequence", "token_policy": "all"}
+SIMILAR: dict[str, Any] = {
+    "family": OWN,
+    "metric": "intra_sequence",
+    "token_policy": "all",
+}
 AT_FIRST = SIMILAR | {"family": CONTROL}
 FEWEST = 4
 """Cells (depth, layer) that a rank correlation needs: of three, three seeds may well give the same by chance."""
@@ -37,18 +41,38 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     correlate. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
-        drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
+        tables = {
+            name: here.table("layers", "layer", site=site, **SIMILAR)
+            for name, site in SITES.items()
+        }
+        drawn = {
+            name: here.table("layers", "layer", site=site, **AT_FIRST)
+            for name, site in SITES.items()
+        }
         for name, table in tables.items():
             yield here.test(f"{name} converge", compute_growth(table), of_several=True)
-            yield here.test(f"{name} converge by training", compute_growth(table, drawn[name]), of_several=True)
-            yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
+            yield here.test(
+                f"{name} converge by training",
+                compute_growth(table, drawn[name]),
+                of_several=True,
+            )
+            yield here.test(
+                f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1]
+            )
             if here.numbers:
                 published = here.numbers[name][0][0]
-                yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
+                yield here.test(
+                    f"{name} of one layer as published", table[1, 1], around=published
+                )
         keys, values = tables.values()
-        yield here.test("deeper models converge more", fit_depth_slope(values), of_several=True)
-        yield here.test("keys and values together", compute_correlation(keys, values, FEWEST), of_several=True)
+        yield here.test(
+            "deeper models converge more", fit_depth_slope(values), of_several=True
+        )
+        yield here.test(
+            "keys and values together",
+            compute_correlation(keys, values, FEWEST),
+            of_several=True,
+        )
 
 
 def fit_depth_slope(table: Seeds) -> Array:
@@ -58,9 +82,14 @@ def fit_depth_slope(table: Seeds) -> Array:
     `table`: the similarity [seed], by (layers of the model, layer).
     """
     depths = np.array(sorted({layers for layers, _ in table}))
-    last = np.array([table[n, n] for n in depths]).reshape(len(depths), len(table.nothing))
+    last = np.array([table[n, n] for n in depths]).reshape(
+        len(depths), len(table.nothing)
+    )
     known = ~np.isnan(last)
-    fits = [np.polyfit(depths[k], y[k], 1) if k.sum() > 1 else [np.nan] for y, k in zip(last.T, known.T, strict=True)]
+    fits = [
+        np.polyfit(depths[k], y[k], 1) if k.sum() > 1 else [np.nan]
+        for y, k in zip(last.T, known.T, strict=True)
+    ]
     return np.array([slope for slope, *_ in fits])
 
 
@@ -73,7 +102,9 @@ def compare(here: Evidence) -> Iterator[Compared]:
         for name, site in SITES.items():
             for layer, published in enumerate(here.numbers[name][depth - 1], 1):
                 rows = here.find(site=site, layers=depth, layer=layer, **SIMILAR)
-                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, classifiers)
+                yield here.compared(
+                    f"L = {depth}, layer {layer}, {name}", published, rows, classifiers
+                )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -82,12 +113,19 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     drawn: dict[str, ChartType] = {}
-    settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
+    settings: dict[str, Any] = {
+        "series": "model",
+        "panel": "site",
+        "title": "intra-sentence similarity",
+        "zero": True,
+    }
     names = {site: name for name, site in SITES.items()}
     for here in whole.corpora:
         frames = []
         for what, where in (("", SIMILAR), (", untrained", AT_FIRST)):
-            found = average_seeds(here.find(site=list(names), **where), "site", "layers", "layer")
+            found = average_seeds(
+                here.find(site=list(names), **where), "site", "layers", "layer"
+            )
             if what:  # the deepest alone, whose layers are those of all
                 found = found[found["layers"] == found["layers"].max()]
             model = found["layers"].map("L = {:g}".format) + what

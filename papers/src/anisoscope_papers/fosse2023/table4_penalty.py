@@ -7,7 +7,12 @@ import numpy as np
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_panels, declare_entry
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    average_panels,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import CONTROL, OTHER_START, OWN, STARTS
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_population
 from anisoscope_papers.judge import Test
@@ -51,7 +56,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for claim, form in FORMS_OF_H.items():
             where = {"metric": "cls_entropy", "component": form}
             yield here.test(claim, here.table("weight", **ONE_LAYER, **where)[0.0])
-            for start, found in here.table("start", family=OTHER_START, **where).items():
+            for start, found in here.table(
+                "start", family=OTHER_START, **where
+            ).items():
                 yield here.test(claim, found, STARTS[start])
         yield here.test("values converge", values[LARGEST] - values[0.0])
         drawn = here.table("layers", family=CONTROL, **QUANTITIES["sim(V)"])[1.0]
@@ -61,7 +68,10 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         spread = variation[LARGEST] - variation[0.0]
         yield here.test("key norms spread", spread)
         yield here.test("accuracy hardly moves", accuracy[LARGEST] - accuracy[0.0])
-        beyond = keys[max((weight for weight in keys if weight > LARGEST), default=None)] - keys[0.0]
+        beyond = (
+            keys[max((weight for weight in keys if weight > LARGEST), default=None)]
+            - keys[0.0]
+        )
         yield here.test("keys decorrelate at large λ", beyond)
 
 
@@ -76,9 +86,15 @@ def compare(here: Evidence) -> Iterator[Compared]:
             where = QUANTITIES[name]
             note = classifiers
             if name in ENTROPY:
-                form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
+                form = (
+                    here.published["first_form"][here.corpus]
+                    if weight == 0
+                    else "reported"
+                )
                 where = where | {"component": form}
-                note = "; ".join(filter(None, (_describe_form(here, form), classifiers)))
+                note = "; ".join(
+                    filter(None, (_describe_form(here, form), classifiers))
+                )
             rows = here.find(weight=weight, **ONE_LAYER, **where)
             yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, note)
 
@@ -89,7 +105,10 @@ def _describe_form(here: Evidence, form: str) -> str:
 
     `form`: a key of `entropy_forms.FORMS`.
     """
-    ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
+    ends = [
+        here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1]
+        for end in ("floor", "ceiling")
+    ]
     low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
     drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
     at_first = f", untrained {drawn.mean():.3f}" if len(drawn) else ""
@@ -101,7 +120,11 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     λ = 0 is at the left end. `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    frame = average_panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
+    frame = average_panels(
+        {n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()},
+        "corpus",
+        "weight",
+    )
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():
         return {}
@@ -112,7 +135,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         x="power",
         series="corpus",
         panel="quantity",
-        titles=(f"logarithm of λ, base 10 (at {nothing:.0f}: no penalty)".replace("-", "−"), "value"),
+        titles=(
+            f"logarithm of λ, base 10 (at {nothing:.0f}: no penalty)".replace("-", "−"),
+            "value",
+        ),
         independent=True,
         size=(680, 170),
     )
@@ -120,7 +146,11 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 STUDY = declare_entry(
     "table4",
-    measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (measure_population,), measure_population),
+    measure=Measure(
+        lambda plan: [*plan.by_weight(), *plan.by_start()],
+        (measure_population,),
+        measure_population,
+    ),
     tests=make_tests,
     draw=draw,
     compare=compare,

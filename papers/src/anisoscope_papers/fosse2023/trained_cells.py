@@ -58,19 +58,31 @@ class Trained:
     @cached_property
     def found(self) -> TrainedClassifier:
         """The trained classifier, with its training.json."""
-        return TrainedClassifier(self.folder, json.loads((self.folder / TOLD).read_text()))
+        return TrainedClassifier(
+            self.folder, json.loads((self.folder / TOLD).read_text())
+        )
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus it was trained on. OutputError if the corpus or the files it read have changed since."""
-        corpus = open_corpus(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
+        corpus = open_corpus(
+            self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split
+        )
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
-            raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
+            raise OutputError(
+                expected,
+                "another version of it",
+                "choose another --output, or the data of then",
+            )
         read = self.found.training.get("read")
         if read is not None and read != hash_read(self.plan.recipe(self.cell).filled()):
             expected = f"the {' and '.join(read)} that the classifier in {self.folder} was trained with"
-            raise OutputError(expected, "other contents", "choose another --output, or the files of then")
+            raise OutputError(
+                expected,
+                "other contents",
+                "choose another --output, or the files of then",
+            )
         return corpus
 
     @cached_property
@@ -138,7 +150,9 @@ class CellAtStart(Trained):
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus that the classifier would be trained on."""
-        return open_corpus(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
+        return open_corpus(
+            self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split
+        )
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
@@ -155,23 +169,38 @@ class CellAtStart(Trained):
         """Model, tokenizer and description, built with the seed by which the classifier is trained."""
         recipe = self.plan.recipe(self.cell).filled()
         set_seed(recipe.seed)
-        parts = build_parts(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
+        parts = build_parts(
+            recipe,
+            replace(
+                self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}
+            ),
+        )
         if not self.cell.attention:
             set_seed(recipe.seed)
             parts = replace(parts, model=type(parts.model)(parts.model.config))
         return parts
 
 
-def iter_untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
+def iter_untrained(
+    cells: Sequence[Cell], plan: Grid, context: Context
+) -> Iterator[CellAtStart]:
     """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ (weight of the penalty) or in
     how attention is trained.
 
     `plan`: the grid of classifiers; `context`: the study's cache, device and progress.
     """
-    same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
+    same = dict.fromkeys(
+        replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED
+    )
     for done, cell in enumerate(same, 1):
-        at_start = CellAtStart(cell, plan, context.cache / "untrained" / name_folder(cell, plan, context.cache).name)
-        with suppress(CorpusError, ModelError):  # what cannot be had is told where it is trained
+        at_start = CellAtStart(
+            cell,
+            plan,
+            context.cache / "untrained" / name_folder(cell, plan, context.cache).name,
+        )
+        with suppress(
+            CorpusError, ModelError
+        ):  # what cannot be had is told where it is trained
             _ = at_start.corpus, at_start.classifier
             yield at_start
         context.progress("models at step 0", done, len(same))
@@ -179,11 +208,19 @@ def iter_untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Itera
 
 def name_folder(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Return the folder of a cell (classifier) in `cache_folder`; its name depends on how the plan trains it."""
-    name = f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
-    return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
+    name = (
+        f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
+    )
+    return (
+        cache_folder
+        / "classifiers"
+        / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
+    )
 
 
-def apply_to_each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
+def apply_to_each(
+    cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]
+) -> Iterator[Any]:
     """Apply `look` to every cell (classifier) that is available, and yield the results.
 
     If the plan says so, missing ones are trained first. Those that other processes are training come last. A corpus or
@@ -200,7 +237,12 @@ def apply_to_each(cells: Sequence[Cell], plan: Grid, context: Context, look: Cal
             return None
         try:
             if plan.train:
-                make_once(folder, lambda: train_cell(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+                make_once(
+                    folder,
+                    lambda: train_cell(cell, plan, folder, context.device),
+                    marker=TOLD,
+                    wait=wait,
+                )
             if (folder / TOLD).exists():
                 return (look(Trained(cell, plan, folder, wait)),)
             return None

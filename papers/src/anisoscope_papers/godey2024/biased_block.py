@@ -83,14 +83,40 @@ AS_BERT = ("bert:full-embedding",)
 SETTINGS = {
     "quick": BlockSettings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
     "paper": BlockSettings(),
-    "architectures": BlockSettings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
-    "depth": BlockSettings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
-    "scale": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
-    "heads": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+    "architectures": BlockSettings(
+        (*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE
+    ),
+    "depth": BlockSettings(
+        (*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE
+    ),
+    "scale": BlockSettings(
+        AS_BERT,
+        seeds=5,
+        sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)),
+        norms=COARSE,
+    ),
+    "heads": BlockSettings(
+        AS_BERT,
+        seeds=5,
+        sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)),
+        norms=COARSE,
+    ),
     "no-type": BlockSettings((WITHOUT_TYPE,)),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
-NEEDS = (Need(work={"untrained blocks": 8 * len(READINGS) * len(GRID) * 16 * 512 * 1.5e-12 * 14e6}),)
+NEEDS = (
+    Need(
+        work={
+            "untrained blocks": 8
+            * len(READINGS)
+            * len(GRID)
+            * 16
+            * 512
+            * 1.5e-12
+            * 14e6
+        }
+    ),
+)
 """Work: tokens of all passes, 14 million operations each, and half as much for the rows of attention."""
 OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of the block has."""
@@ -104,14 +130,27 @@ def run_experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
     paths = []
     for system, size, seed in pieces:
-        name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, hash_measuring_code(__name__))
+        name = make_run_id(
+            system,
+            seed,
+            asdict(size),
+            settings.norms,
+            context.dtype,
+            hash_measuring_code(__name__),
+        )
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
     # Other processes cannot show progress: theirs is silent, and finished pieces are counted here.
     given = (settings.norms, replace(context, progress=Context.progress))
-    missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
+    missing = [
+        (path, *key, *given)
+        for key, path in zip(pieces, paths, strict=True)
+        if not path.exists()
+    ]
     # On an accelerator the pieces would only wait for each other.
     for done in run_in_parallel(_keep, missing, 1 if context.device != "cpu" else None):
-        context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
+        context.progress(
+            "untrained blocks", len(pieces) - len(missing) + done, len(pieces)
+        )
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 
 
@@ -128,7 +167,9 @@ def _keep(path: Path, *given: Any) -> None:
     make_records_once(path, lambda: measure_piece(*given))
 
 
-def measure_piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
+def measure_piece(
+    system: str, size: Size, seed: int, grid: Sequence[float], context: Context
+) -> pd.DataFrame:
     """Return the records of one untrained system (model), size and seed: every quantity at every N (norm of the bias)
     of `grid`, and the fixed points.
 
@@ -140,14 +181,22 @@ def measure_piece(system: str, size: Size, seed: int, grid: Sequence[float], con
 
     def again(norm: float) -> tuple[Array, Array]:
         """Return the norms of input and output (`norm_pairs`) at one more N; used to locate a fixed point."""
-        return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
+        return (
+            Pass(subject, (norm,), context.batch_tokens, norms_only=True)
+            .run()
+            .norm_pairs()
+        )
 
     rows += list_fixed_points(grid, ran.norm_pairs(), again)
     sequences, tokens, width = subject.fed.shape
-    records = pd.DataFrame(rows).assign(stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences)
+    records = pd.DataFrame(rows).assign(
+        stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences
+    )
     records["n_vectors"] = sequences * tokens
     corpus = f"uniform inputs {sequences} × {tokens} × {width}"
-    return as_records(records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all")
+    return as_records(
+        records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all"
+    )
 
 
 class Pass:
@@ -157,7 +206,12 @@ class Pass:
     """
 
     def __init__(
-        self, subject: Untrained, norms: Sequence[float], batch_tokens: int, *, norms_only: bool = False
+        self,
+        subject: Untrained,
+        norms: Sequence[float],
+        batch_tokens: int,
+        *,
+        norms_only: bool = False,
     ) -> None:
         """Prepare a pass of `subject`; with `norms_only`, only hidden states are summed. `batch_tokens`: the most
         tokens of a batch.
@@ -177,16 +231,24 @@ class Pass:
 
         The sums of vectors and attention rows that the figures need are accumulated in this object, which is returned.
         """
-        what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
+        what = (
+            {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
+        )
         subject = self.subject
         sequences = len(self.subject.fed)
         # Each sequence with each N is an item of its own; batches may hold several N.
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
-        norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
+        norms = torch.tensor(
+            self.norms, dtype=subject.fed.dtype, device=subject.fed.device
+        )
         with capture(subject.model, what, receive=self._receive):
             for rows in torch.split(every, self.batch):
                 chosen, self._group = rows % sequences, rows // sequences
-                subject.run(chosen, subject.fed[chosen] + norms[self._group, None, None] * subject.direction)
+                subject.run(
+                    chosen,
+                    subject.fed[chosen]
+                    + norms[self._group, None, None] * subject.direction,
+                )
         return self
 
     def _receive(self, site: Site, value: Any) -> None:
@@ -209,7 +271,9 @@ class Pass:
         elif site.stage == self.subject.stage:
             scores = Site(site.stack, site.layer, "attention", site.stage)
             self.sites[scores.name] = scores
-            counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
+            counted = torch.isin(
+                self._group, torch.tensor(self.histograms, device=value.device)
+            )
             how = (self.subject.attention_scale, self.subject.causal, counted)
             self._add(scores, row_scores.sum_scores(self._query, value, *how))
 
@@ -237,8 +301,12 @@ class Pass:
         found: dict[str, list[Array]] = {}
         for i in range(len(self.norms)):
             totals = Totals({term: value[i : i + 1] for term, value in terms.items()})
-            found.setdefault("mean_cosine", []).append(mean_cosine.compute(totals)[""][0, 0])
-            found.setdefault("norms.mean", []).append(norms.compute(totals)["mean"][0, 0])
+            found.setdefault("mean_cosine", []).append(
+                mean_cosine.compute(totals)[""][0, 0]
+            )
+            found.setdefault("norms.mean", []).append(
+                norms.compute(totals)["mean"][0, 0]
+            )
             if site.quantity == "hidden":
                 found.setdefault("drift", []).append(drift.compute(totals)[""][0, 0])
         return {name: np.stack(values) for name, values in found.items()}
@@ -250,7 +318,9 @@ class Pass:
                 yield from self._attention(site)
             elif site.quantity == "hidden" or site.stage == "raw":
                 place = {"site": site.label, "layer": site.layer}
-                yield from self._table(self.vectors(site), place, heads=site.quantity != "hidden")
+                yield from self._table(
+                    self.vectors(site), place, heads=site.quantity != "hidden"
+                )
 
     def _attention(self, site: Site) -> Iterator[dict[str, Any]]:
         """Yield the rows of attention weights or scores of one site, with histograms of scores at a few N (norm of the
@@ -262,12 +332,19 @@ class Pass:
         if not site.stage:
             yield from self._table(self._average_rows(terms), place)
             return
-        yield from self._table(row_scores.compute_metrics(terms, self.subject.position_bias), place)
+        yield from self._table(
+            row_scores.compute_metrics(terms, self.subject.position_bias), place
+        )
         for i in self.histograms:
             for metric, counts in row_scores.HISTOGRAMS.items():
                 for filled in np.flatnonzero(terms[counts][i]):
                     component = f"{self.norms[i]:g} {filled}"
-                    yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
+                    yield {
+                        **place,
+                        "metric": metric,
+                        "component": component,
+                        "value": float(terms[counts][i][filled]),
+                    }
 
     def _average_rows(self, terms: dict[str, Any]) -> dict[str, Array]:
         """Return {metric: [norm, head]} of attention: the largest and smallest weight of a row, averaged over rows, and
@@ -275,7 +352,12 @@ class Pass:
 
         With a bias of positions also entropies of rows. `terms`: the sums of these quantities, and their counts.
         """
-        over = {"row_max": "rows", "row_min": "rows", "sequence_max": "sequences", "sequence_min": "sequences"}
+        over = {
+            "row_max": "rows",
+            "row_min": "rows",
+            "sequence_max": "sequences",
+            "sequence_min": "sequences",
+        }
         # Elsewhere entropies come from the scores; a bias of positions is in the weights only.
         if self.subject.position_bias:
             over = {"entropy": "rows", "entropy_normalised": "rows"} | over
@@ -285,7 +367,9 @@ class Pass:
                 means[f"attention.{name}"] = terms[name] / terms[count]
         return means
 
-    def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
+    def _table(
+        self, values: dict[str, Array], place: dict[str, Any], heads: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """Yield rows for each of `values` ({metric: [norm, head]}): one per norm with the mean over heads; with
         `heads`, one per head.
 
@@ -296,7 +380,10 @@ class Pass:
                 row = {**place, "metric": metric, "component": f"{norm:g}"}
                 yield row | {"value": float(of_heads.mean())}
                 if heads:
-                    yield from (row | {"head": head, "value": float(v)} for head, v in enumerate(of_heads))
+                    yield from (
+                        row | {"head": head, "value": float(v)}
+                        for head, v in enumerate(of_heads)
+                    )
 
 
 def _sum_vectors(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
@@ -304,7 +391,9 @@ def _sum_vectors(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
     is masked.
     """
     masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
-    return {k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms}
+    return {
+        k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms
+    }
 
 
 def _sum_rows(rows: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -314,8 +403,13 @@ def _sum_rows(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     # A row with a single key has weight 1 whatever the scores are: it would only dilute the means.
     several = (rows["keys"] > 1).double()
-    values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
-    values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
+    values = {
+        name: (several * rows[name]).sum(-1)
+        for name in ("entropy", "row_max", "row_min")
+    }
+    values["entropy_normalised"] = (
+        several * rows["entropy"] / rows["keys"].clamp(min=2).log()
+    ).sum(-1)
     values["sequence_max"] = (several * rows["row_max"]).amax(-1)
     values["sequence_min"] = rows["row_min"].masked_fill(several == 0, 1.0).amin(-1)
     one = torch.ones_like(values["sequence_max"])
@@ -332,17 +426,25 @@ PRECISION = 1e-4
 """Relative precision of N*, far below its spread over seeds."""
 
 
-def find_brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
+def find_brackets(
+    norms: Sequence[float], gap: Array, scale: Array
+) -> list[tuple[float, float]]:
     """Return the pairs of neighbouring N (norm of the bias) between which `gap` = output − input changes sign.
 
     `gap` and `scale` are [norm]. Gaps below TOLERANCE · `scale` have no sign.
     """
     signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
     known = np.flatnonzero(signs)
-    return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
+    return [
+        (norms[i], norms[j])
+        for i, j in pairwise(known.tolist())
+        if signs[i] != signs[j]
+    ]
 
 
-def list_fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
+def list_fixed_points(
+    norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]
+) -> list[dict[str, Any]]:
     """Return rows of the long table on the fixed points, the N (norm of the bias) at which a block's output is as long
     as its input.
 
@@ -372,10 +474,24 @@ def list_fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[floa
     for kind, name in enumerate(KINDS):
         pairs = at_grid[kind]
         solved = []
-        for low, high in find_brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1)):
-            solved.append(float(brentq(gap, low, high, (kind,), xtol=PRECISION * high, rtol=PRECISION)))
+        for low, high in find_brackets(
+            norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1)
+        ):
+            solved.append(
+                float(
+                    brentq(
+                        gap, low, high, (kind,), xtol=PRECISION * high, rtol=PRECISION
+                    )
+                )
+            )
         rows.append({"metric": f"fixed_point.{name}.crossings", "value": len(solved)})
         for which, norm in enumerate(solved, start=1):
             for metric, value in {"": norm, ".norm": measured(norm, kind)[1]}.items():
-                rows.append({"metric": f"fixed_point.{name}{metric}", "component": str(which), "value": value})
+                rows.append(
+                    {
+                        "metric": f"fixed_point.{name}{metric}",
+                        "component": str(which),
+                        "value": value,
+                    }
+                )
     return [{"site": "hidden", **row} for row in rows]

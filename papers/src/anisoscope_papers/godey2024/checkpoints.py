@@ -35,9 +35,22 @@ from anisoscope_papers.needs import Need, make_corpus_need
 from anisoscope_papers.origin import hash_measuring_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.kinds import KINDS, TEXT
-from anisoscope_papers.training.train_small import BRIEF, LONG, PART, SmallModelRecipe, train_all
+from anisoscope_papers.training.train_small import (
+    BRIEF,
+    LONG,
+    PART,
+    SmallModelRecipe,
+    train_all,
+)
 
-METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
+METRICS = (
+    "mean_cosine",
+    "query_key",
+    "attention",
+    "score_terms",
+    "centred_attention",
+    "common_direction",
+)
 SITES = ("query.raw", "attention", "scores", "centred")
 """Where the figures read numbers of heads; those of keys alone are not read."""
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
@@ -77,7 +90,9 @@ STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
-def _make_settings(name: str, recipe: SmallModelRecipe = LONG, seeds: int = SEEDS) -> CheckpointSettings:
+def _make_settings(
+    name: str, recipe: SmallModelRecipe = LONG, seeds: int = SEEDS
+) -> CheckpointSettings:
     """Return settings for the checkpoints of a kind of small model that figures 1 to 4 train (`KINDS[name]`).
 
     seeds   trainings of the kind; the first three are those of figures 1 to 4
@@ -85,7 +100,9 @@ def _make_settings(name: str, recipe: SmallModelRecipe = LONG, seeds: int = SEED
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
     recipe = replace(recipe, seeds=seeds)
-    return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
+    return CheckpointSettings(
+        "", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None
+    )
 
 
 SETTINGS = {
@@ -95,7 +112,9 @@ SETTINGS = {
     "speech": _make_settings("speech-transformer"),
     "photographs": _make_settings("vit-masked", PART),
     "clips": _make_settings("speech-masked", PART),
-    "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
+    "small": CheckpointSettings(
+        os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")
+    ),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
     "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
 }
@@ -106,7 +125,10 @@ CAUSAL = {"causal": CheckpointSettings(cells=Experiment((BASE,), 6, FULL))}
 """Six small models that predict each token from those before it (`beyond.causes`), looked at six times: what a number
 of heads is enough for (figures 13, 14, 15 and 23).
 """
-_TOKENS, _PANELS = PROBED * 512, 2.0  # of a checkpoint; attention with centred queries and keys beside the pass
+_TOKENS, _PANELS = (
+    PROBED * 512,
+    2.0,
+)  # of a checkpoint; attention with centred queries and keys beside the pass
 NEEDS = (
     Need(
         f"google/multiberts-seed_{{0..4}}-step_{{0..2000}}k, {5 * len(STEPS)} checkpoints",
@@ -151,7 +173,9 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     job = Job(
         checkpoints[0].subject,
         corpus=series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
-        settings=Settings(metrics=METRICS, tokens=("all",), sample=0, sample_heads=True),
+        settings=Settings(
+            metrics=METRICS, tokens=("all",), sample=0, sample_heads=True
+        ),
         limit=series.limit,
         sequences=series.sequences,
         batch_tokens=context.batch_tokens,
@@ -161,7 +185,12 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     sampled = (
         0
         if series.share is None
-        else round(series.share * sum(open_plan_of(job, load_subject(replace(job, untrained=True)))[0].tokens))
+        else round(
+            series.share
+            * sum(
+                open_plan_of(job, load_subject(replace(job, untrained=True)))[0].tokens
+            )
+        )
     )
 
     def job_of(checkpoint: Checkpoint) -> Job:
@@ -172,19 +201,38 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     def progress(done: int, total: int) -> None:
         """Report the progress in whole checkpoints, from `done` of `total` parts of the measurement."""
         if total:
-            context.progress("checkpoints", len(checkpoints) * done // total, len(checkpoints))
+            context.progress(
+                "checkpoints", len(checkpoints) * done // total, len(checkpoints)
+            )
 
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
-    output = context.cache / f"series-{make_run_id(asdict(series), hash_measuring_code(__name__))[:8]}"
-    published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
-    done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
+    output = (
+        context.cache
+        / f"series-{make_run_id(asdict(series), hash_measuring_code(__name__))[:8]}"
+    )
+    published = (
+        "{" in series.checkpoints
+    )  # those of the hub; what lies here must be whole
+    done = measure_series(
+        checkpoints,
+        job_of,
+        output,
+        derived=derived,
+        progress=progress,
+        skip_bad=published,
+    )
     for name, reason in done.skipped.items():
         context.note_unavailable(name, reason)
-    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in select_common(done.runs)]
+    pieces = [
+        Piece(c.step, c.seed, done.runs[c].folder, named, c.subject)
+        for c in select_common(done.runs)
+    ]
     if not pieces:
         got = f"fewer ({len(done.skipped)} could not be had)"
-        raise ModelError(f"two steps that every seed of {series.checkpoints} has", got, "begin again")
+        raise ModelError(
+            f"two steps that every seed of {series.checkpoints} has", got, "begin again"
+        )
     return pieces
 
 
@@ -192,7 +240,9 @@ def select_common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Select the checkpoints at steps that every seed has, sorted by seed and step; none if fewer than two steps are
     common.
     """
-    ordered = sorted(checkpoints, key=lambda checkpoint: (checkpoint.seed, checkpoint.step))
+    ordered = sorted(
+        checkpoints, key=lambda checkpoint: (checkpoint.seed, checkpoint.step)
+    )
     by_seed: dict[int, set[int]] = {}
     for checkpoint in ordered:
         by_seed.setdefault(checkpoint.seed, set()).add(checkpoint.step)
@@ -209,7 +259,11 @@ def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Check
     Steps that some seed lacks are left out. UsageError if fewer than two steps are left, or if given seeds end at
     different steps: then one is still being trained.
     """
-    every = expand(series.checkpoints) if series.checkpoints else _train_small(series, context)
+    every = (
+        expand(series.checkpoints)
+        if series.checkpoints
+        else _train_small(series, context)
+    )
     last: dict[int, int] = {}
     for checkpoint in every:
         last[checkpoint.seed] = max(checkpoint.step, last.get(checkpoint.seed, 0))
@@ -219,7 +273,9 @@ def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Check
     if not kept:
         got = f"fewer, of {len(last)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
-        raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
+        raise UsageError(
+            f"at least two steps in the series {series.checkpoints}", got, cure
+        )
     return kept
 
 
@@ -229,10 +285,16 @@ def _require_same_end(pattern: str, last: Mapping[int, int]) -> None:
     `last`: {seed: its last step}.
     """
     end = max(last.values(), default=0)
-    short = [f"seed {seed} at step {last[seed]:,} of {end:,}" for seed in sorted(last) if last[seed] < end]
+    short = [
+        f"seed {seed} at step {last[seed]:,} of {end:,}"
+        for seed in sorted(last)
+        if last[seed] < end
+    ]
     if short:
         cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
-        raise UsageError(f"every seed of {pattern} at the same last step", ", ".join(short), cure)
+        raise UsageError(
+            f"every seed of {pattern} at the same last step", ", ".join(short), cure
+        )
 
 
 def _train_small(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
@@ -240,10 +302,16 @@ def _train_small(series: CheckpointSettings, context: Context) -> list[Checkpoin
     missing = KINDS[series.kind].missing
     if missing:
         raise UsageError(
-            f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA to the folder that holds it"
+            f"the data of {KINDS[series.kind].label}",
+            missing,
+            "set ANISOSCOPE_DATA to the folder that holds it",
         )
     trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
-    return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
+    return [
+        Checkpoint(str(t.checkpoint(step)), step, t.seed)
+        for t in trained
+        for step in t.steps
+    ]
 
 
 def choose_shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
@@ -262,7 +330,11 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
     `sums`: the file with the sums of the run. With `sampled`, the moments are those of the sampled points only.
     """
     measurement = Measurement.restore(sums, settings)
-    sites = [site for site in measurement.sites.values() if site.stage == "raw" and site.kind == "self"]
+    sites = [
+        site
+        for site in measurement.sites.values()
+        if site.stage == "raw" and site.kind == "self"
+    ]
     stack = min(site.stack for site in sites)
     numbers: dict[str, Tensor] = {}
     for site in sites:
@@ -270,7 +342,8 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
             continue
         name = f"{site.layer} {site.quantity}"
         total, count, moment = (
-            measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")
+            measurement.sums.terms[site.name, term].sum(0)
+            for term in ("vector", "n", "head_moment")
         )
         numbers[f"{name} mean"] = total[0] / count[0].unsqueeze(-1)
         numbers[f"{name} moment"] = moment
@@ -302,36 +375,58 @@ def read_losses(pieces: Sequence[Piece]) -> pd.DataFrame:
     rows = []
     for piece in pieces:
         record = Path(piece.subject).parent / "training.json"
-        by_step = dict(json.loads(record.read_text("utf-8")).get("validation_loss", ())) if record.is_file() else {}
+        by_step = (
+            dict(json.loads(record.read_text("utf-8")).get("validation_loss", ()))
+            if record.is_file()
+            else {}
+        )
         if piece.step in by_step:
-            rows.append({"metric": LOSS, "step": piece.step, "seed": piece.seed, "value": by_step[piece.step]})
+            rows.append(
+                {
+                    "metric": LOSS,
+                    "step": piece.step,
+                    "seed": piece.seed,
+                    "value": by_step[piece.step],
+                }
+            )
     return as_records(pd.DataFrame(rows))
 
 
-def compute_fall(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
+def compute_fall(
+    records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]
+) -> NDArray[np.float64] | None:
     """Return how much of the total fall of the loss each of the given steps has behind it, [seed, step] from 0 to 1.
 
     The fall is counted from the first checkpoint with a loss to the lowest loss. Step 0 has no loss and gets 0. None if
     another checkpoint has no loss.
     """
-    table = select(records, metric=LOSS).pivot_table(index="seed", columns="step", values="value")
+    table = select(records, metric=LOSS).pivot_table(
+        index="seed", columns="step", values="value"
+    )
     table = table.reindex(index=list(seeds), columns=[step for step in steps if step])
     if table.empty or table.isna().to_numpy().any():
         return None
     loss = table.to_numpy(float)
     share = (loss[:, :1] - loss) / (loss[:, :1] - loss.min(1, keepdims=True))
     share = np.clip(np.maximum.accumulate(share, 1), 0, 1)
-    return np.asarray(np.hstack([np.zeros((len(share), 1)), share]) if 0 in steps else share)
+    return np.asarray(
+        np.hstack([np.zeros((len(share), 1)), share]) if 0 in steps else share
+    )
 
 
 def read_records(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
     """Return the records of the named metrics, for every head of the first stack at every measured checkpoint."""
     where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
-    rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
+    rows = pd.concat(
+        [select(RunFolder(piece.folder).records, **where) for piece in pieces],
+        ignore_index=True,
+    )
     return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
 
 
-def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
+def measure_heads(
+    metrics: Sequence[str], series: CheckpointSettings, context: Context
+) -> pd.DataFrame:
     """Measure `metrics` of every head along a series of checkpoints, or along the trained models (cells) of an
     experiment.
 
@@ -340,4 +435,6 @@ def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: C
     if series.cells is None:
         return read_records(measure(series, context), metrics)
     cells = measure_cells(series.cells, context)
-    return select(cells, kind="self", component=None, site=SITES, metric=metrics).reset_index(drop=True)
+    return select(
+        cells, kind="self", component=None, site=SITES, metric=metrics
+    ).reset_index(drop=True)

@@ -53,7 +53,9 @@ def measure_rise_since_turning(courses: Array) -> Array:
     return np.asarray(courses[:, -1] - lowest, dtype=np.float64)
 
 
-def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
+def measure_lead(
+    first: Array, second: Array, least: tuple[float, float]
+) -> tuple[Array, Array]:
     """Return how far a course is ahead of another, [seed], and the index of the checkpoint where that is read, [seed].
 
     Both courses are [seed, step] and rise. The lead is the share of its own rise that each seed of `first` has made,
@@ -74,6 +76,7 @@ def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tup
         places.append(int((others >= half).argmax()))
     at = np.array(places)
     of_first, of_second = (
-        (course[seeds, at] - course[:, 0]) / rise for course, rise in zip((first, second), rises, strict=True)
+        (course[seeds, at] - course[:, 0]) / rise
+        for course, rise in zip((first, second), rises, strict=True)
     )
     return np.asarray(of_first - of_second, dtype=np.float64), at

@@ -25,7 +25,15 @@ from anisoscope_papers.judge import (
     judge_tests,
     make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Compared, Expected, Verdict, declare, read_claims, read_published
+from anisoscope_papers.study import (
+    Claim,
+    Compared,
+    Expected,
+    Verdict,
+    declare,
+    read_claims,
+    read_published,
+)
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import PART
 
@@ -46,15 +54,29 @@ SETTINGS = {
         Systems(("builtin:minilm",), "builtin:python-docs", limit=60),
     ),
     "fig2": build_settings(
-        Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103"),
+        Systems(
+            ("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"),
+            "wikitext-103",
+        ),
         ("byte-lm", "token-lm"),
     ),
-    "fig3a": build_settings(Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)),
-    "fig3b": build_settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
-    "fig4": build_settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
+    "fig3a": build_settings(
+        Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)
+    ),
+    "fig3b": build_settings(
+        Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"),
+        ("vit",),
+    ),
+    "fig4": build_settings(
+        Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"),
+        ("resnet", "convnext", "speech-cnn"),
+    ),
 }
 
-CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
+CLIPS, PHOTOGRAPHS = (
+    "speech/librispeech_test_other",
+    Systems(corpus="cifar10/test.parquet", limit=400, flatten="image"),
+)
 RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
 REACTIONS, IMAGES = "reactions/valid.jsonl.gz", "vision/imagenet_sample"
 SETTINGS["fig1"]["packaged"] = Systems(
@@ -66,18 +88,35 @@ SETTINGS["fig1"]["packaged"] = Systems(
         "builtin:rxnfp-finetuned-10k",
         "builtin:rxnmapper",
     ),
-    others=(Systems(corpus="wikitext/wiki.valid.raw.txt.gz", limit=30, packaged=("builtin:minilm",)),),
+    others=(
+        Systems(
+            corpus="wikitext/wiki.valid.raw.txt.gz",
+            limit=30,
+            packaged=("builtin:minilm",),
+        ),
+    ),
 )
-SETTINGS["fig2"]["packaged"] = Systems(corpus="antibodies/chains.jsonl.gz", limit=200, packaged=("builtin:antiberty",))
-SETTINGS["fig3b"]["packaged"] = Systems(corpus=IMAGES, limit=100, packaged=("builtin:saliency-vit",))
-SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos", "builtin:whisper-tiny.en"))
+SETTINGS["fig2"]["packaged"] = Systems(
+    corpus="antibodies/chains.jsonl.gz", limit=200, packaged=("builtin:antiberty",)
+)
+SETTINGS["fig3b"]["packaged"] = Systems(
+    corpus=IMAGES, limit=100, packaged=("builtin:saliency-vit",)
+)
+SETTINGS["fig3a"]["packaged"] = Systems(
+    corpus=CLIPS, packaged=("builtin:distillmos", "builtin:whisper-tiny.en")
+)
 SETTINGS["fig4"]["packaged"] = replace(
     PHOTOGRAPHS,
     packaged=RESNETS,
     others=(
         replace(PHOTOGRAPHS, corpus=IMAGES, packaged=RESNETS),
         Systems(corpus=CLIPS, limit=20, packaged=("builtin:crepe-tiny",)),
-        Systems(corpus=IMAGES, limit=60, flatten="image", packaged=("builtin:efficientnet-lite0",)),
+        Systems(
+            corpus=IMAGES,
+            limit=60,
+            flatten="image",
+            packaged=("builtin:efficientnet-lite0",),
+        ),
         Systems(
             corpus=IMAGES,
             limit=30,
@@ -110,13 +149,21 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judge_tests(tests)
-    verdicts += [_judge_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
-    return verdicts + layer_curves.make_undecided((c for c in stated_ones if c.name != TRAINING), verdicts, records)
+    verdicts += [
+        _judge_several(claim, verdicts)
+        for claim in stated_ones
+        if claim.name == SEVERAL
+    ]
+    return verdicts + layer_curves.make_undecided(
+        (c for c in stated_ones if c.name != TRAINING), verdicts, records
+    )
 
 
 def _judge_several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     """Judge the claim that at least two systems (models) are anisotropic, from the verdicts on single systems."""
-    outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
+    outcomes = [
+        verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"
+    ]
     holding = outcomes.count("holds")
     failing = outcomes.count("fails")
     n = len(outcomes)
@@ -129,10 +176,18 @@ def _judge_several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     reason = "two are needed"
     if n < 2:
         reason += f"; these settings have {n}"
-    return make_verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+    return make_verdict_without_test(
+        claim,
+        holds,
+        f"systems of which it holds, of {n}:",
+        float(holding),
+        reason=reason,
+    )
 
 
-def _test_characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_characters(
+    claim: Claim, records: pd.DataFrame, rows: pd.DataFrame
+) -> Iterator[Test]:
     """Yield the tests that A (mean cosine) of each of the claim's systems (models) is above that of each other system.
 
     Small models are compared seed by seed. `rows`: the table of `layer_curves.select_curves`.
@@ -145,23 +200,39 @@ def _test_characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) ->
             # Two small models of one seed have seen the same data in the same order.
             both_small = name.endswith(TRAINED) and other.endswith(TRAINED)
             if not both_small or seed == other_seed:
-                theta = _subtract_replicates(_average_layers(records, layers), _average_layers(records, others))
-                yield _test(claim, f"{_strip_trained(name)} above {_strip_trained(other)}", theta, layers, seed)
+                theta = _subtract_replicates(
+                    _average_layers(records, layers), _average_layers(records, others)
+                )
+                yield _test(
+                    claim,
+                    f"{_strip_trained(name)} above {_strip_trained(other)}",
+                    theta,
+                    layers,
+                    seed,
+                )
 
 
-def _test_depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_depth(
+    claim: Claim, records: pd.DataFrame, rows: pd.DataFrame
+) -> Iterator[Test]:
     """Yield the tests that A (mean cosine) falls with depth, for each of the claim's systems (models).
 
     The number is minus the slope of A over relative depth (0 the input, 1 the last layer). `rows`: the table of
     `layer_curves.select_curves`.
     """
-    for model, seed, layers in iter_systems(rows[rows["model"].str.startswith(claim.systems)]):
+    for model, seed, layers in iter_systems(
+        rows[rows["model"].str.startswith(claim.systems)]
+    ):
         depth = np.linspace(-0.5, 0.5, len(layers))
-        theta = -(select_replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
+        theta = -(select_replicates(records, layers, "mean_cosine") @ depth) / (
+            depth @ depth
+        )
         yield _test(claim, _strip_trained(model), theta, layers, seed)
 
 
-def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_change(
+    claim: Claim, records: pd.DataFrame, rows: pd.DataFrame
+) -> Iterator[Test]:
     """Yield the tests of how A (mean cosine) changes by training, or by the last ReLU of each block, for each system
     (model).
 
@@ -172,7 +243,12 @@ def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Ite
     if training:
         site = "hidden"
         rows = rows[rows["model"].str.endswith(TRAINED)]
-    before = {(model, seed): layers for model, seed, layers in iter_systems(layer_curves.select_curves(records, site))}
+    before = {
+        (model, seed): layers
+        for model, seed, layers in iter_systems(
+            layer_curves.select_curves(records, site)
+        )
+    }
     for model, seed, layers in iter_systems(rows):
         name = _strip_trained(model)
         if training and name.startswith(SHARING):
@@ -191,11 +267,15 @@ def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Ite
         if then is not None:
             # Not every layer has a ReLU: only those with both are compared.
             after = layers[layers["layer"].isin(then["layer"])]
-            theta = _subtract_replicates(_average_layers(records, after), _average_layers(records, then, site))
+            theta = _subtract_replicates(
+                _average_layers(records, after), _average_layers(records, then, site)
+            )
             yield _test(claim, name, theta, layers, seed)
 
 
-COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
+COMPARISONS: dict[
+    str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]
+] = {
     "characters only": _test_characters,
     "ResNet with depth": _test_depth,
     "before the ReLU": _test_change,
@@ -208,14 +288,19 @@ def _strip_trained(model: str) -> str:
     return model.removesuffix(TRAINED)
 
 
-def _average_layers(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
+def _average_layers(
+    records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden"
+) -> Array:
     """Return the jackknife replicates [1 + group] of A (mean cosine) averaged over layers from 1 on (0 is the input of
     the blocks).
 
     `layers`: rows of `layer_curves.select_curves` for one model and seed.
     """
     inner = (layers["layer"] > 0).to_numpy(bool)
-    return np.asarray(select_replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
+    return np.asarray(
+        select_replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1),
+        dtype=np.float64,
+    )
 
 
 def _subtract_replicates(a: Array, b: Array) -> Array:
@@ -230,7 +315,9 @@ def _subtract_replicates(a: Array, b: Array) -> Array:
     return np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
 
-def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
+def _test(
+    claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int
+) -> Test:
     """Make the test that a number of one system (`subject`) and seed is above the claim's threshold.
 
     `theta`: its jackknife replicates [1 + group]; `layers`: rows of the layers that it was computed from.
@@ -281,7 +368,17 @@ def compare(name: str, records: pd.DataFrame) -> list[Compared]:
             ours = abs(float(row["value"].iloc[0])) if len(row) else None
             place = f"{model}, layer {layer}"
             note = f"within {expected['within']:g}; {expected['source']}"
-            found.append(Expected(place, value, ours, n=len(row), note=note, apart=apart, within=expected["within"]))
+            found.append(
+                Expected(
+                    place,
+                    value,
+                    ours,
+                    n=len(row),
+                    note=note,
+                    apart=apart,
+                    within=expected["within"],
+                )
+            )
     return found
 
 

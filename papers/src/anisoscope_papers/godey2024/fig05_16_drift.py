@@ -22,13 +22,32 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import holm, jackknife_interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import Array, Test, judge_tests, make_test_of_seeds, make_verdict_without_test
-from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, declare, read_claims
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    judge_tests,
+    make_test_of_seeds,
+    make_verdict_without_test,
+)
+from anisoscope_papers.study import (
+    SIGNED,
+    Claim,
+    Context,
+    Verdict,
+    declare,
+    read_claims,
+)
 from anisoscope_papers.study_charts import draw_p_values
 
 TEXT, VISION, NONE, SPEECH, WALKS = read_claims("godey2024", "fig5").values()
 LEVEL = 0.05
-NUMBERS = {"": "r", ".p": "p", ".p_smallest": "p_smallest", ".p_scipy": "p_scipy", ".layers": "layers"}
+NUMBERS = {
+    "": "r",
+    ".p": "p",
+    ".p_smallest": "p_smallest",
+    ".p_scipy": "p_scipy",
+    ".layers": "layers",
+}
 """What is recorded of a system, after `correlation.<kind>`, and its column in `make_table`."""
 
 
@@ -79,7 +98,9 @@ def _standardise_scores(kind: Kind, x: Array) -> Array:
     """Centre values [..., layer] (for "spearman" their ranks, ties shared), and divide them by their length over
     layers.
     """
-    z = np.asarray(stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64)
+    z = np.asarray(
+        stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64
+    )
     z = z - z.mean(-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(z / np.sqrt((z * z).sum(-1, keepdims=True)), dtype=np.float64)
@@ -98,7 +119,12 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     seen = abs(float(a @ b))
     if n <= EXACT_UP_TO:
         sizes = np.abs(b[_list_permutations(n)] @ a)
-        return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
+        return Permuted(
+            float((sizes >= seen - _SAME).mean()),
+            float((sizes >= sizes.max() - _SAME).mean()),
+            True,
+            n,
+        )
     rng = np.random.default_rng(0)
     rows = np.tile(b, (DRAWS // 10, 1))
     # A tenth of the draws at a time: all of them would fill the memory.
@@ -107,7 +133,9 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
         sizes = np.abs(rng.permuted(rows, axis=1) @ a)
         hits += int((sizes >= seen - _SAME).sum())
     # The observed order counts as one of the draws: p is never 0 (Phipson and Smyth 2010).
-    return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
+    return Permuted(
+        (hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n
+    )
 
 
 @cache
@@ -123,7 +151,11 @@ def default_p(kind: Kind, x: Array, y: Array) -> float:
     """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
-    return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
+    return float(
+        stats.spearmanr(x, y).pvalue
+        if kind == "spearman"
+        else stats.pearsonr(x, y).pvalue
+    )
 
 
 def estimate_false_positive_rate(
@@ -146,10 +178,17 @@ def estimate_false_positive_rate(
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Return the records of the figures, each system's correlation, and how often random walks correlate by chance."""
-    parts = [layer_curves.measure(drop_relus(systems), context) for systems in settings.figures]
+    parts = [
+        layer_curves.measure(drop_relus(systems), context)
+        for systems in settings.figures
+    ]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = estimate_false_positive_rate(settings.kind)
-    walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
+    walks = {
+        "model": "random walks",
+        "metric": f"false_positive_rate.{settings.kind}",
+        "component": "13 steps",
+    }
     found = (
         compute_correlations(records, settings.kind),
         pd.DataFrame([walks | {"value": value, "low": low, "high": high}]),
@@ -159,7 +198,9 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
 
 def drop_relus(systems: layer_curves.Systems) -> layer_curves.Systems:
     """Return the systems (models) without those that show one network a second time, at its inner ReLUs."""
-    return replace(systems, others=tuple(other for other in systems.others if not other.relus))
+    return replace(
+        systems, others=tuple(other for other in systems.others if not other.relus)
+    )
 
 
 def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
@@ -169,16 +210,30 @@ def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     and the number of layers.
     """
     rows = []
-    for model, seed, layers in layer_curves.iter_systems(layer_curves.select_curves(records)):
+    for model, seed, layers in layer_curves.iter_systems(
+        layer_curves.select_curves(records)
+    ):
         a = layer_curves.select_replicates(records, layers, "mean_cosine")
         drift = layer_curves.select_replicates(records, layers, "drift")
-        estimate = jackknife_interval(compute_coefficient(kind, drift, a), bounds=SIGNED)._asdict()
+        estimate = jackknife_interval(
+            compute_coefficient(kind, drift, a), bounds=SIGNED
+        )._asdict()
         test = run_permutation_test(kind, drift[0], a[0])
         # In the order of `NUMBERS`; only the coefficient has an interval.
         numbers = [{end: float(x) for end, x in estimate.items()}]
-        for value in (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n)):
+        for value in (
+            test.p,
+            test.smallest,
+            default_p(kind, drift[0], a[0]),
+            float(test.n),
+        ):
             numbers.append({"value": value})
-        given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
+        given = {
+            "model": model,
+            "seed": seed,
+            "n_units": int(layers["n_units"].iloc[0]),
+            "site": "hidden",
+        }
         for name, number in zip(NUMBERS, numbers, strict=True):
             rows.append(given | {"metric": f"correlation.{kind}{name}"} | number)
     return pd.DataFrame(rows)
@@ -190,13 +245,29 @@ def make_table(records: pd.DataFrame) -> pd.DataFrame:
     Columns: model, seed, r (coefficient), low, high, p, p_smallest (possible), p_scipy, layers (number of layers),
     n_units.
     """
-    parts = records["metric"].str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"].fillna("")
-    rows = records.assign(name=parts.map(NUMBERS))[records["metric"].str.startswith("correlation.").fillna(False)]
+    parts = (
+        records["metric"]
+        .str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"]
+        .fillna("")
+    )
+    rows = records.assign(name=parts.map(NUMBERS))[
+        records["metric"].str.startswith("correlation.").fillna(False)
+    ]
     if rows.empty:
-        return pd.DataFrame(columns=["model", "seed", *NUMBERS.values(), "low", "high", "n_units"])
-    wide = rows.pivot_table(index=["model", "seed"], columns="name", values="value", sort=False, dropna=False)
+        return pd.DataFrame(
+            columns=["model", "seed", *NUMBERS.values(), "low", "high", "n_units"]
+        )
+    wide = rows.pivot_table(
+        index=["model", "seed"],
+        columns="name",
+        values="value",
+        sort=False,
+        dropna=False,
+    )
     wide = wide.reindex(columns=list(NUMBERS.values())).dropna(how="all")
-    ends = rows[rows["name"] == "r"].set_index(["model", "seed"])[["low", "high", "n_units"]]
+    ends = rows[rows["name"] == "r"].set_index(["model", "seed"])[
+        ["low", "high", "n_units"]
+    ]
     return wide.join(ends).reset_index()
 
 
@@ -208,19 +279,32 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     """
     rows = make_table(records)
     rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
-    norms = {str(model): measure_norms(records, str(model)) for model in rows["model"].unique()}
+    norms = {
+        str(model): measure_norms(records, str(model))
+        for model in rows["model"].unique()
+    }
     systems = [group for _, group in rows.groupby("model", sort=False)]
     several = [group for group in systems if len(group) > 1]
-    found = judge_tests([_make_test(group, norms[str(group.iloc[0].model)]) for group in several])
-    kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
-    found += _judge_single_systems(kind, [group.iloc[0] for group in systems if len(group) == 1], norms)
-    by_subject = {model.removesuffix(TRAINED): of_model for model, of_model in norms.items()}
+    found = judge_tests(
+        [_make_test(group, norms[str(group.iloc[0].model)]) for group in several]
+    )
+    kind: Kind = (
+        "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
+    )
+    found += _judge_single_systems(
+        kind, [group.iloc[0] for group in systems if len(group) == 1], norms
+    )
+    by_subject = {
+        model.removesuffix(TRAINED): of_model for model, of_model in norms.items()
+    }
     found = [_add_norms(verdict, by_subject[verdict.subject]) for verdict in found]
     undecided = layer_curves.make_undecided((TEXT, VISION, NONE), found, records)
     return found + undecided + _judge_walks(records)
 
 
-def _judge_single_systems(kind: Kind, rows: list[Any], norms: dict[str, "Norms"]) -> list[Verdict]:
+def _judge_single_systems(
+    kind: Kind, rows: list[Any], norms: dict[str, "Norms"]
+) -> list[Verdict]:
     """Judge the correlations of systems of one seed (`rows` of `make_table`) against random walks, corrected together.
 
     `norms`: by model. A system whose vectors are about equally long in all layers is no evidence, since drift² is then
@@ -229,20 +313,28 @@ def _judge_single_systems(kind: Kind, rows: list[Any], norms: dict[str, "Norms"]
     of_walks = []
     for row in rows:
         pinned = norms[str(row.model)].spread < PINNED
-        of_walks.append(np.nan if pinned else walk_p(kind, int(row.layers), float(row.r)))
+        of_walks.append(
+            np.nan if pinned else walk_p(kind, int(row.layers), float(row.r))
+        )
     corrected = holm(np.array(of_walks, dtype=np.float64))
     return [_judge_one(row, float(p)) for row, p in zip(rows, corrected, strict=True)]
 
 
 def _judge_walks(records: pd.DataFrame) -> list[Verdict]:
     """Judge the paper's test itself: how often two independent random walks correlate by it."""
-    walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
+    walks = records[
+        records["metric"].str.startswith("false_positive_rate").fillna(False)
+    ]
     # Any share above the level that the test promises is too large: the end is the next number.
     above = (float(np.nextafter(LEVEL, 1)), 1.0)
     note = "4,000 pairs of walks; 0.05 would be right"
     tests = []
-    for value, low, high in zip(walks["value"], walks["low"], walks["high"], strict=True):
-        tests.append(Test(WALKS, WALKS.statistic, value, low, high, inside=above, note=note))
+    for value, low, high in zip(
+        walks["value"], walks["low"], walks["high"], strict=True
+    ):
+        tests.append(
+            Test(WALKS, WALKS.statistic, value, low, high, inside=above, note=note)
+        )
     return judge_tests(tests)
 
 
@@ -262,7 +354,14 @@ def measure_norms(records: pd.DataFrame, model: str) -> Norms:
     """Return how far the norms of a system (model) vary over its layers."""
     if not len(select(records, model=model, site="hidden", metric="norms.mean")):
         return Norms(float("nan"), (float("nan"), float("nan")))
-    rows = select(records, model=model, site="hidden", token_policy="all", head=None, component=None)
+    rows = select(
+        records,
+        model=model,
+        site="hidden",
+        token_policy="all",
+        head=None,
+        component=None,
+    )
     rows = rows.assign(seed=rows["seed"].fillna(0))
     keys = ["seed", "stack", "layer"]
     norm = select(rows, metric="norms.mean").set_index(keys)["value"]
@@ -313,10 +412,19 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     claim = _find_claim(model)
     if claim == SPEECH:
         return Test(
-            claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_describe_papers_p(rows), subject=subject
+            claim,
+            "coefficient:",
+            float(rows["r"].mean()),
+            n=len(rows),
+            note=_describe_papers_p(rows),
+            subject=subject,
         )
     test = make_test_of_seeds(
-        claim, rows["r"].to_numpy(float), "coefficient", reason=_describe_papers_p(rows), subject=subject
+        claim,
+        rows["r"].to_numpy(float),
+        "coefficient",
+        reason=_describe_papers_p(rows),
+        subject=subject,
     )
     if norms.spread < PINNED:
         return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None)
@@ -339,7 +447,12 @@ def _judge_one(row: Any, p: float) -> Verdict:
     reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
     subject = str(row.model).removesuffix(TRAINED)
     return make_verdict_without_test(
-        claim, found, "coefficient, with its interval over units:", *numbers, reason, subject
+        claim,
+        found,
+        "coefficient, with its interval over units:",
+        *numbers,
+        reason,
+        subject,
     )
 
 
@@ -367,7 +480,9 @@ def walk_p(kind: Kind, layers: int, r: float) -> float:
     if np.isnan(r) or layers < 3:
         return float("nan")
     sizes = _walk_sizes(kind, layers)
-    return float((len(sizes) - np.searchsorted(sizes, abs(r) - _SAME) + 1) / (len(sizes) + 1))
+    return float(
+        (len(sizes) - np.searchsorted(sizes, abs(r) - _SAME) + 1) / (len(sizes) + 1)
+    )
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
@@ -379,8 +494,14 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
     if rows.empty:
         return {}
     several = rows.groupby("model")["seed"].transform("nunique") > 1
-    rows["system"] = rows["model"].astype(str) + np.where(several, ", seed " + rows["seed"].astype(str), "")
-    return {name: draw_p_values(rows[["system", "p", "p_smallest", "p_scipy"]].dropna(subset=["p"]), LEVEL)}
+    rows["system"] = rows["model"].astype(str) + np.where(
+        several, ", seed " + rows["seed"].astype(str), ""
+    )
+    return {
+        name: draw_p_values(
+            rows[["system", "p", "p_smallest", "p_scipy"]].dropna(subset=["p"]), LEVEL
+        )
+    }
 
 
 STUDIES = tuple(
@@ -388,13 +509,22 @@ STUDIES = tuple(
         "godey2024",
         name,
         settings={
-            key: Correlated(kind, tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values()))
+            key: Correlated(
+                kind,
+                tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values()),
+            )
             for key in ("quick", "long", "paper", "packaged")
         },
         measure=measure,
         judge=judge,
         draw=partial(draw, name),
-        needs=tuple({need.name: need for study in fig01_04_layers.STUDIES for need in study.needs}.values()),
+        needs=tuple(
+            {
+                need.name: need
+                for study in fig01_04_layers.STUDIES
+                for need in study.needs
+            }.values()
+        ),
     )
     for name, kind in zip(("fig5", "fig16"), KINDS, strict=True)
 )

@@ -33,7 +33,9 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
     """Return the records of hidden states and fixed points, and the hidden norms of trained models."""
     records = biased_block.run_experiment(settings, context)
     trained = measure_trained_layers(settings.trained, settings.limit, context)
-    return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
+    return as_records(
+        pd.concat([select(records, site="hidden"), trained], ignore_index=True)
+    )
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
@@ -52,7 +54,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     return norm_claims.judge_found(found)
 
 
-def _iter_anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
+def _iter_anisotropy(
+    records: pd.DataFrame,
+) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
     """Yield for each system (model) the curves of A (mean cosine) against N (norm of the bias): for the first block's
     input, and the last block's output.
     """
@@ -61,13 +65,17 @@ def _iter_anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves
     return zip(of_input, of_output, strict=True)
 
 
-def _select_fixed_point(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
+def _select_fixed_point(
+    records: pd.DataFrame, system: str, name: str, component: str | None = "1"
+) -> pd.Series:
     """Return a quantity of a system's (model's) fixed point, by seed: the norm of the bias at which a block's output is
     as long as its input.
 
     `name`: the quantity, as in the metric `fixed_point.<name>`; `component`: the number of the fixed point, from 1.
     """
-    rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
+    rows = select(
+        records, model=system, metric=f"fixed_point.{name}", component=component
+    )
     return rows.set_index("seed")["value"].astype(float)
 
 
@@ -84,18 +92,32 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
         holds = True
     elif one == 0:
         holds = False
-    counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
-    reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
+    counted = {
+        "one": one,
+        "none": int((crossings == 0).sum()),
+        "several": int((crossings > 1).sum()),
+    }
+    reason = "crossings: " + ", ".join(
+        f"{word} in {count} seeds" for word, count in counted.items() if count
+    )
     solved = _select_fixed_point(records, system, claim.metric)
     if not len(solved):
-        return make_verdict_without_test(claim, holds, "no N*", n=n, reason=reason, subject=system)
-    at = estimate_over_seeds(_select_fixed_point(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
+        return make_verdict_without_test(
+            claim, holds, "no N*", n=n, reason=reason, subject=system
+        )
+    at = estimate_over_seeds(
+        _select_fixed_point(records, system, f"{claim.metric}.norm"), bounds=POSITIVE
+    )
     reason += f"; norm there {at.value:.4g}"
     if n > 1:
         reason += f" [{at.low:.4g}, {at.high:.4g}]"
-    reason = "; ".join(filter(None, (reason, norm_claims.describe_one_more(solved.to_numpy(float)))))
+    reason = "; ".join(
+        filter(None, (reason, norm_claims.describe_one_more(solved.to_numpy(float))))
+    )
     value, low, high = (float(x) for x in estimate_over_seeds(solved, bounds=POSITIVE))
-    return make_verdict_without_test(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
+    return make_verdict_without_test(
+        claim, holds, "N* =", value, low, high, len(solved), None, reason, system
+    )
 
 
 def _select_trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -106,10 +128,14 @@ def _select_trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     width = infer_widths(records)
     rows = select(records, metric=metric, site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
-    return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
+    return rows.assign(
+        share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float))
+    )
 
 
-def _make_test_of_order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
+def _make_test_of_order(
+    records: pd.DataFrame, system: str, trained: pd.DataFrame
+) -> Test:
     """Make the test that a system's norm of the mean at the fixed point is of the same order as in trained layers
     (`trained`).
 
@@ -119,14 +145,37 @@ def _make_test_of_order(records: pd.DataFrame, system: str, trained: pd.DataFram
     known = trained["share"]
     names = ", ".join(trained["model"].unique())
     if not len(at):
-        return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
+        return Test(
+            TRAINED,
+            "no fixed point",
+            inside=TRAINED.inside,
+            note=f"against {names}",
+            subject=system,
+        )
     share = at / np.sqrt(norm_claims.read_width(records, system))
     # An order of magnitude is a ratio: the interval is that of its logarithm.
-    value, low, high = (float(np.exp(x)) for x in estimate_over_seeds(np.log(share / known.mean())))
+    value, low, high = (
+        float(np.exp(x)) for x in estimate_over_seeds(np.log(share / known.mean()))
+    )
     note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
-    note = "; ".join(filter(None, (note, norm_claims.describe_one_more((share / known.mean()).to_numpy(float)))))
+    note = "; ".join(
+        filter(
+            None,
+            (
+                note,
+                norm_claims.describe_one_more((share / known.mean()).to_numpy(float)),
+            ),
+        )
+    )
     numbers = (value, low, high, len(at))
-    return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
+    return Test(
+        TRAINED,
+        TRAINED.statistic,
+        *numbers,
+        inside=TRAINED.inside,
+        note=note,
+        subject=system,
+    )
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -137,21 +186,30 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     name: chart}.
     """
     metrics = ("mean_cosine", *NORMS)
-    untrained = select(records, model=norm_claims.list_systems(records), site="hidden", metric=metrics)
+    untrained = select(
+        records, model=norm_claims.list_systems(records), site="hidden", metric=metrics
+    )
     layers = norm_claims.summarise(untrained)
-    rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
+    rows = layers[
+        (layers["layer"] == 0)
+        | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))
+    ]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     title = "A of the output − A of the input"
     vectors = select(rows, metric="mean_cosine")
     draw = study_charts.draw_against_norm
     drawn = {
         "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
-        "fig6a_difference": draw(_subtract_input(records), series="reading", title=title, scale="log"),
+        "fig6a_difference": draw(
+            _subtract_input(records), series="reading", title=title, scale="log"
+        ),
     }
     for metric, (name, kind, title) in NORMS.items():
         marks = _make_marks(records, kind)
         trained = _find_trained_band(records, metric)
-        drawn[name] = study_charts.draw_norms(select(rows, metric=metric), marks, title=title, trained=trained)
+        drawn[name] = study_charts.draw_norms(
+            select(rows, metric=metric), marks, title=title, trained=trained
+        )
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
         deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
@@ -163,8 +221,12 @@ def _subtract_input(records: pd.DataFrame) -> pd.DataFrame:
     """Return A (mean cosine) of the output less A of the input, paired over seeds, with intervals."""
     parts = []
     for below, above in _iter_anisotropy(records):
-        estimate = estimate_over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
-        parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
+        estimate = estimate_over_seeds(
+            above.values - below.values, bounds=(-2.0, 2.0)
+        )._asdict()
+        parts.append(
+            pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate})
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -189,7 +251,9 @@ def _make_marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
-def _find_trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+def _find_trained_band(
+    records: pd.DataFrame, metric: str
+) -> tuple[float, float] | None:
     """Return (lowest, highest) norm of trained layers, scaled by √d to the untrained block's width; None if there are
     none.
 
@@ -199,7 +263,9 @@ def _find_trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float
     systems = norm_claims.list_systems(records)
     if trained.empty or not systems:
         return None
-    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.read_width(records, systems[0]))
+    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(
+        norm_claims.read_width(records, systems[0])
+    )
     return float(low), float(high)
 
 
@@ -214,4 +280,11 @@ def _format_with_error(value: float, low: float, high: float) -> str:
     return f"{value:.{decimals}f} ± {half:.{decimals}f}"
 
 
-STUDY = declare("godey2024", "fig6", **biased_block.OF_BLOCK, measure=measure, judge=judge, draw=draw)
+STUDY = declare(
+    "godey2024",
+    "fig6",
+    **biased_block.OF_BLOCK,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

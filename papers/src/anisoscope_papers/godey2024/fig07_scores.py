@@ -34,11 +34,25 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
     A histogram row counts scores in a shared bin, summed over seeds (component: `{N:g} {bin}`, where N is the norm of
     the bias).
     """
-    records = biased_block.keep_last_block(biased_block.run_experiment(settings, context))
+    records = biased_block.keep_last_block(
+        biased_block.run_experiment(settings, context)
+    )
     counted = records["metric"].isin(list(HISTOGRAMS))
-    keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
+    keys = [
+        "model",
+        "corpus",
+        "stack",
+        "kind",
+        "layer",
+        "site",
+        "token_policy",
+        "metric",
+        "component",
+    ]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
-    scores = select(records[~counted], metric=("attention.score", *QUANTITIES), head=None)
+    scores = select(
+        records[~counted], metric=("attention.score", *QUANTITIES), head=None
+    )
     return as_records(pd.concat([scores, as_records(summed)], ignore_index=True))
 
 
@@ -63,17 +77,31 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     for system, by_norm in all_pairs.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
         for n, binned in by_norm.items():
-            pooled.append(compute_shares(binned, unit[system]).assign(N=n, reading=reading))
+            pooled.append(
+                compute_shares(binned, unit[system]).assign(N=n, reading=reading)
+            )
     for system, by_norm in in_rows.items():
         # All curves of a system share the axis of the largest N, which reaches furthest.
         widest = find_reach(list(by_norm.values())[-1])
         for n, binned in by_norm.items():
-            within.append(estimate_density(binned, widest).assign(N=n, reading=label(system)))
-    lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
+            within.append(
+                estimate_density(binned, widest).assign(N=n, reading=label(system))
+            )
+    lines = partial(
+        charts.trajectory,
+        x="score",
+        series="N",
+        panel="reading",
+        size=(study_charts.WIDTH, 200),
+    )
     within_titles = ("score less the mean of its row", "density / its peak")
-    inside: ChartType = lines(pd.concat(within), titles=within_titles).resolve_scale(x="independent")
+    inside: ChartType = lines(pd.concat(within), titles=within_titles).resolve_scale(
+        x="independent"
+    )
     return {
-        "fig7": lines(pd.concat(pooled), titles=("score / unit", "share per bin"), scale="symlog"),
+        "fig7": lines(
+            pd.concat(pooled), titles=("score / unit", "share per bin"), scale="symlog"
+        ),
         "fig7_within": inside,
         "fig7_spread": study_charts.draw_against_norm(
             rows, series="quantity", title="scores (q·k × scale)", scale="log"
@@ -84,11 +112,19 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
     """Return the histograms of a metric as {system: {"N = …": counts [bin]}}, N (norm of the bias) ascending."""
     rows = select(records, metric=metric)
-    parts = rows["component"].str.split(" ", expand=True).rename(columns={0: "N", 1: "bin"})
-    rows = rows.assign(N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int))
+    parts = (
+        rows["component"].str.split(" ", expand=True).rename(columns={0: "N", 1: "bin"})
+    )
+    rows = rows.assign(
+        N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int)
+    )
     found: dict[str, dict[str, Array]] = {}
-    for (system, n), group in rows.sort_values("at", kind="stable").groupby(["model", "N"], sort=False):
-        counts = np.bincount(group["bin"], weights=group["value"].to_numpy(float), minlength=len(MIDDLES))
+    for (system, n), group in rows.sort_values("at", kind="stable").groupby(
+        ["model", "N"], sort=False
+    ):
+        counts = np.bincount(
+            group["bin"], weights=group["value"].to_numpy(float), minlength=len(MIDDLES)
+        )
         found.setdefault(str(system), {})[f"N = {n}"] = counts.astype(np.float64)
     return found
 
@@ -129,5 +165,14 @@ def find_reach(counts: Array) -> float:
     return float(np.abs(MIDDLES)[order][np.searchsorted(share, 0.995)])
 
 
-JUDGE = partial(norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction})
-STUDY = declare("godey2024", "fig7", **biased_block.OF_BLOCK, measure=measure, judge=JUDGE, draw=draw)
+JUDGE = partial(
+    norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction}
+)
+STUDY = declare(
+    "godey2024",
+    "fig7",
+    **biased_block.OF_BLOCK,
+    measure=measure,
+    judge=JUDGE,
+    draw=draw,
+)

@@ -29,23 +29,34 @@ SMALLEST = 0.1
 """Added to N before its logarithm is taken: the smallest N above 0 that is measured."""
 
 
-def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+def measure(
+    where: Mapping[str, Sequence[str]],
+    settings: biased_block.BlockSettings,
+    context: Context,
+) -> pd.DataFrame:
     """Return the records of some sites or metrics of the last block, per head and averaged.
 
     `where`: which records, as {column: values}; `settings`: of the experiment on biased blocks.
     """
-    records = biased_block.keep_last_block(select(biased_block.run_experiment(settings, context), **where))
+    records = biased_block.keep_last_block(
+        select(biased_block.run_experiment(settings, context), **where)
+    )
     # Of single heads only the normalised entropy is drawn.
     once = records["head"].isna() | (records["metric"] != "attention.entropy")
     return records[once].reset_index(drop=True)
 
 
-def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+def measure_rows(
+    settings: biased_block.BlockSettings, context: Context
+) -> pd.DataFrame:
     """Return the records of figure 9: weights and entropies of attention rows of the last block, and N* (norm of the
     bias that a block keeps).
     """
     rows = measure({"metric": IN_ROWS}, settings, context)
-    fixed = select(biased_block.run_experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
+    fixed = select(
+        biased_block.run_experiment(settings, context),
+        metric=(FIXED, f"{FIXED}.crossings"),
+    )
     return pd.concat([rows, fixed], ignore_index=True)
 
 
@@ -62,7 +73,9 @@ def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     """
     for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
         threshold = float(q95(_read_head_dim(records, curve.system)))
-        yield norm_claims.test_at_norm(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
+        yield norm_claims.test_at_norm(
+            claim, curve, 0.0, threshold, "q95 of the dimension of a head"
+        )
 
 
 def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -72,7 +85,9 @@ def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     """
     for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
-        yield norm_claims.test_at_norm(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+        yield norm_claims.test_at_norm(
+            claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0"
+        )
 
 
 def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -82,8 +97,14 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     It is interpolated linearly between the logarithms of the two neighbouring N.
     """
     for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
-        fixed = select(records, metric=FIXED, model=curve.system, component="1").set_index("seed")["value"]
-        seeds = np.unique(select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(int))
+        fixed = select(
+            records, metric=FIXED, model=curve.system, component="1"
+        ).set_index("seed")["value"]
+        seeds = np.unique(
+            select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(
+                int
+            )
+        )
         at = fixed.reindex(seeds).to_numpy(float)
         ratios = curve.values / curve.values[:, :1]
         # A fixed point beyond the largest N has no neighbour to read from.
@@ -95,8 +116,18 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         values = np.where(inside, read, np.nan)
         known = at[inside]
         where = f"N* {known.min():.3g} to {known.max():.3g}" if len(known) else "no N*"
-        reason = "; ".join(filter(None, (f"ratio to N = 0; {where}", norm_claims.describe_one_more(values[inside]))))
-        yield make_test_of_seeds(claim, values, "at N*", reason=reason, subject=curve.system)
+        reason = "; ".join(
+            filter(
+                None,
+                (
+                    f"ratio to N = 0; {where}",
+                    norm_claims.describe_one_more(values[inside]),
+                ),
+            )
+        )
+        yield make_test_of_seeds(
+            claim, values, "at N*", reason=reason, subject=curve.system
+        )
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -106,7 +137,9 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     They are paired over seeds. Both growths are divided by the rows' weight at N = 0.
     """
     of_rows = norm_claims.iter_curves(records, "attention.row_max", "attention")
-    of_sequences = norm_claims.iter_curves(records, "attention.sequence_max", "attention")
+    of_sequences = norm_claims.iter_curves(
+        records, "attention.sequence_max", "attention"
+    )
     for pair in zip(of_rows, of_sequences, strict=True):
         start = pair[0].values[:, :1]
         growth = []
@@ -123,19 +156,30 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
     """
     rows = norm_claims.summarise_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
-    dims = {_read_head_dim(records, system) for system in norm_claims.list_systems(records)}
+    dims = {
+        _read_head_dim(records, system) for system in norm_claims.list_systems(records)
+    }
     # Heads of several dimensions have no common bound.
     line = None
     if len(dims) == 1:
         line = (float(q95(dims.pop())), "q95 of one pair")
     draw = partial(study_charts.draw_against_norm, series="vectors")
     return {
-        "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
-        "fig8b": draw(select(rows, metric="norms.mean"), title="mean norm", scale="log"),
+        "fig8a": draw(
+            select(rows, metric="mean_cosine"),
+            title="anisotropy A",
+            zero=True,
+            line=line,
+        ),
+        "fig8b": draw(
+            select(rows, metric="norms.mean"), title="mean norm", scale="log"
+        ),
     }
 
 
-def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
+def draw_weights(
+    names: dict[str, dict[str, str]], records: pd.DataFrame
+) -> dict[str, ChartType]:
     """Draw attention weights against N (norm of the bias), with the uniform weight; return {chart name: chart}.
 
     `names`: {chart: {statistic: its name in the legend}}.
@@ -143,15 +187,24 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
     rows = norm_claims.summarise_heads(records)
     charts = {}
     for chart, statistics in names.items():
-        parts = [select(rows, metric=f"attention.{name}").assign(weight=word) for name, word in statistics.items()]
+        parts = [
+            select(rows, metric=f"attention.{name}").assign(weight=word)
+            for name, word in statistics.items()
+        ]
         chosen = pd.concat(parts)
-        draw = partial(study_charts.draw_against_norm, chosen.reset_index(drop=True), series="weight")
+        draw = partial(
+            study_charts.draw_against_norm,
+            chosen.reset_index(drop=True),
+            series="weight",
+        )
         if "entropy" in chart:
             charts[chart] = draw(title="entropy / ln(keys)")
             continue
         words = list(statistics.values())
         title = f"{words[0]} weight" if len(words) == 1 else "attention weight"
-        charts[chart] = draw(title=title, scale="log", line=_find_uniform_weight(records))
+        charts[chart] = draw(
+            title=title, scale="log", line=_find_uniform_weight(records)
+        )
     return charts
 
 
@@ -159,20 +212,33 @@ def _find_uniform_weight(records: pd.DataFrame) -> tuple[float, str] | None:
     """Return (the uniform attention weight 1/keys, its label); None if it is not one number (causal or unlike
     blocks).
     """
-    if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
+    if (
+        records["corpus"].nunique() > 1
+        or not records["model"].str.startswith("bert").all()
+    ):
         return None
     return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
 
 
 STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
-IN_WEIGHTS = dict.fromkeys(("row-max-grows", "row-min-shrinks"), norm_claims.relative_trends)
-IN_WEIGHTS |= {"row-max-doubles": judge_at_fixed_point, "row-max-doubles-by-100": judge_growth}
-OF_SEQUENCES = dict.fromkeys(("sequence-max-grows", "sequence-min-shrinks"), norm_claims.relative_trends)
+IN_WEIGHTS = dict.fromkeys(
+    ("row-max-grows", "row-min-shrinks"), norm_claims.relative_trends
+)
+IN_WEIGHTS |= {
+    "row-max-doubles": judge_at_fixed_point,
+    "row-max-doubles-by-100": judge_growth,
+}
+OF_SEQUENCES = dict.fromkeys(
+    ("sequence-max-grows", "sequence-min-shrinks"), norm_claims.relative_trends
+)
 OF_SEQUENCES |= {"clearer-than-in-rows": judge_clearer}
 IN_ROWS = [f"attention.{name}" for name in (*ROWS, "entropy", "entropy_normalised")]
 DRAWN_IN_ROWS = {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}
 IN_SEQUENCES = ["attention.sequence_max", "attention.sequence_min", "attention.row_max"]
-DRAWN_IN_SEQUENCES = {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}
+DRAWN_IN_SEQUENCES = {
+    "fig10a": {"sequence_max": "largest"},
+    "fig10b": {"sequence_min": "smallest"},
+}
 STUDIES = tuple(
     declare(
         "godey2024",
@@ -185,6 +251,9 @@ STUDIES = tuple(
     for name, where, others, draw in (
         ("fig8", {"site": list(SIDES)}, STARTS, draw_vectors),
         ("fig9", {"metric": IN_ROWS}, IN_WEIGHTS, partial(draw_weights, DRAWN_IN_ROWS)),
-        (*("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES), partial(draw_weights, DRAWN_IN_SEQUENCES)),
+        (
+            *("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES),
+            partial(draw_weights, DRAWN_IN_SEQUENCES),
+        ),
     )
 )

@@ -27,8 +27,18 @@ from anisoscope.store import as_records, select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints
 from anisoscope_papers.godey2024.checkpoints import Piece
-from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, read_table, reduce_per_seed
-from anisoscope_papers.judge import Array, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.godey2024.fig13_14_alignment import (
+    COSINES,
+    Alignment,
+    read_table,
+    reduce_per_seed,
+)
+from anisoscope_papers.judge import (
+    Array,
+    judge_tests,
+    make_test_of_seeds,
+    make_verdict_without_test,
+)
 from anisoscope_papers.study import Context, Study, Verdict, declare, read_claims
 
 Basis = Literal["union", "key", "query"]
@@ -46,7 +56,9 @@ def find_plane(moment: Array, mean: Array) -> Array:
     directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
     along = np.einsum("...d,...dk->...k", mean, directions)
     # A mean at right angles to a direction gives it no sign: then its largest coordinate is made positive.
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(-2, keepdims=True), -2)[..., 0, :]
+    largest = np.take_along_axis(
+        directions, np.abs(directions).argmax(-2, keepdims=True), -2
+    )[..., 0, :]
     decides = np.abs(along) > NEGLIGIBLE * np.linalg.norm(mean, axis=-1)[..., None]
     sign = np.where(np.where(decides, along, largest) < 0, -1.0, 1.0)
     return np.asarray(directions * sign[..., None, :])
@@ -103,7 +115,10 @@ def _list_layers(heads: dict[str, Any]) -> list[int]:
 
 
 def _measure_layer(
-    pieces: Sequence[Piece], heads: Sequence[dict[str, Any]], layer: int, bases: Sequence[Basis]
+    pieces: Sequence[Piece],
+    heads: Sequence[dict[str, Any]],
+    layer: int,
+    bases: Sequence[Basis],
 ) -> Iterator[pd.DataFrame]:
     """Yield the records of one layer of one seed: paths of mean queries and keys in planes, and how the planes agree.
 
@@ -117,7 +132,9 @@ def _measure_layer(
         yield from _make_frames(basis, pieces, layer, planes, paths)
 
 
-def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, basis: Basis) -> Array:
+def _find_common_plane(
+    heads: Sequence[dict[str, Any]], layer: int, basis: Basis
+) -> Array:
     """Return the plane of each head of a layer, common to all steps: two directions [head, dim, 2].
 
     heads   the tensors measured of the heads of each checkpoint, by step
@@ -127,20 +144,34 @@ def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, basis: Basis
     return find_plane(total, _read_tensor(heads[-1], layer, "query", "mean"))
 
 
-def _project_paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
+def _project_paths(
+    heads: Sequence[dict[str, Any]], layer: int, directions: Array
+) -> dict[str, Array]:
     """Return {"query", "key": coordinates [step, head, 2] of the mean query and the mean key of a layer in a plane}.
 
     The entry `norm` holds the squared norms of both means at the last step, added, [head]. `heads`: the tensors
     measured of heads, of each checkpoint; `directions`: the planes [head, dim, 2].
     """
-    means = {side: np.stack([_read_tensor(step, layer, side, "mean") for step in heads]) for side in SIDES}
-    means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)
-    paths = {side: np.einsum("shd,hdk->shk", mean, directions) for side, mean in means.items()}
+    means = {
+        side: np.stack([_read_tensor(step, layer, side, "mean") for step in heads])
+        for side in SIDES
+    }
+    means["key"] = np.repeat(
+        means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1
+    )
+    paths = {
+        side: np.einsum("shd,hdk->shk", mean, directions)
+        for side, mean in means.items()
+    }
     return paths | {"norm": sum((mean[-1] ** 2).sum(-1) for mean in means.values())}
 
 
 def _make_frames(
-    basis: Basis, pieces: Sequence[Piece], layer: int, planes: dict[Basis, Array], paths: dict[Basis, dict[str, Array]]
+    basis: Basis,
+    pieces: Sequence[Piece],
+    layer: int,
+    planes: dict[Basis, Array],
+    paths: dict[Basis, dict[str, Array]],
 ) -> Iterable[pd.DataFrame]:
     """Yield the records of one layer of one seed, as tables: paths in one kind of plane, and how well it agrees.
 
@@ -159,17 +190,34 @@ def _make_frames(
     given = {"seed": seed, "layer": layer}
     for side in SIDES:
         step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
-        columns = {"step": steps[step], "head": head, "component": (direction + 1).astype(str)}
-        yield pd.DataFrame({"metric": f"svd.{basis}.{side}", "value": path[side].ravel(), **columns, **given})
-    joined = (np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union))
+        columns = {
+            "step": steps[step],
+            "head": head,
+            "component": (direction + 1).astype(str),
+        }
+        yield pd.DataFrame(
+            {
+                "metric": f"svd.{basis}.{side}",
+                "value": path[side].ravel(),
+                **columns,
+                **given,
+            }
+        )
+    joined = (
+        np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union)
+    )
     of_heads = {
         "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
-        "agreement": np.abs(np.einsum("hd,hd->h", planes[basis][..., 0], planes["union"][..., 0])),
+        "agreement": np.abs(
+            np.einsum("hd,hd->h", planes[basis][..., 0], planes["union"][..., 0])
+        ),
         "path_agreement": _compute_correlation(*joined),
     }
     for name, value in of_heads.items():
         columns = {"step": steps[-1], "head": np.arange(len(value))}
-        yield pd.DataFrame({"metric": f"svd.{basis}.{name}", "value": value, **columns, **given})
+        yield pd.DataFrame(
+            {"metric": f"svd.{basis}.{name}", "value": value, **columns, **given}
+        )
 
 
 def _compute_correlation(a: Array, b: Array) -> Array:
@@ -179,7 +227,9 @@ def _compute_correlation(a: Array, b: Array) -> Array:
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
-def measure_clouds(pieces: Sequence[Piece], basis: Basis, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
+def measure_clouds(
+    pieces: Sequence[Piece], basis: Basis, chosen: Iterable[tuple[int, int]]
+) -> pd.DataFrame:
     """Return records of the coordinates of sampled queries and keys of some heads in their planes, for the first seed.
 
     Only steps at which vectors were sampled are there.
@@ -194,16 +244,25 @@ def measure_clouds(pieces: Sequence[Piece], basis: Basis, chosen: Iterable[tuple
     for layer, head in dict.fromkeys(chosen):
         directions = _find_common_plane(heads, layer, basis)[head]
         for piece, tensors in zip(of_seed, heads, strict=True):
-            given = {"seed": piece.seed, "step": piece.step, "layer": layer, "head": head}
+            given = {
+                "seed": piece.seed,
+                "step": piece.step,
+                "layer": layer,
+                "head": head,
+            }
             for side in SIDES:
                 # Only some checkpoints keep points, since they are large.
                 if f"{layer} {side} points" in tensors:
                     rows = _project_points(tensors, layer, head, side, directions)
-                    parts.append(rows.assign(metric=f"svd.{basis}.cloud.{side}", **given))
+                    parts.append(
+                        rows.assign(metric=f"svd.{basis}.cloud.{side}", **given)
+                    )
     return as_records(pd.concat(parts, ignore_index=True))
 
 
-def _project_points(tensors: dict[str, Any], layer: int, head: int, side: str, directions: Array) -> pd.DataFrame:
+def _project_points(
+    tensors: dict[str, Any], layer: int, head: int, side: str, directions: Array
+) -> pd.DataFrame:
     """Return the coordinates of the sampled queries or keys (`side`) of a head along `directions` [dim, 2].
 
     A row per point and direction: columns `component` (their numbers, as in `3 1`) and `value`.
@@ -217,7 +276,9 @@ def _project_points(tensors: dict[str, Any], layer: int, head: int, side: str, d
     return pd.DataFrame({"component": names, "value": at.ravel()})
 
 
-def measure(basis: Basis, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
+def measure(
+    basis: Basis, clouds: bool, series: checkpoints.CheckpointSettings, context: Context
+) -> pd.DataFrame:
     """Measure every head along training: the cosine of its mean query and mean key, and their paths in a plane.
 
     Returns a table of records, with the validation losses.
@@ -230,9 +291,15 @@ def measure(basis: Basis, clouds: bool, series: checkpoints.CheckpointSettings, 
     """
     pieces = checkpoints.measure(series, context)
     alignment = checkpoints.read_records(pieces, COSINES)
-    parts = [alignment, checkpoints.read_losses(pieces), measure_planes(pieces, (basis,))]
+    parts = [
+        alignment,
+        checkpoints.read_losses(pieces),
+        measure_planes(pieces, (basis,)),
+    ]
     if clouds:
-        parts.append(measure_clouds(pieces, basis, Alignment.of(alignment).chosen().values()))
+        parts.append(
+            measure_clouds(pieces, basis, Alignment.of(alignment).chosen().values())
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -248,7 +315,14 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
         about, subject = (claim, "") if name == "all heads" else (other, name)
-        tests.append(make_test_of_seeds(about, reduce_per_seed(share, groups[name]), reason=reason, subject=subject))
+        tests.append(
+            make_test_of_seeds(
+                about,
+                reduce_per_seed(share, groups[name]),
+                reason=reason,
+                subject=subject,
+            )
+        )
     return judge_tests(tests)
 
 
@@ -280,7 +354,10 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     fallen = checkpoints.compute_fall(records, alignment.table.seeds, steps)
     if fallen is None:
         why = "no loss is recorded at every checkpoint"
-        return [*judge_tests(tests), make_verdict_without_test(after, None, "not measured", reason=why)]
+        return [
+            *judge_tests(tests),
+            make_verdict_without_test(after, None, "not measured", reason=why),
+        ]
     by_loss = reduce_per_seed(alignment.onset(fallen), groups["opposite"], "median")
     tests.append(make_test_of_seeds(after, by_loss, reason=counts))
     return judge_tests(tests)
@@ -294,11 +371,15 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
     """
     (claim,) = read_claims("godey2024", name).values()
     values = read_table(records, metric).values[:, -1]
-    least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
+    least = f"least of {values[0].size} heads, by seed: " + ", ".join(
+        f"{x.min():.2f}" for x in values
+    )
     return judge_tests([make_test_of_seeds(claim, values.mean((1, 2)), reason=least)])
 
 
-def draw(name: str, basis: Basis, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
+def draw(
+    name: str, basis: Basis, clouds: bool, records: pd.DataFrame
+) -> dict[str, ChartType]:
     """Draw queries and keys of two heads in their planes: those whose final cosine is largest and smallest.
 
     Returns {chart name: chart}.
@@ -314,7 +395,10 @@ def draw(name: str, basis: Basis, clouds: bool, records: pd.DataFrame) -> dict[s
         chosen[which] = (alignment.name(which), select(first, layer=layer, head=head))
     if not clouds:
         return {name: series_charts.draw_paths(list(chosen.values()), basis)}
-    return {f"{name}_{which}": series_charts.draw_clouds(rows, basis, title) for which, (title, rows) in chosen.items()}
+    return {
+        f"{name}_{which}": series_charts.draw_clouds(rows, basis, title)
+        for which, (title, rows) in chosen.items()
+    }
 
 
 def _declare_study(number: int, basis: Basis) -> Study:
@@ -327,7 +411,11 @@ def _declare_study(number: int, basis: Basis) -> Study:
     clouds = number % 2 == 1
     judge = judge_clouds if clouds else judge_paths
     if basis != "union":
-        judge = partial(judge_agreement, name, f"svd.{basis}.{'agreement' if clouds else 'path_agreement'}")
+        judge = partial(
+            judge_agreement,
+            name,
+            f"svd.{basis}.{'agreement' if clouds else 'path_agreement'}",
+        )
     return declare(
         "godey2024",
         name,
@@ -338,5 +426,12 @@ def _declare_study(number: int, basis: Basis) -> Study:
     )
 
 
-FIGURES: dict[int, Basis] = {11: "union", 12: "union", 19: "key", 20: "key", 21: "query", 22: "query"}
+FIGURES: dict[int, Basis] = {
+    11: "union",
+    12: "union",
+    19: "key",
+    20: "key",
+    21: "query",
+    22: "query",
+}
 STUDIES = tuple(_declare_study(number, basis) for number, basis in FIGURES.items())

@@ -61,7 +61,9 @@ def read_table(records: pd.DataFrame, metric: str) -> HeadTable:
     # A metric may be missing at some step, but all tables must have the same steps.
     axes["step"] = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
     values = np.full([len(axis) for axis in axes.values()], np.nan)
-    places = [np.searchsorted(axis, rows[name].to_numpy(int)) for name, axis in axes.items()]
+    places = [
+        np.searchsorted(axis, rows[name].to_numpy(int)) for name, axis in axes.items()
+    ]
     values[tuple(places)] = rows["value"].to_numpy(float)
     seeds, steps, layers = (tuple(map(int, axes[name])) for name in AXES[:3])
     return HeadTable(values, seeds, steps, layers)
@@ -81,7 +83,9 @@ class Alignment:
     @classmethod
     def of(cls, records: pd.DataFrame) -> "Alignment":
         """Read the alignment, cos(Q̄, K̄), from records."""
-        recorded = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
+        recorded = select(
+            records, metric="mean_cosine.isotropic_q95", site="query.raw"
+        )["value"]
         head_dim = infer_width(float(recorded.iloc[0]))
         # Two-sided: means may end similar or opposite, and each side has 2.5 % of isotropic pairs.
         bound = float(cosine_quantile(0.975, head_dim))
@@ -97,18 +101,27 @@ class Alignment:
         bound.
         """
         last = self.cosine[:, -1]
-        return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
+        return np.asarray(
+            np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0))
+        )
 
     def endings(self) -> pd.Series:
         """Return `ending` (1: similar, −1: opposite, 0: neither) as a series, indexed by seed, layer and head."""
         ending = self.ending()
         places = (self.table.seeds, self.table.layers, range(ending.shape[2]))
-        return pd.Series(ending.ravel(), pd.MultiIndex.from_product(places, names=("seed", "layer", "head")))
+        return pd.Series(
+            ending.ravel(),
+            pd.MultiIndex.from_product(places, names=("seed", "layer", "head")),
+        )
 
     def groups(self) -> dict[str, Array]:
         """Return masks [seed, layer, head] of the heads that end similar, of those that end opposite, and of all."""
         ending = self.ending()
-        return {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
+        return {
+            "similar": ending == 1,
+            "opposite": ending == -1,
+            "all heads": np.ones_like(ending, bool),
+        }
 
     def onset(self, share: Array | None = None) -> Array:
         """Return from which share of training on |cos| stays above the bound, [seed, layer, head]; NaN if it never
@@ -120,9 +133,13 @@ class Alignment:
         # Read from the end: a head that falls below the bound later on has not stayed.
         staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
         if share is None:
-            share = np.tile(np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1))
+            share = np.tile(
+                np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1)
+            )
         first = staying.argmax(1)
-        at = np.take_along_axis(share, first.reshape(len(first), -1), 1).reshape(first.shape)
+        at = np.take_along_axis(share, first.reshape(len(first), -1), 1).reshape(
+            first.shape
+        )
         return np.asarray(np.where(staying[:, -1], at, np.nan))
 
     def chosen(self) -> dict[str, tuple[int, int]]:
@@ -133,7 +150,10 @@ class Alignment:
         """
         last = self.cosine[0, -1]
         heads = {}
-        for which, place in (("similar", np.nanargmax(last)), ("opposite", np.nanargmin(last))):
+        for which, place in (
+            ("similar", np.nanargmax(last)),
+            ("opposite", np.nanargmin(last)),
+        ):
             layer, head = divmod(int(place), last.shape[1])
             heads[which] = (self.table.layers[layer], head)
         return heads
@@ -142,7 +162,9 @@ class Alignment:
         """Describe a chosen head in words (`which`: similar or opposite), with its final cosine."""
         layer, head = self.chosen()[which]
         value = self.cosine[0, -1, self.table.layers.index(layer), head]
-        return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
+        return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace(
+            "-", "−"
+        )
 
 
 def reduce_per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
@@ -163,7 +185,9 @@ def count_heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     rows = rows[(rows["step"] == rows["step"].max()) & rows["low"].notna()]
     # |cos| is tested: of a negative cosine the interval is turned as well.
     turned = rows["value"] < 0
-    sized = rows.assign(value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"]))
+    sized = rows.assign(
+        value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"])
+    )
     sized["high"] = rows["high"].where(~turned, -rows["low"])
     bound = Alignment.of(records).bound
     for seed, heads in sized.groupby("seed"):
@@ -182,14 +206,23 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     last = np.abs(alignment.cosine[:, -1])
     counts = []
     for seed, count, heads in count_heads_above(records):
-        counts.append(f"seed {seed}: {count} of {heads} heads above (over documents, Holm)")
+        counts.append(
+            f"seed {seed}: {count} of {heads} heads above (over documents, Holm)"
+        )
     above = "; ".join(counts)
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     start = f"at step 0 {first.mean():.3f}"
     tests = [
-        make_test_of_seeds(claim["cosine-grows"], (last - first).mean((1, 2)), reason=start),
+        make_test_of_seeds(
+            claim["cosine-grows"], (last - first).mean((1, 2)), reason=start
+        ),
         make_test_of_seeds(claim["almost-all-heads"], (last > first).mean((1, 2))),
-        make_test_of_seeds(claim["aligned-at-the-end"], last.mean((1, 2)), threshold=alignment.bound, reason=above),
+        make_test_of_seeds(
+            claim["aligned-at-the-end"],
+            last.mean((1, 2)),
+            threshold=alignment.bound,
+            reason=above,
+        ),
         make_test_of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
         make_test_of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
     ]
@@ -201,14 +234,26 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     untested = []
     # Nothing recedes if all seeds are highest at the end: a test of zeros would decide nothing.
     if (peaks == len(steps) - 1).all():
-        nothing = make_verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
+        nothing = make_verdict_without_test(
+            recedes, False, recedes.statistic, 0.0, n=len(course), reason=words
+        )
         untested.append(replace(nothing, failing="too small"))
     else:
-        tests.append(make_test_of_seeds(recedes, courses.measure_rise_since_turning(-course), reason=words))
+        tests.append(
+            make_test_of_seeds(
+                recedes, courses.measure_rise_since_turning(-course), reason=words
+            )
+        )
     if by_layer.shape[1] > 2:
-        rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
-        reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
-        tests.append(make_test_of_seeds(claim["sign-falls-with-depth"], rho, reason=reason))
+        rho = np.array(
+            [stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer]
+        )
+        reason = f"{by_layer.shape[1]} layers: " + ", ".join(
+            f"{x:+.2f}" for x in by_layer.mean(0)
+        ).replace("-", "−")
+        tests.append(
+            make_test_of_seeds(claim["sign-falls-with-depth"], rho, reason=reason)
+        )
     return [*judge_tests(tests), *untested]
 
 
@@ -226,14 +271,19 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
     every = groups.pop("all heads")
     tests = [
         make_test_of_seeds(claim["dot-grows"], reduce_per_seed(growth, every)),
-        make_test_of_seeds(claim["norms-grow"], reduce_per_seed(growth - turning, every)),
+        make_test_of_seeds(
+            claim["norms-grow"], reduce_per_seed(growth - turning, every)
+        ),
         make_test_of_seeds(claim["cosine-grows-too"], reduce_per_seed(turning, every)),
     ]
     for name, heads in groups.items():
         reason = f"{heads.sum()} heads of {len(heads)} seeds"
         tests.append(
             make_test_of_seeds(
-                claim["dot-grows-in-both-kinds"], reduce_per_seed(growth, heads), reason=reason, subject=name
+                claim["dot-grows-in-both-kinds"],
+                reduce_per_seed(growth, heads),
+                reason=reason,
+                subject=name,
             )
         )
     return judge_tests(tests)
@@ -249,13 +299,18 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     profile = cosine[:, -1].mean(-1)
     r = _correlate_with_others(curves.reshape(len(curves), -1))
     # Fisher's z, which varies alike for small and large correlations.
-    trends = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    trends = make_test_of_seeds(
+        claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999))
+    )
     # What all layers have in common is no agreement on which layer does what.
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
     return judge_tests(
         [
             _test_by_permutation(claim["same-layers-over-seeds"], rest),
-            _test_by_permutation(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
+            _test_by_permutation(
+                claim["same-signs-over-seeds"],
+                (profile - profile.mean(1, keepdims=True))[..., None],
+            ),
             replace(trends, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
         ]
     )
@@ -271,7 +326,12 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
     seeds, layers = rows.shape[:2]
     norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
     if seeds < 2 or layers < 3 or not norms.all():
-        return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
+        return Test(
+            claim,
+            claim.statistic,
+            n=seeds,
+            note="too few seeds or layers, or nothing that differs",
+        )
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
     blocks: Iterable[Array]
@@ -292,7 +352,9 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
     note = f"{layers} layers; one-sided p of {which} orders of the layers"
     if r < claim.floor:
         up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
-    return Test(claim, claim.statistic, r, n=seeds, up=up, down=down, against=down, note=note)
+    return Test(
+        claim, claim.statistic, r, n=seeds, up=up, down=down, against=down, note=note
+    )
 
 
 def _correlate_as_they_stand(unit: Array) -> float:
@@ -317,13 +379,17 @@ def _correlate_all_orders(unit: Array) -> Iterator[Array]:
     of the first seeds are the same in all of it: what depends on these alone is read from the tables once a block.
     """
     seeds, layers = unit.shape[:2]
-    orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
+    orders = np.array(
+        list(permutations(range(layers)))
+    )  # the first is that of the layers themselves
     pairs = list(combinations(range(seeds), 2))
     tables = {}
     for a, b in pairs:
         products = unit[a] @ unit[b].T
         of_a = orders[:1] if a == 0 else orders
-        tables[a, b] = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(pairs)
+        tables[a, b] = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(
+            pairs
+        )
     varied = seeds - 1
     while varied > 1 and len(orders) ** varied > BLOCK:
         varied -= 1
@@ -335,7 +401,10 @@ def _correlate_all_orders(unit: Array) -> Iterator[Array]:
         among_last = among_last + tables[a, b].reshape(shape)
     for chosen in product(range(len(orders)), repeat=len(first) - 1):
         order = (0, *chosen)
-        total = np.array(sum(tables[a, b][order[a], order[b]] for a, b in combinations(first, 2)), dtype=np.float64)
+        total = np.array(
+            sum(tables[a, b][order[a], order[b]] for a, b in combinations(first, 2)),
+            dtype=np.float64,
+        )
         for b in last:
             with_first = np.sum([tables[a, b][order[a]] for a in first], axis=0)
             total = np.add.outer(total, with_first)
@@ -349,7 +418,9 @@ def _correlate_drawn_orders(unit: Array) -> Array:
     unit   rows [seed, layer, step], divided by the norm of each seed
     """
     seeds, layers = unit.shape[:2]
-    orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2)
+    orders = np.random.default_rng(0).permuted(
+        np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2
+    )
     orders[0] = np.arange(layers)
     pairs = list(combinations(range(seeds), 2))
     r = np.zeros(DRAWN_ORDERS)

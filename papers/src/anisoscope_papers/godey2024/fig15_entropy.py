@@ -28,8 +28,16 @@ from anisoscope_papers.judge import (
 from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 KEPT = (
-    *("attention.entropy", "attention.entropy_normalised", "score_terms.mean_query_share", "score_terms.centred_share"),
-    *(f"centred_attention.{name}" for name in ("query", "query_rise", "key", "key_rise")),
+    *(
+        "attention.entropy",
+        "attention.entropy_normalised",
+        "score_terms.mean_query_share",
+        "score_terms.centred_share",
+    ),
+    *(
+        f"centred_attention.{name}"
+        for name in ("query", "query_rise", "key", "key_rise")
+    ),
     "query_key.cosine",
 )
 TIME, FALL = "", ", by the fall of the loss"
@@ -47,7 +55,10 @@ def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.Data
     if series.cells is not None:
         return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
     pieces = checkpoints.measure(series, context)
-    return pd.concat([checkpoints.read_records(pieces, KEPT), checkpoints.read_losses(pieces)], ignore_index=True)
+    return pd.concat(
+        [checkpoints.read_records(pieces, KEPT), checkpoints.read_losses(pieces)],
+        ignore_index=True,
+    )
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
@@ -60,7 +71,14 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     tests = list(_test_fall(claim, records, entropy, heads))
     turns: list[Test | Verdict] = []
     for i, layer in enumerate(heads.layers):
-        turns.append(make_test_of_turn(claim["entropy-rises-again"], entropy[:, :, i], heads.steps, f"layer {layer}"))
+        turns.append(
+            make_test_of_turn(
+                claim["entropy-rises-again"],
+                entropy[:, :, i],
+                heads.steps,
+                f"layer {layer}",
+            )
+        )
     turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
     tests += [one for one in turns if isinstance(one, Test)]
     tests += _test_first_layer(claim["first-layer-sharper"], records, entropy)
@@ -70,7 +88,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     return [*judge_tests(tests), *untested]
 
 
-def _test_fall(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, heads: HeadTable) -> Iterator[Test]:
+def _test_fall(
+    claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, heads: HeadTable
+) -> Iterator[Test]:
     """Yield the tests that the entropy [seed, step, layer] falls: in all, in each layer, and all along.
 
     `heads`: the table that holds its seeds, steps and layers.
@@ -84,14 +104,20 @@ def _test_fall(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, h
     if fallen is not None:
         clocks[FALL] = fallen
     for i, layer in enumerate(heads.layers):
-        yield make_test_of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}")
+        yield make_test_of_seeds(
+            claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"
+        )
         for name, clock in clocks.items():
             pairs = zip(entropy[:, :, i], clock, strict=True)
             trends = np.array([courses.correlate_with_clock(*pair) for pair in pairs])
-            yield make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}")
+            yield make_test_of_seeds(
+                claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"
+            )
 
 
-def _test_first_layer(claim: Claim, records: pd.DataFrame, entropy: Array) -> Iterator[Test]:
+def _test_first_layer(
+    claim: Claim, records: pd.DataFrame, entropy: Array
+) -> Iterator[Test]:
     """Yield the tests that the first layer's entropy is below the last one's at the end: in nats, and normalised.
 
     `entropy` [seed, step, layer], in nats. Nothing for a single layer.
@@ -105,7 +131,9 @@ def _test_first_layer(claim: Claim, records: pd.DataFrame, entropy: Array) -> It
         yield make_test_of_seeds(claim, apart, reason=reason, subject=name)
 
 
-def _test_drift(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array) -> Iterator[Test]:
+def _test_drift(
+    claim: dict[str, Claim], records: pd.DataFrame, entropy: Array
+) -> Iterator[Test]:
     """Yield the tests on how much the mean query sharpens attention, and on its share of the variance of scores.
 
     `entropy` [seed, step, layer].
@@ -119,12 +147,20 @@ def _test_drift(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array) 
     # A data frame's mean leaves out the seeds that lost no entropy, which have no share.
     of_layers = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)
     reason = f"by layer: {_list_numbers(of_layers, '.2f')}"
-    yield make_test_of_seeds(claim["drift-explains-sharpening"], explained, reason=reason)
+    yield make_test_of_seeds(
+        claim["drift-explains-sharpening"], explained, reason=reason
+    )
     share = read_table(records, "score_terms.mean_query_share").values.mean(-1)
     others = read_table(records, "score_terms.centred_share").values[:, -1].mean()
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
-    yield make_test_of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts)
-    start = "not measured at step 0" if np.isnan(share[:, 0]).all() else f"at step 0: {share[:, 0].mean():.2f}"
+    yield make_test_of_seeds(
+        claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts
+    )
+    start = (
+        "not measured at step 0"
+        if np.isnan(share[:, 0]).all()
+        else f"at step 0: {share[:, 0].mean():.2f}"
+    )
     grown = (share[:, -1] - share[:, 0]).mean(-1)
     yield make_test_of_seeds(claim["mean-query-share-grows"], grown, reason=start)
 
@@ -139,10 +175,14 @@ def _judge_mean_key(claim: Claim, records: pd.DataFrame) -> Verdict:
     largest = float(rises["value"].abs().max())
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(claim.limit)
-    return make_verdict_without_test(claim, holds, claim.statistic, largest, n=len(rises), reason=reason)
+    return make_verdict_without_test(
+        claim, holds, claim.statistic, largest, n=len(rises), reason=reason
+    )
 
 
-def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
+def make_test_of_turn(
+    claim: Claim, course: Array, steps: Sequence[int], subject: str = ""
+) -> Test | Verdict:
     """Test how much a course [seed, step] of values at the training steps `steps` rises from its lowest point to the
     end.
 
@@ -153,12 +193,23 @@ def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject
     if (places == len(steps) - 1).all():
         reason = f"lowest at the last step, {steps[-1]:,}, with every seed left out"
         nothing = make_verdict_without_test(
-            claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject
+            claim,
+            False,
+            claim.statistic,
+            0.0,
+            n=len(course),
+            reason=reason,
+            subject=subject,
         )
         return replace(nothing, failing="too small")
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
     reason = f"lowest at step {_list_steps(steps, places)} of {steps[-1]:,}; {share:.0%} of training comes after"
-    return make_test_of_seeds(claim, courses.measure_rise_since_turning(course), reason=reason, subject=subject)
+    return make_test_of_seeds(
+        claim,
+        courses.measure_rise_since_turning(course),
+        reason=reason,
+        subject=subject,
+    )
 
 
 def make_tests_of_order(
@@ -174,11 +225,18 @@ def make_tests_of_order(
     after = claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
         why = "cosines of means are not in these records"
-        yield from (make_verdict_without_test(each, None, "not measured", reason=why) for each in (before, after))
+        yield from (
+            make_verdict_without_test(each, None, "not measured", reason=why)
+            for each in (before, after)
+        )
         return
     cosine = np.abs(read_table(records, "query_key.cosine").values).mean((2, 3))
-    ahead, places = courses.measure_lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
-    yield make_test_of_seeds(before, ahead, reason=f"read at step {_list_steps(steps, places)}")
+    ahead, places = courses.measure_lead(
+        cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"])
+    )
+    yield make_test_of_seeds(
+        before, ahead, reason=f"read at step {_list_steps(steps, places)}"
+    )
     peaks = courses.find_turning_places(-cosine)
     seeds = np.arange(len(cosine))
     lost = entropy[:, 0] - entropy[:, -1]
@@ -187,9 +245,13 @@ def make_tests_of_order(
     reason += f", and ends at {cosine[:, -1].mean():.2f}"
     reason += f"; the entropy falls by {lost.mean():.2f} in all"
     if (peaks == len(steps) - 1).all():
-        yield make_verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
+        yield make_verdict_without_test(
+            after, None, "|cos| is highest at the end", n=len(cosine), reason=reason
+        )
         return
-    yield make_test_of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
+    yield make_test_of_seeds(
+        after, entropy[:, -1] - entropy[seeds, peaks], reason=reason
+    )
 
 
 def _list_steps(steps: Sequence[int], places: Array) -> str:
@@ -215,22 +277,36 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
     def over_seeds(metric: str) -> pd.DataFrame:
         """Average a metric over heads and then over seeds, by layer and step."""
-        heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
+        heads = select(records, metric=metric).groupby(
+            ["metric", "layer", "step", "seed"]
+        )["value"]
         return average_over_seeds(heads.mean().reset_index(), "layer", "step")
 
     entropy = over_seeds("attention.entropy")
     normalised = over_seeds("attention.entropy_normalised")
     query = over_seeds("centred_attention.query")
     key = over_seeds("centred_attention.key")
-    terms = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
+    terms = {
+        "by the mean query": "score_terms.mean_query_share",
+        "by deviations": "score_terms.centred_share",
+    }
     centred = {"as it is": entropy, "queries centred": query, "keys centred": key}
     shares = {name: over_seeds(metric) for name, metric in terms.items()}
     return {
         "fig15": series_charts.draw_layers(entropy, "entropy (nats)"),
         "fig15_normalised": series_charts.draw_layers(normalised, "entropy / ln(keys)"),
         "fig15_centred": series_charts.draw_parts(centred, "entropy (nats)"),
-        "fig15_terms": series_charts.draw_parts(shares, "share of the variance in rows", zero=True),
+        "fig15_terms": series_charts.draw_parts(
+            shares, "share of the variance in rows", zero=True
+        ),
     }
 
 
-STUDY = declare("godey2024", "fig15", **checkpoints.OF_HEADS, measure=measure, judge=judge, draw=draw)
+STUDY = declare(
+    "godey2024",
+    "fig15",
+    **checkpoints.OF_HEADS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

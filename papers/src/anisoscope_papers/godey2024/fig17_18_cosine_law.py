@@ -86,13 +86,24 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
     rows = []
     drawn = np.random.default_rng(law.seed)
     for done, d in enumerate(law.dimensions, start=1):
-        shared = {"model": f"isotropic d = {d}", "n_vectors": 2 * law.pairs, "seed": law.seed}
+        shared = {
+            "model": f"isotropic d = {d}",
+            "n_vectors": 2 * law.pairs,
+            "seed": law.seed,
+        }
         cosines = _sample_cosines(drawn, law.pairs, d)
         test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
-        one = {"q95": isotropic.q95(d), "dimension": d, "ks_distance": test.statistic, "ks_p": test.pvalue}
+        one = {
+            "q95": isotropic.q95(d),
+            "dimension": d,
+            "ks_distance": test.statistic,
+            "ks_p": test.pvalue,
+        }
         one |= {"sampled_q95": np.quantile(cosines, 0.95)}
         for name, value in one.items():
-            rows.append({**shared, "metric": f"cosine_law.{name}", "value": float(value)})
+            rows.append(
+                {**shared, "metric": f"cosine_law.{name}", "value": float(value)}
+            )
         at = PLACES * min(1.0, 6 / d**0.5)
         density = zip(at, isotropic.cosine_density(at, d), strict=True)
         named = {**shared, "metric": "cosine_law.density"}
@@ -118,7 +129,9 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
 
     The latter is a Kolmogorov–Smirnov test, Holm-corrected over d.
     """
-    one = select(records, component=None).pivot_table(index="model", columns="metric", values="value")
+    one = select(records, component=None).pivot_table(
+        index="model", columns="metric", values="value"
+    )
     one = one.sort_values("cosine_law.dimension")
     d = one["cosine_law.dimension"].astype(int)
     ends = one["cosine_law.q95"]
@@ -128,10 +141,20 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
     pairs = int(records["n_vectors"].iloc[0]) // 2
     largest = float(one["cosine_law.ks_distance"].max())
-    why = f"smallest p of {len(d)} dimensions with n pairs each, after Holm's correction"
+    why = (
+        f"smallest p of {len(d)} dimensions with n pairs each, after Holm's correction"
+    )
     return [
-        make_verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
-        make_verdict_without_test(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
+        make_verdict_without_test(
+            SHRINKS,
+            falls,
+            f"q95 at d = {d.iloc[-1]}:",
+            float(ends.iloc[-1]),
+            reason=words,
+        ),
+        make_verdict_without_test(
+            CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why
+        ),
     ]
 
 
@@ -141,16 +164,28 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
     """
     rows = select(records, metric="cosine_law.density")
     d = rows["model"].str.rsplit(" ", n=1).str[1].astype(int)
-    data = pd.DataFrame({"cosine": rows["component"].astype(float), "value": rows["value"], "log₂ d": np.log2(d)})
+    data = pd.DataFrame(
+        {
+            "cosine": rows["component"].astype(float),
+            "value": rows["value"],
+            "log₂ d": np.log2(d),
+        }
+    )
     titles = ("cosine of an isotropic pair", "density")
-    return {"fig17": charts.trajectory(data, x="cosine", series="log₂ d", titles=titles, gradient=True)}
+    return {
+        "fig17": charts.trajectory(
+            data, x="cosine", series="log₂ d", titles=titles, gradient=True
+        )
+    }
 
 
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """Judge each model: the claim holds if every layer is significantly above q95(d) (Holm over all layers)."""
     rows = select_layers(records)
     tests = []
-    for test, row in zip(make_layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
+    for test, row in zip(
+        make_layer_tests(FAR, rows), rows.to_dict("records"), strict=True
+    ):
         times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
         below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
         note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
@@ -168,15 +203,21 @@ def select_layers(records: pd.DataFrame) -> pd.DataFrame:
     stay below) as columns.
     """
     rows = select(records, metric="mean_cosine", site="hidden")
-    bounds = select(records, metric="mean_cosine.isotropic_q95", site="hidden").set_index(PLACE)["value"]
-    found = bounds[~bounds.index.duplicated()].reindex(pd.MultiIndex.from_frame(rows[PLACE]))
+    bounds = select(
+        records, metric="mean_cosine.isotropic_q95", site="hidden"
+    ).set_index(PLACE)["value"]
+    found = bounds[~bounds.index.duplicated()].reindex(
+        pd.MultiIndex.from_frame(rows[PLACE])
+    )
     # By layer: in a convolutional network the dimension differs between them.
     d = found.map({q: infer_width(q) for q in found.unique()})
     rows = rows.assign(d=d.to_numpy(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
-def measure_trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
+def measure_trained_layers(
+    models: Sequence[tuple[str, str]], limit: int | None, context: Context
+) -> pd.DataFrame:
     """Measure A (mean cosine), drift (norm of the mean vector) and norms by layer, for (model, corpus) pairs.
 
     Runs are shared with figures 1 to 4. `limit`: only the first units (documents, images) of a corpus; None: all.
@@ -185,7 +226,9 @@ def measure_trained_layers(models: Sequence[tuple[str, str]], limit: int | None,
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
-        found += measure_if_available(job, context, partial(run, root=context.cache, resume=True))
+        found += measure_if_available(
+            job, context, partial(run, root=context.cache, resume=True)
+        )
         context.progress(model, done, len(models))
     parts = [select(done.records, **SHOWN) for done in found]
     if parts:
@@ -195,12 +238,20 @@ def measure_trained_layers(models: Sequence[tuple[str, str]], limit: int | None,
 
 def measure_points(points: Points, context: Context) -> pd.DataFrame:
     """Return the records of figure 18: of models by name, and of the systems of figures 1 to 4, trained ones only."""
-    parts = [measure_trained_layers(points.models, points.limit, context)] if points.models else []
+    parts = (
+        [measure_trained_layers(points.models, points.limit, context)]
+        if points.models
+        else []
+    )
     for systems in points.figures:
         found = measure(systems, context)
         found = found[~found["model"].astype(str).str.endswith(UNTRAINED)]
         rows = select(found, **SHOWN)
-        parts.append(rows.assign(model=rows["model"].str.removesuffix(TRAINED)).astype(rows.dtypes.to_dict()))
+        parts.append(
+            rows.assign(model=rows["model"].str.removesuffix(TRAINED)).astype(
+                rows.dtypes.to_dict()
+            )
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -221,11 +272,18 @@ def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
     """
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
-    lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}
+    lines = {
+        "95 % of isotropic pairs": isotropic.q95(d),
+        "95 % of means over 1,000 vectors": means,
+    }
     laws = []
     for name, values in lines.items():
         laws.append(pd.DataFrame({"d": d, "value": values, "law": name}))
-    return {"fig18": draw_over_dimensions(select_layers(records), pd.concat(laws, ignore_index=True))}
+    return {
+        "fig18": draw_over_dimensions(
+            select_layers(records), pd.concat(laws, ignore_index=True)
+        )
+    }
 
 
 STUDIES = (

@@ -31,15 +31,32 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, make_once, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
-from anisoscope_papers.judge import Array, Test, compute_p_of_units, make_verdict_without_test
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    compute_p_of_units,
+    make_verdict_without_test,
+)
 from anisoscope_papers.needs import Need, list_needs
 from anisoscope_papers.networks import transcripts
 from anisoscope_papers.origin import hash_measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS
-from anisoscope_papers.training.train_small import BRIEF, LONG, SmallModelRecipe, train_all
+from anisoscope_papers.training.train_small import (
+    BRIEF,
+    LONG,
+    SmallModelRecipe,
+    train_all,
+)
 
-KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
+KEPT = (
+    "mean_cosine",
+    "mean_cosine.isotropic_q95",
+    "drift",
+    "drift.share",
+    "norms.mean",
+    "norms",
+)
 SITES = ("hidden", "pre_relu", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
 SKIPPED = "skipped"
@@ -48,7 +65,10 @@ LEFT_OUT = ".left_out"
 TRANSCRIBING = ("builtin:whisper-tiny.en",)
 """Packaged networks whose decoder writes what it hears; the clips at hand have no transcripts."""
 Item = TypeVar("Item")
-_LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", "vector", "norm"))}
+_LEFT_OUT = {
+    "mean_cosine": (mean_cosine, ("n", "unit")),
+    "drift": (drift, ("n", "vector", "norm")),
+}
 
 
 @dataclass(frozen=True)
@@ -76,14 +96,18 @@ class Systems:
 
     def settings(self) -> Settings:
         """Return the settings of the measurement: hidden states only, no sample of vectors."""
-        return Settings(panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten)
+        return Settings(
+            panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten
+        )
 
     def needs(self) -> tuple[Need, ...]:
         """Return what must be downloaded, one entry each: the published models and their corpus."""
         return list_needs([(model, self.corpus) for model in self.models], self.flatten)
 
 
-def build_settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
+def build_settings(
+    paper: Systems, small: Sequence[str], quick: Systems | None = None
+) -> dict[str, Systems]:
     """Return the settings of a figure: `paper`; `quick` with small models in its place, trained briefly; `long`,
     trained longer.
 
@@ -101,8 +125,15 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """
     parts = []
     for i, model in enumerate(systems.models):
-        job = Job(model, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit)
-        parts += measure_if_available(job, context, partial(run_measurement, context=context))
+        job = Job(
+            model,
+            corpus=systems.corpus,
+            settings=systems.settings(),
+            limit=systems.limit,
+        )
+        parts += measure_if_available(
+            job, context, partial(run_measurement, context=context)
+        )
         context.progress(model, i + 1, len(systems.models))
     for kind in systems.small:
         parts.extend(_measure_small(kind, systems, context))
@@ -115,7 +146,9 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     return as_records(pd.DataFrame())
 
 
-def measure_if_available(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
+def measure_if_available(
+    job: Job, context: Context, measure_it: Callable[[Job], Item]
+) -> list[Item]:
     """Measure a published system (model) by `measure_it`; return [result], or [] with a note in the context if it is
     unavailable.
 
@@ -151,16 +184,24 @@ def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     """
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    kept = done.folder / f"left_out-{make_run_id(hash_measuring_code(__name__))[:8]}.parquet"
+    kept = (
+        done.folder
+        / f"left_out-{make_run_id(hash_measuring_code(__name__))[:8]}.parquet"
+    )
     sums = done.folder / "sums.safetensors"
     # The run was made before, and its sums were deleted; our own code has changed since.
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
     others = make_records_once(kept, lambda: tabulate_left_out(sums, job.settings))
     sums.unlink(missing_ok=True)
-    given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
+    given = {
+        key: done.records[key].iloc[0]
+        for key in ("run", "model", "revision", "seed", "corpus", "step")
+    }
     rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
-    both = pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
+    both = pd.concat(
+        [rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True
+    )
     # Such layers say nothing about the corpus.
     if reads_prompt_only(done.manifest):
         both = both[both["stack"] != "decoder"].reset_index(drop=True)
@@ -174,11 +215,17 @@ def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
     Its states then hardly depend on the corpus, so that A (mean cosine) of its layers is near 1 for any network.
     """
     corpus = manifest.get("corpus")
-    preprocessing = corpus.get("preprocessing", {}) if isinstance(corpus, Mapping) else {}
-    return bool(preprocessing.get("decoder_prompt")) and not preprocessing.get("decoder_reads")
+    preprocessing = (
+        corpus.get("preprocessing", {}) if isinstance(corpus, Mapping) else {}
+    )
+    return bool(preprocessing.get("decoder_prompt")) and not preprocessing.get(
+        "decoder_reads"
+    )
 
 
-def _measure_packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+def _measure_packaged(
+    name: str, systems: Systems, context: Context
+) -> Iterator[pd.DataFrame]:
     """Yield the records of the network `name` from a package or file, trained and untrained, on the corpus of
     `systems`.
 
@@ -190,14 +237,26 @@ def _measure_packaged(name: str, systems: Systems, context: Context) -> Iterator
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         # The untrained network would hear nothing: both read what the trained one hears.
-        read = _write_transcripts(name, systems, context) if transcribes else systems.corpus
+        read = (
+            _write_transcripts(name, systems, context)
+            if transcribes
+            else systems.corpus
+        )
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
-            job = Job(where, corpus=read, settings=systems.settings(), limit=systems.limit, untrained=untrained)
+            job = Job(
+                where,
+                corpus=read,
+                settings=systems.settings(),
+                limit=systems.limit,
+                untrained=untrained,
+            )
             if systems.relus:
                 rows = _measure_around_relus(job, systems.relus, context)
             else:
                 rows = run_measurement(job, context)
-            rows = rows.assign(model=label + state, seed=0, corpus=systems.corpus).astype(rows.dtypes.to_dict())
+            rows = rows.assign(
+                model=label + state, seed=0, corpus=systems.corpus
+            ).astype(rows.dtypes.to_dict())
             yield tell_stacks_apart(rows) if transcribes else rows
     except (ModelError, CorpusError) as error:
         context.note_unavailable(label, error)
@@ -222,8 +281,18 @@ def _write_transcripts(name: str, systems: Systems, context: Context) -> str:
         "limit": systems.limit,
         "code": hash_measuring_code(transcripts.__name__),
     }
-    path = context.cache / "transcripts" / f"{_label(name)}-{make_run_id(made_by)[:8]}" / "manifest.csv"
-    make_once(path, lambda: transcripts.write_transcripts(name, str(where), path, limit=systems.limit))
+    path = (
+        context.cache
+        / "transcripts"
+        / f"{_label(name)}-{make_run_id(made_by)[:8]}"
+        / "manifest.csv"
+    )
+    make_once(
+        path,
+        lambda: transcripts.write_transcripts(
+            name, str(where), path, limit=systems.limit
+        ),
+    )
     return str(path)
 
 
@@ -237,14 +306,18 @@ def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(model=model.astype(rows["model"].dtype))
 
 
-def _measure_around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
+def _measure_around_relus(
+    job: Job, relus: tuple[str, str], context: Context
+) -> pd.DataFrame:
     """Measure a network after each of its inner ReLUs (site `hidden`) and before it (`pre_relu`).
 
     `relus`: the class of the ReLUs, and a pattern of the names of the modules whose outputs they read.
     """
     parts = []
     for blocks, site in zip(relus, ("hidden", "pre_relu"), strict=True):
-        settings = replace(job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1])
+        settings = replace(
+            job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1]
+        )
         rows = run_measurement(replace(job, settings=settings), context)
         rows = select(rows, site="hidden")
         # Layer 0 is what the first module reads.
@@ -261,7 +334,9 @@ def _label(name: str) -> str:
     return re.sub("-[0-9a-f]{8}$", "", Path(name).stem)
 
 
-def _measure_small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+def _measure_small(
+    name: str, systems: Systems, context: Context
+) -> Iterator[pd.DataFrame]:
     """Yield the records of the kind `name` of small models, for every seed, untrained and trained.
 
     If its data are missing, yields one row that says so. Records are saved next to each checkpoint, named by settings
@@ -270,7 +345,11 @@ def _measure_small(name: str, systems: Systems, context: Context) -> Iterator[pd
     kind = KINDS[name]
     settings = systems.settings()
     if kind.missing:
-        yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
+        yield as_records(
+            pd.DataFrame(
+                [{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]
+            )
+        )
         return
     key = make_run_id(asdict(settings), KEPT, SITES, hash_measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
@@ -280,11 +359,20 @@ def _measure_small(name: str, systems: Systems, context: Context) -> Iterator[pd
             whole = model.resolve()
             if whole.is_relative_to(Path.cwd()):
                 model = whole.relative_to(Path.cwd())
-            job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
-            rows = make_records_once(
-                found.folder / f"measured-{step}-{key}.parquet", partial(run_measurement, job, context)
+            job = Job(
+                str(model),
+                corpus=kind.corpus,
+                settings=settings,
+                limit=kind.limit,
+                step=step,
             )
-            yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
+            rows = make_records_once(
+                found.folder / f"measured-{step}-{key}.parquet",
+                partial(run_measurement, job, context),
+            )
+            yield rows.assign(model=kind.label + state, seed=found.seed).astype(
+                rows.dtypes.to_dict()
+            )
 
 
 def infer_width(threshold: float) -> int:
@@ -294,7 +382,9 @@ def infer_width(threshold: float) -> int:
     """
     # Records hold q95 and not d. The tolerance is for rounding in the records.
     dimensions = range(2, 1 << 24)
-    return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
+    return dimensions[
+        bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))
+    ]
 
 
 def infer_widths(records: pd.DataFrame) -> dict[str, int]:
@@ -318,7 +408,12 @@ def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
         if site.quantity not in ("hidden", "pre_relu"):
             continue
         terms = measurement.sums.at(name)
-        place = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "site": site.label}
+        place = {
+            "stack": site.stack,
+            "kind": site.kind,
+            "layer": site.layer,
+            "site": site.label,
+        }
         for metric, (module, read) in _LEFT_OUT.items():
             totals = Totals({term: terms[term][:, :1] for term in read})
             groups = np.flatnonzero(totals.present)
@@ -326,30 +421,43 @@ def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
                 continue
             # The first value is that of all groups, which the records hold already.
             values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
-            given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.tokens[0]}
+            given = place | {
+                "metric": metric + LEFT_OUT,
+                "token_policy": settings.tokens[0],
+            }
             for g, v in zip(groups, values, strict=True):
                 rows.append(given | {"component": str(g), "value": v})
     return as_records(pd.DataFrame(rows))
 
 
-def select_replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
+def select_replicates(
+    records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden"
+) -> Array:
     """Return the jackknife replicates of a metric at a site, [1 + group, layer], for one model and seed.
 
     The first row uses all groups, each other row leaves one out. Layers: those of `of_layers` (rows of `select_curves`:
     `model`, `seed`, `stack`, `layer`). One row if the records hold no left-out values.
     """
     first = of_layers.iloc[0]
-    rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
+    rows = select(
+        records, model=first["model"], site=site, token_policy="all", head=None
+    )
     rows = rows[rows["seed"].fillna(0) == first["seed"]]
     places = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
     whole = _index_values(select(rows, metric=metric, component=None), "stack", "layer")
-    without = _index_values(select(rows, metric=metric + LEFT_OUT), "component", "stack", "layer")
+    without = _index_values(
+        select(rows, metric=metric + LEFT_OUT), "component", "stack", "layer"
+    )
     groups = sorted({component for component, *_ in without}, key=int)
     theta = [[whole[place] for place in places]]
-    theta += [[without.get((group, *place), np.nan) for place in places] for group in groups]
+    theta += [
+        [without.get((group, *place), np.nan) for place in places] for group in groups
+    ]
     found = np.array(theta, dtype=np.float64)
     if groups and np.isnan(found[1:]).all(axis=0).any():
-        raise ValueError(f"a layer of {first['model']} has no {metric} with a group left out")
+        raise ValueError(
+            f"a layer of {first['model']} has no {metric} with a group left out"
+        )
     # A replicate must have all layers: they are combined.
     complete = ~np.isnan(found[1:]).any(axis=1)
     return np.vstack([found[:1], found[1:][complete]])
@@ -370,17 +478,28 @@ def _index_values(rows: pd.DataFrame, *names: str) -> dict[tuple[Any, ...], floa
 def describe_skipped(records: pd.DataFrame) -> str:
     """Return the systems (models) that were not measured, with the reasons, as text."""
     rows = select(records, metric=(SKIPPED, WITHHELD))
-    return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
+    return "; ".join(
+        f"{model}: {reason}"
+        for model, reason in zip(rows["model"], rows["component"], strict=True)
+    )
 
 
-def make_undecided(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
+def make_undecided(
+    stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame
+) -> list[Verdict]:
     """Return a list of undecided verdicts, one for each claim that has none, with the reason why these records do
     not decide it.
     """
-    why = describe_skipped(records) or "no system of these settings is one the claim is about"
+    why = (
+        describe_skipped(records)
+        or "no system of these settings is one the claim is about"
+    )
     found = {verdict.claim for verdict in verdicts}
     lacking = [claim for claim in stated_ones if claim.name not in found]
-    return [make_verdict_without_test(claim, None, "not measured", reason=why) for claim in lacking]
+    return [
+        make_verdict_without_test(claim, None, "not measured", reason=why)
+        for claim in lacking
+    ]
 
 
 def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
@@ -393,15 +512,26 @@ def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     here = here.assign(seed=here["seed"].fillna(0))
     keys = ["model", "seed", "stack", "layer"]
     rows = select(here, metric="mean_cosine", component=None).set_index(keys)
-    bound = select(here, metric="mean_cosine.isotropic_q95", component=None).set_index(keys)["value"]
+    bound = select(here, metric="mean_cosine.isotropic_q95", component=None).set_index(
+        keys
+    )["value"]
     # How many groups were left out in turn decides the degrees of freedom of the tests.
-    groups = select(here, metric="mean_cosine" + LEFT_OUT).groupby(keys)["value"].size().astype(float)
-    rows = rows.assign(q95=bound[~bound.index.duplicated()], groups=groups).reset_index()
+    groups = (
+        select(here, metric="mean_cosine" + LEFT_OUT)
+        .groupby(keys)["value"]
+        .size()
+        .astype(float)
+    )
+    rows = rows.assign(
+        q95=bound[~bound.index.duplicated()], groups=groups
+    ).reset_index()
     rows["place"] = rows["layer"].astype("Int64").astype(int)
     last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
     both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
     rows.loc[both, "place"] += rows.loc[both, "model"].map(last).astype(int) + 1
-    rows = rows.assign(rank=pd.factorize(rows["model"])[0]).sort_values(["rank", "seed", "place"], kind="stable")
+    rows = rows.assign(rank=pd.factorize(rows["model"])[0]).sort_values(
+        ["rank", "seed", "place"], kind="stable"
+    )
     return rows.drop(columns="rank").reset_index(drop=True)
 
 
@@ -419,7 +549,9 @@ def make_layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     if rows.empty:
         return
     name = "threshold"
-    limits = np.full(len(rows), np.nan if claim.limit == "q95" else claim.limit, dtype=np.float64)
+    limits = np.full(
+        len(rows), np.nan if claim.limit == "q95" else claim.limit, dtype=np.float64
+    )
     if claim.limit == "q95":
         # Of the dimension of each model.
         name = "q95"
@@ -435,8 +567,15 @@ def make_layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     else:
         sides = zip(above, below, below_none, strict=True)
         margins = rows["value"].to_numpy(float) - limits
-    for row, limit, margin, p in zip(rows.to_dict("records"), limits, margins, sides, strict=True):
-        numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
+    for row, limit, margin, p in zip(
+        rows.to_dict("records"), limits, margins, sides, strict=True
+    ):
+        numbers = (
+            float(row["value"]),
+            float(row["low"]),
+            float(row["high"]),
+            int(row["n_units"]),
+        )
         yield Test(
             claim,
             "A",
@@ -481,10 +620,21 @@ def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, An
     if rows.empty:
         return {}
     ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
-    drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
-    bounds = {str(model): float(q95) for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()}
+    drawn = (
+        rows.groupby(["model", "place"], sort=False, as_index=False)
+        .agg(ends)
+        .rename(columns={"place": "layer"})
+    )
+    bounds = {
+        str(model): float(q95)
+        for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()
+    }
     isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
     names = list(drawn["model"].astype(str).unique())
-    twins = {name: name.removesuffix(UNTRAINED) + TRAINED for name in names if name.endswith(UNTRAINED)}
+    twins = {
+        name: name.removesuffix(UNTRAINED) + TRAINED
+        for name in names
+        if name.endswith(UNTRAINED)
+    }
     pale = {name: trained for name, trained in twins.items() if trained in names}
     return {name: charts.layer_curve(drawn, isotropic=isotropic, pale=pale)}

@@ -44,7 +44,9 @@ def read_width(records: pd.DataFrame, system: str) -> int:
     return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
 
 
-def iter_curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
+def iter_curves(
+    records: pd.DataFrame, metric: str, site: str, layer: int | None = None
+) -> Iterator[Curves]:
     """Yield for each system (model) a metric against N (norm of the bias), as the mean over heads at `site`.
 
     `layer`: None for the last one.
@@ -54,7 +56,9 @@ def iter_curves(records: pd.DataFrame, metric: str, site: str, layer: int | None
     ]
     for system in list_systems(rows):
         of_system = select(rows, model=system)
-        table = select(of_system, layer=of_system["layer"].max() if layer is None else layer)
+        table = select(
+            of_system, layer=of_system["layer"].max() if layer is None else layer
+        )
         table = table.assign(norm=table["component"].astype(float))
         wide = table.pivot_table(index="seed", columns="norm", values="value")
         yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
@@ -65,7 +69,9 @@ Found = Iterator[Test | Verdict]
 Judge = Callable[[Claim, pd.DataFrame], Found]
 
 
-def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
+def judge(
+    figure: str, others: Mapping[str, Judge], records: pd.DataFrame
+) -> list[Verdict]:
     """Judge the claims of a figure; most of them say how a metric changes with N (norm of the bias), see `test_trends`.
 
     `others`: for all other claims, {name: function that judges it from the claim and the records}.
@@ -84,7 +90,9 @@ def judge_found(found: Sequence[Test | Verdict]) -> list[Verdict]:
     return [*judge_tests(tests), *others]
 
 
-def test_trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
+def test_trends(
+    claim: Claim, records: pd.DataFrame, *, relative: bool = False
+) -> Found:
     """Yield the tests of the trend of the claim's metric with N (norm of the bias), for every system (model).
 
     `relative`: as a share of the value at N = 0.
@@ -109,10 +117,14 @@ def test_gap_closes(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test
 
 def test_above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
     """Yield the tests that the curve `upper` lies above `lower` at every N (norm of the bias), paired over seeds."""
-    return _test_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
+    return _test_every_norm(
+        claim, upper, upper.values - lower.values, claim.statistic, "all"
+    )
 
 
-def test_trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
+def test_trend(
+    claim: Claim, curve: Curves, *, relative: bool = False
+) -> Iterator[Test]:
     """Yield the tests that a curve grows (or falls) from norm N = 0 of the bias to the largest N.
 
     At no N may it go significantly the other way. `relative`: changes are shares of the value at N = 0.
@@ -126,7 +138,9 @@ def test_trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterat
     return _test_every_norm(claim, later, change, words, "last")
 
 
-def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
+def _test_every_norm(
+    claim: Claim, curve: Curves, values: Array, statistic: str, over: Over
+) -> Iterator[Test]:
     """Yield a test per N (norm of the bias) that `values` [seed, norm] are above (or below) the claim's threshold.
 
     over        `all`: every N must pass; the verdict shows the N with the smallest number. `last`: only the largest N
@@ -139,10 +153,21 @@ def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str,
         if over == "last" and norm != curve.norms[-1]:
             judged_by = replace(claim, floor=0.0)
         test = make_test_of_seeds(
-            judged_by, of_norm, statistic, subject=curve.system, reason=describe_one_more(of_norm)
+            judged_by,
+            of_norm,
+            statistic,
+            subject=curve.system,
+            reason=describe_one_more(of_norm),
         )
         margin = test.value if over == "all" and claim.below is None else np.nan
-        yield replace(test, claim=claim, over=over, margin=margin, where=f"N = {norm:g}", words="N hold")
+        yield replace(
+            test,
+            claim=claim,
+            over=over,
+            margin=margin,
+            where=f"N = {norm:g}",
+            words="N hold",
+        )
 
 
 def describe_one_more(values: Array) -> str:
@@ -156,13 +181,22 @@ def describe_one_more(values: Array) -> str:
     return f"one more draw: {values.mean() - half:.3g} to {values.mean() + half:.3g}"
 
 
-def test_at_norm(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
+def test_at_norm(
+    claim: Claim, curve: Curves, norm: float, threshold: float, words: str
+) -> Test:
     """Make the test that the curve's quantity lies above a threshold at one N (`norm` of the bias); `words` names
     the threshold.
     """
     values = curve.values[:, curve.norms.index(norm)]
     reason = "; ".join(filter(None, (words, describe_one_more(values))))
-    return make_test_of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
+    return make_test_of_seeds(
+        claim,
+        values,
+        f"at N = {norm:g}",
+        threshold,
+        reason=reason,
+        subject=curve.system,
+    )
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
@@ -177,7 +211,12 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
     holds = True if 0 < rises < n else None
     numbers = (rises / n, float(exact.low), float(exact.high), n, None)
     return make_verdict_without_test(
-        claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system
+        claim,
+        holds,
+        "share of seeds upward:",
+        *numbers,
+        f"{rises} seeds up, {n - rises} down",
+        curve.system,
     )
 
 
@@ -189,11 +228,19 @@ def summarise(records: pd.DataFrame) -> pd.DataFrame:
     that charts draw.
     """
     table = average_over_seeds(records, *KEYS)
-    return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
+    return table.assign(
+        N=table["component"].astype(float), reading=table["model"].map(label)
+    )
 
 
 def summarise_heads(records: pd.DataFrame) -> pd.DataFrame:
     """Return `summarise` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
     of_heads = records[records["head"].notna()]
-    ranges = of_heads.groupby(list(KEYS))["value"].agg(lowest="min", highest="max").reset_index()
-    return summarise(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")
+    ranges = (
+        of_heads.groupby(list(KEYS))["value"]
+        .agg(lowest="min", highest="max")
+        .reset_index()
+    )
+    return summarise(select(records, head=None)).merge(
+        ranges, on=list(KEYS), how="left"
+    )

@@ -19,7 +19,10 @@ softmax of those is in float64, since weights that are all but uniform have an e
 SMALLEST, BINS = 1e-5, 300
 EDGES = SMALLEST * np.sinh(np.linspace(-24, 24, BINS + 1))
 """Edges shared by all N, seeds and systems: linear below 10⁻⁵, then geometric (14 bins a decade), to ±10⁵."""
-HISTOGRAMS = {"attention.score_histogram": "pooled", "attention.score_histogram_within": "centred"}
+HISTOGRAMS = {
+    "attention.score_histogram": "pooled",
+    "attention.score_histogram_within": "centred",
+}
 """Metric → name of its counts among the sums."""
 
 
@@ -39,7 +42,9 @@ def sum_scores(
     """
     # What all keys have in common is added to each row in float64, apart: in float32 it would swallow the spread.
     middle = key.mean(2, keepdim=True)
-    common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
+    common = (query @ middle.transpose(2, 3)).squeeze(
+        -1
+    ).double() * scale  # [sequence head query]
     key = key - middle
     length = key.shape[2]
     # n: how many keys a query sees. It grows along a causal sequence.
@@ -63,7 +68,10 @@ def sum_scores(
     n = n[some].long()
     masking = torch.arange(length, device=s.device) < n[:, None]
     sums |= _sum_softmax(s.double(), masking, n)
-    return sums | {"pooled": _counts(s, common, masking, counted), "centred": _counts(s, -mean, masking, counted)}
+    return sums | {
+        "pooled": _counts(s, common, masking, counted),
+        "centred": _counts(s, -mean, masking, counted),
+    }
 
 
 def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +87,9 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
     return mean, square - mean.square()
 
 
-def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
+def _rows_of_causal(
+    query: Tensor, key: Tensor, scale: float, n: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return (mean, variance) of the scores scale · q·k of each row, [sequence, head, query], if row i sees only the
     first n[i] keys.
 
@@ -103,7 +113,10 @@ def _sum_softmax(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     ordered = np.sort(s.masked_fill(~masking, torch.inf).cpu().numpy(), axis=-1)
     row = np.arange(len(n))
     middle = n.cpu().numpy() / 2
-    median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
+    median = (
+        ordered[..., row, np.ceil(middle).astype(int) - 1]
+        + ordered[..., row, middle.astype(int)]
+    ) / 2
     rows = {
         "row_median": (torch.from_numpy(median).to(s) - log_sum).exp(),
         "entropy": entropy,
@@ -125,7 +138,11 @@ def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tenso
     # One count of all sequences: each has a range of bins of its own.
     bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
     counts = torch.zeros(len(counted), BINS, dtype=torch.float64, device=s.device)
-    counts[counted] = torch.bincount(bins.masked_select(masking), minlength=BINS * len(s)).view(len(s), BINS).double()
+    counts[counted] = (
+        torch.bincount(bins.masked_select(masking), minlength=BINS * len(s))
+        .view(len(s), BINS)
+        .double()
+    )
     return counts
 
 
@@ -146,4 +163,6 @@ def compute_metrics(terms: dict[str, Array], position_bias: bool) -> dict[str, A
         "attention.score_spread_within": np.sqrt(within),
     }
     names = () if position_bias else ("row_median", "entropy", "entropy_normalised")
-    return found | {f"attention.{name}": terms[name] / terms["some_rows"] for name in names}
+    return found | {
+        f"attention.{name}": terms[name] / terms["some_rows"] for name in names
+    }

@@ -31,7 +31,12 @@ READING_NAMES = {
     "bert:full-embedding": "full embedding layer",
     "bert:no-type": "full embedding layer without type",
 }
-READINGS = ("bert:raw-table", "bert:bare-layer", "bert:unit-embedding", "bert:full-embedding")
+READINGS = (
+    "bert:raw-table",
+    "bert:bare-layer",
+    "bert:unit-embedding",
+    "bert:full-embedding",
+)
 WITHOUT_TYPE = "bert:no-type"
 FAMILIES = ("gpt2", "llama", "t5", "vit")
 
@@ -63,7 +68,11 @@ class Size:
         """Raise UsageError unless the width is an even multiple of the number of heads."""
         if self.width % self.heads or self.width // self.heads % 2:
             expected = "a width that is an even multiple of the number of heads"
-            raise UsageError(expected, f"{self.width} over {self.heads} heads", "choose width = heads × an even number")
+            raise UsageError(
+                expected,
+                f"{self.width} over {self.heads} heads",
+                "choose width = heads × an even number",
+            )
 
     def named(self, system: str) -> str:
         """Return the system's name, followed by every way in which this size differs from one block of BERT-base.
@@ -103,7 +112,9 @@ class Untrained:
         block's input.
         """
 
-        def feed(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        def feed(
+            _block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Any, dict[str, Any]]:
             """Replace the hidden states in the arguments of the first block; return its new (args, kwargs)."""
             if args:
                 return ((x, *args[1:]), kwargs)
@@ -112,12 +123,16 @@ class Untrained:
         ((first, *_),) = find_blocks(self.model).values()
         handle = first.register_forward_pre_hook(feed, with_kwargs=True, prepend=True)
         try:
-            return self.model(**{name: value[chosen] for name, value in self.inputs.items()})
+            return self.model(
+                **{name: value[chosen] for name, value in self.inputs.items()}
+            )
         finally:
             handle.remove()
 
 
-def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
+def build_untrained(
+    system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32"
+) -> Untrained:
     """Build an untrained system (model), with weights, inputs and the direction of the bias drawn from `seed`.
 
     Inputs are uniform token ids, or pixels from N(0, 1). All systems of a seed share the draws of inputs and direction.
@@ -125,7 +140,9 @@ def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dty
     """
     known = (*READING_NAMES, *FAMILIES)
     if system not in known:
-        raise UsageError("an untrained system", repr(system), suggest_names(system, known))
+        raise UsageError(
+            "an untrained system", repr(system), suggest_names(system, known)
+        )
     family, _, reading = system.partition(":")
     # Streams of their own, so that the draws do not depend on how many weights a model has.
     inputs_drawn = torch.Generator().manual_seed(1000 * seed + 1)
@@ -175,15 +192,21 @@ def _change_weights(model: Any, system: str, size: Size) -> None:
         nn.init.zeros_(model.embeddings.token_type_embeddings.weight)
 
 
-def _draw_inputs(model: Any, family: str, size: Size, drawn: torch.Generator) -> dict[str, Tensor]:
+def _draw_inputs(
+    model: Any, family: str, size: Size, drawn: torch.Generator
+) -> dict[str, Tensor]:
     """Draw the inputs of a model: uniform token ids [sequence, token], or pixels [image, 3, side, side] from N(0, 1).
 
     `drawn`: the generator.
     """
     if family == "vit":
         side = model.config.image_size
-        return {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=drawn)}
-    ids = torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=drawn)
+        return {
+            "pixel_values": torch.randn(size.sequences, 3, side, side, generator=drawn)
+        }
+    ids = torch.randint(
+        model.config.vocab_size, (size.sequences, size.tokens), generator=drawn
+    )
     return {"input_ids": ids}
 
 
@@ -197,15 +220,32 @@ def _build_model(family: str, size: Size) -> Any:
     width = size.width
     heads = size.heads
     more: dict[str, dict[str, Any]] = {
-        "bert": {"intermediate_size": 4 * width, "max_position_embeddings": max(512, size.tokens)},
+        "bert": {
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": max(512, size.tokens),
+        },
         "gpt2": {"max_position_embeddings": max(1024, size.tokens), "use_cache": False},
-        "llama": {"intermediate_size": width * 8 // 3, "num_key_value_heads": heads, "use_cache": False},
-        "t5": {"d_ff": 4 * width, "d_kv": width // heads, "initializer_factor": size.scale},
+        "llama": {
+            "intermediate_size": width * 8 // 3,
+            "num_key_value_heads": heads,
+            "use_cache": False,
+        },
+        "t5": {
+            "d_ff": 4 * width,
+            "d_kv": width // heads,
+            "initializer_factor": size.scale,
+        },
         "vit": {"intermediate_size": 4 * width},
     }
-    shape = {"hidden_size": width, "num_hidden_layers": size.blocks, "num_attention_heads": heads}
+    shape = {
+        "hidden_size": width,
+        "num_hidden_layers": size.blocks,
+        "num_attention_heads": heads,
+    }
     config = library.AutoConfig.for_model(family, **shape, **more[family])
     if family == "t5":
         return library.T5EncoderModel(config)
     config.initializer_range *= size.scale
-    return library.AutoModel.from_config(config, **({"add_pooling_layer": False} if family in ("bert", "vit") else {}))
+    return library.AutoModel.from_config(
+        config, **({"add_pooling_layer": False} if family in ("bert", "vit") else {})
+    )

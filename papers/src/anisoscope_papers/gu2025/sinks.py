@@ -20,9 +20,28 @@ from anisoscope.models.series import expand
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
-from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, Experiment, measure as measure_cells
-from anisoscope_papers.gu2025.small_models import ARMS, BASE, BRIEF, EPSILON, FULL, SIGMOID
-from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.beyond.trained import (
+    LOSS,
+    SEEN,
+    SKILL,
+    Experiment,
+    measure as measure_cells,
+)
+from anisoscope_papers.gu2025.small_models import (
+    ARMS,
+    BASE,
+    BRIEF,
+    EPSILON,
+    FULL,
+    SIGMOID,
+)
+from anisoscope_papers.judge import (
+    Test,
+    average_over_seeds,
+    judge_tests,
+    make_test_of_seeds,
+    make_verdict_without_test,
+)
 from anisoscope_papers.needs import Need, make_corpus_need
 from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
@@ -55,7 +74,9 @@ class Published:
             for found in expand(f"EleutherAI/pythia-{size}@step{{{pattern}}}"):
                 yield number, found.step, found.subject
 
-    def measure(self, metrics: tuple[str, ...], context: Context) -> Iterator[tuple[int, int, pd.DataFrame]]:
+    def measure(
+        self, metrics: tuple[str, ...], context: Context
+    ) -> Iterator[tuple[int, int, pd.DataFrame]]:
         """Measure metrics of every checkpoint. Yield (number of the model, step, the tool's records)."""
         for number, step, subject in self.subjects():
             job = Job(
@@ -84,7 +105,16 @@ class Published:
         return (*models, make_corpus_need(self.corpus))
 
 
-PYTHIAS = Published({"14m": 14e6, "70m": 70e6, "160m": 162e6, "410m": 405e6, "1b": 1.01e9, "1.4b": 1.41e9})
+PYTHIAS = Published(
+    {
+        "14m": 14e6,
+        "70m": 70e6,
+        "160m": 162e6,
+        "410m": 405e6,
+        "1b": 1.01e9,
+        "1.4b": 1.41e9,
+    }
+)
 SETTINGS: dict[str, Experiment | Published] = {
     "quick": Experiment((BASE, SIGMOID), 2, BRIEF),
     "long": Experiment(ARMS, 6, FULL),
@@ -98,7 +128,9 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
     if isinstance(settings, Published):
         return measure_published(settings, context)
     records = measure_cells(settings, context)
-    return records[records["metric"].astype(str).str.startswith(KEPT)].reset_index(drop=True)
+    return records[records["metric"].astype(str).str.startswith(KEPT)].reset_index(
+        drop=True
+    )
 
 
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
@@ -112,25 +144,41 @@ def rename_records(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
     """Return the tool's records of sinks under the names of this study: of every head, for one step and seed."""
     line = f"{EPSILON:g}".removeprefix("0")
     of_heads = records[records["head"].notna()]
-    rate = select(of_heads, metric="sinks.first_rate", component=line).assign(metric=RATE)
-    share = select(of_heads, metric="sinks.mass", component="first").assign(metric=SHARE)
+    rate = select(of_heads, metric="sinks.first_rate", component=line).assign(
+        metric=RATE
+    )
+    share = select(of_heads, metric="sinks.mass", component="first").assign(
+        metric=SHARE
+    )
     both = pd.concat([rate, share], ignore_index=True)
-    return as_records(both.assign(component=None, model=BASE, step=step, seed=seed, low=np.nan, high=np.nan))
+    return as_records(
+        both.assign(
+            component=None, model=BASE, step=step, seed=seed, low=np.nan, high=np.nan
+        )
+    )
 
 
 def has_trained_model(settings: Experiment | Published, _cache: Path) -> bool:
     """Return whether any model of the study was trained here."""
     if isinstance(settings, Published):
         return True
-    return any((settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells())
+    return any(
+        (settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells()
+    )
 
 
-def select_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.DataFrame:
+def select_heads(
+    records: pd.DataFrame, metric: str, arm: str, step: int
+) -> pd.DataFrame:
     """Return a metric of an arm (form of attention) at a step: [seed] × [(layer, head)], or one column if it has no
     heads.
     """
     rows = select(records, metric=metric, model=arm)
-    rows = rows[rows["step"] == step].astype({"layer": float, "head": float}).fillna({"layer": 0.0, "head": 0.0})
+    rows = (
+        rows[rows["step"] == step]
+        .astype({"layer": float, "head": float})
+        .fillna({"layer": 0.0, "head": 0.0})
+    )
     return rows.pivot_table(index="seed", columns=["layer", "head"], values="value")
 
 
@@ -146,7 +194,9 @@ def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     its change since a tenth of training; `sink heads`: in heads with a sink only; `text`: minus the sink rate on text;
     an arm, such as `base`: minus that of the arm.
     """
-    steps = np.sort(records.loc[records["metric"] == RATE, "step"].dropna().unique().astype(int))
+    steps = np.sort(
+        records.loc[records["metric"] == RATE, "step"].dropna().unique().astype(int)
+    )
     last = int(steps[-1])
     if claim.against == "start":
         return average_heads(records, claim.metric, arm, int(steps[0]))
@@ -155,7 +205,9 @@ def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
         tenth = int(steps[np.abs(steps - last / 10).argmin()])
         return ends - average_heads(records, claim.metric, arm, tenth)
     if claim.against == "sink heads":
-        heads, share = (select_heads(records, name, arm, last) for name in (claim.metric, SHARE))
+        heads, share = (
+            select_heads(records, name, arm, last) for name in (claim.metric, SHARE)
+        )
         return heads.where(share > EPSILON).mean(axis=1)
     if claim.against == "text":
         return ends - average_heads(records, RATE, arm, last)
@@ -191,12 +243,18 @@ def make_claim_test(claim: Claim, records: pd.DataFrame) -> Test | None:
     values = compute_values(claim, records, arm).dropna(how="all")
     if not len(values) and claim.against != "sink heads":
         return None
-    others = () if claim.against in ("zero", "start", "tenth", "text", "sink heads") else (claim.against,)
+    others = (
+        ()
+        if claim.against in ("zero", "start", "tenth", "text", "sink heads")
+        else (claim.against,)
+    )
     known = values.astype(float)
     if claim.against != "start":
         known = known.where(~known.index.isin(find_unlearnt(records, (arm, *others))))
     nothing = explain_untestable(claim, records)
-    test = make_test_of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
+    test = make_test_of_seeds(
+        claim, np.asarray(known, dtype=np.float64), reason=nothing
+    )
     if nothing:
         return replace(test, up=np.nan, down=np.nan, against=np.nan)
     return test
@@ -211,7 +269,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         test = make_claim_test(claim, records) if measured else None
         if test is None:
             why = f"no {claim.metric} of {', '.join(claim.systems)} in these settings"
-            missing.append(make_verdict_without_test(claim, None, "not measured", reason=why))
+            missing.append(
+                make_verdict_without_test(claim, None, "not measured", reason=why)
+            )
         else:
             tests.append(test)
     return [*judge_tests(tests), *missing]
@@ -219,7 +279,11 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Draw the sink rate, the share of the first key and the loss along training, by form of attention."""
-    titles = {RATE: "sink rate of the first key", SHARE: "share of the first key", LOSS: "loss (nats)"}
+    titles = {
+        RATE: "sink rate of the first key",
+        SHARE: "share of the first key",
+        LOSS: "loss (nats)",
+    }
     charted = {}
     for metric, title in titles.items():
         rows = select(records, metric=metric)
@@ -228,7 +292,9 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         keys = ["metric", "model", "step", "seed"]
         cells = rows.groupby(keys, sort=False)["value"].mean().reset_index()
         course: Any = average_over_seeds(cells, "metric", "model", "step")
-        charted[metric.replace(".", "_")] = charts.trajectory(course, titles=("step", title), zero=metric != LOSS)
+        charted[metric.replace(".", "_")] = charts.trajectory(
+            course, titles=("step", title), zero=metric != LOSS
+        )
     return charted
 
 

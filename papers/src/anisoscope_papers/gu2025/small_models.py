@@ -58,7 +58,12 @@ from anisoscope_papers.training.contents import hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
 from anisoscope_papers.training.language_model import build_settings
 from anisoscope_papers.training.recipe import ModelSize, Training
-from anisoscope_papers.training.text import Examples, cache_folder, open_training_corpus, prepare
+from anisoscope_papers.training.text import (
+    Examples,
+    cache_folder,
+    open_training_corpus,
+    prepare,
+)
 
 BASE, SIGMOID, KEY_BIAS = "base", "sigmoid", "key-bias"
 ARMS = (BASE, SIGMOID, KEY_BIAS)
@@ -66,7 +71,16 @@ EPSILON = 0.3
 """More attention than this makes a sink of a key (Gu et al. 2025)."""
 DECAY = 0.1
 """Weight decay, theirs."""
-SIZE = ModelSize(layers=4, width=64, heads=4, vocabulary=1024, window=64, batch=4, rate=3e-3, steps=2000)
+SIZE = ModelSize(
+    layers=4,
+    width=64,
+    heads=4,
+    vocabulary=1024,
+    window=64,
+    batch=4,
+    rate=3e-3,
+    steps=2000,
+)
 """Their 2,000 steps until sinks have emerged, and their 64 tokens; batches as small as they are because only the number
 of steps counts (their table 10), and a fast rate because a slow one delays sinks (their table 9)."""
 HIDDEN = ("mean_cosine", "partition", "norms")
@@ -106,13 +120,19 @@ class SmallModels:
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train the model of an arm (form of attention) and a seed in `folder`, or resume, and write its records."""
         size, (named, probed) = self.size, list_corpora()
-        tokenizer, tokens = prepare(open_training_corpus(named), "causal-lm", size.vocabulary, size.window)
+        tokenizer, tokens = prepare(
+            open_training_corpus(named), "causal-lm", size.vocabulary, size.window
+        )
         windows, held = tokens.parts()
         model = build_untrained(arm, size, len(tokenizer), seed)
         validation = Examples(tokens, held, len(held), 0, shuffled=False)
         examples = Examples(tokens, windows, self.steps * size.batch, seed)
-        guess = compute_unigram_loss(compute_unigram_shares(tokens, windows), validation)
-        plan = open_plan(probed, model, tokenizer, modality="text", sequences=self.probe)[0]
+        guess = compute_unigram_loss(
+            compute_unigram_shares(tokens, windows), validation
+        )
+        plan = open_plan(
+            probed, model, tokenizer, modality="text", sequences=self.probe
+        )[0]
 
         def on_step(step: int, _last: int, model: Any) -> None:
             """Measure the model if this step is one of those to be seen."""
@@ -120,16 +140,32 @@ class SmallModels:
                 measure = partial(measure_model, model, plan, last=step == self.steps)
                 make_records_once(folder / f"step-{step}.parquet", measure)
 
-        training = Training(task="causal-lm", own_size=size, steps=self.steps, seed=seed, device=device)
+        training = Training(
+            task="causal-lm", own_size=size, steps=self.steps, seed=seed, device=device
+        )
         how = Fitting(
-            build_settings(training) | {"weight_decay": DECAY}, evaluated=frozenset(self.seen), share=training.share
+            build_settings(training) | {"weight_decay": DECAY},
+            evaluated=frozenset(self.seen),
+            share=training.share,
         )
         on_step(0, 0, model)
-        history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, folder / "resume")
-        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        history = fit(
+            Material(model, tokenizer, examples, validation, dict),
+            how,
+            on_step,
+            folder / "resume",
+        )
+        losses = pd.DataFrame(
+            history["validation_loss"], columns=["step", "value"]
+        ).assign(metric=LOSS)
         skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
-        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in self.seen]
-        whole = pd.concat([*looks, losses, skill], ignore_index=True).assign(model=arm, seed=seed, corpus=probed)
+        looks = [
+            pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step)
+            for step in self.seen
+        ]
+        whole = pd.concat([*looks, losses, skill], ignore_index=True).assign(
+            model=arm, seed=seed, corpus=probed
+        )
         make_records_once(folder / SEEN, lambda: as_records(whole))
         shutil.rmtree(folder / "resume", ignore_errors=True)
 
@@ -155,12 +191,15 @@ def build_untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> An
     model: Any = transformers.GPTNeoXForCausalLM(config)
     if arm == KEY_BIAS:
         for layer in model.gpt_neox.layers:
-            layer.attention.key_bias = nn.Parameter(torch.zeros(size.heads, size.width // size.heads))
+            layer.attention.key_bias = nn.Parameter(
+                torch.zeros(size.heads, size.width // size.heads)
+            )
     return model.train()
 
 
 def compute_biased_weights(
-    scores: Float[Tensor, "sequence head query key"], bias: Float[Tensor, "sequence head query"]
+    scores: Float[Tensor, "sequence head query key"],
+    bias: Float[Tensor, "sequence head query"],
 ) -> Float[Tensor, "sequence head query key_and_bias"]:
     """Return attention weights over the keys of the tokens and one learnt key, whose weight comes last.
 
@@ -178,7 +217,7 @@ def _attend(
     attention_mask: Tensor | None = None,
     *,
     scaling: float,
-    dropout: float = 0.0,  # noqa: ARG001 (these models have none)
+    dropout: float = 0.0,  # noqa: ARG001
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention with one learnt key (`module.key_bias`) in addition to those of the tokens; its value is 0.
@@ -219,16 +258,26 @@ def measure_model(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
         rows = list(measure_sinks_of_heads(model, batches))
         if last:
             rate = "sinks.first_rate"
-            of_random = measure_sinks_of_heads(model, list(_draw_random(batches, model.config.vocab_size)))
+            of_random = measure_sinks_of_heads(
+                model, list(_draw_random(batches, model.config.vocab_size))
+            )
             for row in of_random:
                 if row["metric"] == rate:
                     rows.append(row | {"metric": f"{rate}_random"})
         rows += list(_measure_plain(model, batches))
-        hidden = run_pass(model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)).records()
-    kept = [*(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")), "partition", "norms.mean"]
+        hidden = run_pass(
+            model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)
+        ).records()
+    kept = [
+        *(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")),
+        "partition",
+        "norms.mean",
+    ]
     hidden = select(hidden, metric=kept, head=None)
     sites = ["hidden", "final", "embedding.input", "embedding.output"]
-    hidden = hidden[hidden["site"].isin(sites)].assign(low=np.nan, high=np.nan)  # intervals are over seeds
+    hidden = hidden[hidden["site"].isin(sites)].assign(
+        low=np.nan, high=np.nan
+    )  # intervals are over seeds
     return as_records(pd.concat([hidden, pd.DataFrame(rows)], ignore_index=True))
 
 
@@ -242,7 +291,9 @@ def _draw_random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]
         yield torch.randint(vocabulary, batch.shape, generator=drawn)
 
 
-def measure_sinks_of_heads(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
+def measure_sinks_of_heads(
+    model: Any, batches: Iterable[Tensor]
+) -> Iterator[dict[str, Any]]:
     """Run a model and yield a row for every head and measure of attention sinks, averaged over texts.
 
     Measures: the weight of the first key, how often it exceeds a bound, the norms of its value and key over those of
@@ -263,8 +314,15 @@ def measure_sinks_of_heads(model: Any, batches: Iterable[Tensor]) -> Iterator[di
             model(input_ids=batch)
     for (layer, name), parts in found.items():
         by_head = torch.cat(parts).double().mean(0).tolist()
-        place = {"metric": f"sinks.{name}", "site": "attention", "stack": "decoder", "layer": layer}
-        yield from (place | {"head": head, "value": value} for head, value in enumerate(by_head))
+        place = {
+            "metric": f"sinks.{name}",
+            "site": "attention",
+            "stack": "decoder",
+            "layer": layer,
+        }
+        yield from (
+            place | {"head": head, "value": value} for head, value in enumerate(by_head)
+        )
 
 
 def measure_sinks(call: Call) -> dict[str, Heads]:
@@ -279,7 +337,9 @@ def measure_sinks(call: Call) -> dict[str, Heads]:
     form = str(call.module.config._attn_implementation)  # type: ignore[union-attr]
     kept: dict[str, Heads] = {}
     if form == KEY_BIAS:
-        weights = compute_biased_weights(scores, _score_bias(call.module, call.query) * call.scale)
+        weights = compute_biased_weights(
+            scores, _score_bias(call.module, call.query) * call.scale
+        )
         kept["bias_rate"] = (weights[..., -1].mean(-1) > EPSILON).float()
     else:
         weights = forms.compute_weights(form if form in forms.FORMS else "", scores)
@@ -288,7 +348,9 @@ def measure_sinks(call: Call) -> dict[str, Heads]:
     for name, vectors in (("value_norm", call.value), ("key_norm", call.key)):
         norms = vectors.norm(dim=-1)
         kept[name] = norms[..., 0] / norms[..., 1:].mean(-1)
-    cosine = functional.normalize(call.query, dim=-1) @ functional.normalize(call.key, dim=-1).transpose(-1, -2)
+    cosine = functional.normalize(call.query, dim=-1) @ functional.normalize(
+        call.key, dim=-1
+    ).transpose(-1, -2)
     others = torch.ones(cosine.shape[-2:], dtype=torch.bool).tril()
     others[:, 0] = False
     of_others = (cosine * others).sum((-1, -2)) / others.sum()
@@ -299,7 +361,9 @@ def _measure_plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, 
     """Yield a row with A (mean cosine) of the last hidden states after a norm without learnt weights (site `plain`)."""
     kept: list[Tensor] = []
     norm = model.gpt_neox.final_layer_norm
-    hook = norm.register_forward_pre_hook(lambda _module, inputs: kept.append(inputs[0].flatten(0, -2)))
+    hook = norm.register_forward_pre_hook(
+        lambda _module, inputs: kept.append(inputs[0].flatten(0, -2))
+    )
     for batch in batches:
         model(input_ids=batch)
     hook.remove()
@@ -307,4 +371,10 @@ def _measure_plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, 
     unit = functional.normalize(vectors, dim=-1).sum(0)
     n = sum(len(part) for part in kept)
     value = float((unit.square().sum() - n) / (n * (n - 1)))
-    yield {"metric": "mean_cosine", "site": "plain", "stack": "decoder", "token_policy": "all", "value": value}
+    yield {
+        "metric": "mean_cosine",
+        "site": "plain",
+        "stack": "decoder",
+        "token_policy": "all",
+        "value": value,
+    }

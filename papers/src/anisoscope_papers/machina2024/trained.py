@@ -38,7 +38,15 @@ LAST, FINAL, PLAIN, LARGEST = "last", "final", "plain", "largest"
 (or after the final norm) where it is largest at the end."""
 STEPS = (0, 1, 16, 128, 1000, 4000, 14000, 40000, 80000, 143000)
 PYTHIAS = Published(
-    {"70m": 70e6, "160m": 162e6, "410m": 405e6, "1b": 1.01e9, "1.4b": 1.41e9, "2.8b": 2.78e9, "6.9b": 6.86e9},
+    {
+        "70m": 70e6,
+        "160m": 162e6,
+        "410m": 405e6,
+        "1b": 1.01e9,
+        "1.4b": 1.41e9,
+        "2.8b": 2.78e9,
+        "6.9b": 6.86e9,
+    },
     STEPS,
     window=512,
 )
@@ -66,7 +74,10 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
     """Return A by layer and I(W) of embeddings of published checkpoints, named as those of models trained here."""
     found = published.measure((A, "partition"), context)
-    parts = [as_records(rows.assign(model=BASE, step=step, seed=number)) for number, step, rows in found]
+    parts = [
+        as_records(rows.assign(model=BASE, step=step, seed=number))
+        for number, step, rows in found
+    ]
     return pd.concat([as_records(pd.DataFrame()), *parts], ignore_index=True)
 
 
@@ -75,7 +86,9 @@ def has_final_norm(records: pd.DataFrame) -> bool:
     return len(select(records, site=FINAL)) > 0
 
 
-def select_courses(records: pd.DataFrame, metric: str, site: str, component: str | None = None) -> pd.DataFrame:
+def select_courses(
+    records: pd.DataFrame, metric: str, site: str, component: str | None = None
+) -> pd.DataFrame:
     """Return a metric along training, as a table [seed] × [step], at a site: embeddings, `LAST`, or `FINAL`.
 
     `LAST` is after the last block and before the final norm, `FINAL` after that norm. In models without a final norm,
@@ -83,7 +96,12 @@ def select_courses(records: pd.DataFrame, metric: str, site: str, component: str
     """
     if not has_final_norm(records) and site in (LAST, FINAL):
         site = LAST if site == FINAL else ""
-    rows = select(records, metric=metric, site="hidden" if site == LAST else site, component=component)
+    rows = select(
+        records,
+        metric=metric,
+        site="hidden" if site == LAST else site,
+        component=component,
+    )
     if site == LAST:
         rows = rows[rows["layer"] == rows.groupby("seed")["layer"].transform("max")]
     return pd.DataFrame(rows.pivot_table(index="seed", columns="step", values="value"))
@@ -95,15 +113,29 @@ def find_largest(records: pd.DataFrame) -> pd.DataFrame:
     The output of the final norm counts as a layer; the input of the blocks does not.
     """
     rows = select(records, metric=A, site=("hidden", FINAL), component=None)
-    rows = rows[(rows["step"] == rows["step"].max()) & ~((rows["site"] == "hidden") & (rows["layer"] == 0))]
-    return pd.DataFrame(rows.loc[rows.groupby("seed")["value"].idxmax()].set_index("seed"))
+    rows = rows[
+        (rows["step"] == rows["step"].max())
+        & ~((rows["site"] == "hidden") & (rows["layer"] == 0))
+    ]
+    return pd.DataFrame(
+        rows.loc[rows.groupby("seed")["value"].idxmax()].set_index("seed")
+    )
 
 
 def read_top_share(records: pd.DataFrame) -> pd.Series:
     """Return the share of A that three dimensions carry, by seed, in the layer where A is largest at the end."""
     found = {}
-    for seed, row in find_largest(records).iterrows() if len(select(records, metric=TOP)) else ():
-        here = select(records, metric=TOP, component=DIMENSIONS, seed=seed, step=row["step"], site=row["site"])
+    for seed, row in (
+        find_largest(records).iterrows() if len(select(records, metric=TOP)) else ()
+    ):
+        here = select(
+            records,
+            metric=TOP,
+            component=DIMENSIONS,
+            seed=seed,
+            step=row["step"],
+            site=row["site"],
+        )
         here = here if row["site"] == FINAL else here[here["layer"] == row["layer"]]
         found[seed] = float(here["value"].iloc[0])
     return pd.Series(found, dtype=float)
@@ -121,7 +153,9 @@ def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
         return find_largest(records)["value"].astype(float)
     if claim.site == FINAL and claim.statistic.startswith("fall"):
         course = select_courses(records, A, FINAL)
-        return pd.Series(courses.measure_rise_since_turning(-course.to_numpy(float)), course.index)
+        return pd.Series(
+            courses.measure_rise_since_turning(-course.to_numpy(float)), course.index
+        )
     here, _, other = claim.site.partition(" less ")
     found = select_courses(records, claim.metric, here)
     if not other:
@@ -145,12 +179,23 @@ def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
         return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"
     if " less " in claim.site:
         parts = claim.site.split(" less ")
-        ends = (select_courses(records, claim.metric, part).iloc[:, -1].mean() for part in parts)
-        return ", ".join(f"{part} {end:.3f}" for part, end in zip(parts, ends, strict=True))
+        ends = (
+            select_courses(records, claim.metric, part).iloc[:, -1].mean()
+            for part in parts
+        )
+        return ", ".join(
+            f"{part} {end:.3f}" for part, end in zip(parts, ends, strict=True)
+        )
     if claim.site == LARGEST:
         rows = find_largest(records)
-        counted = (rows["site"].where(rows["site"] == FINAL, "layer " + rows["layer"].astype(str))).value_counts()
-        return "largest in: " + ", ".join(f"{place} ({count} of {len(rows)})" for place, count in counted.items())
+        counted = (
+            rows["site"].where(
+                rows["site"] == FINAL, "layer " + rows["layer"].astype(str)
+            )
+        ).value_counts()
+        return "largest in: " + ", ".join(
+            f"{place} ({count} of {len(rows)})" for place, count in counted.items()
+        )
     return ""
 
 
@@ -165,27 +210,53 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         values = compute_values(claim, records)
         if not len(values):
             why = f"no {claim.metric} at {claim.site} in these settings"
-            missing.append(make_verdict_without_test(claim, None, "not measured", reason=why))
+            missing.append(
+                make_verdict_without_test(claim, None, "not measured", reason=why)
+            )
             continue
-        if claim.statistic.startswith("fall") and (values == 0).all():  # largest at the end, with every seed
+        if (
+            claim.statistic.startswith("fall") and (values == 0).all()
+        ):  # largest at the end, with every seed
             never = make_verdict_without_test(
-                claim, False, claim.statistic, 0.0, n=len(values), reason=describe_notes(claim, records)
+                claim,
+                False,
+                claim.statistic,
+                0.0,
+                n=len(values),
+                reason=describe_notes(claim, records),
             )
             missing.append(replace(never, failing="too small"))
             continue
         known: Array = values.where(~values.index.isin(unlearnt)).to_numpy(float)
-        bound = float(select(records, metric=Q95)["value"].max()) if claim.limit == "q95" else None
-        tests.append(make_test_of_seeds(claim, known, threshold=bound, reason=describe_notes(claim, records)))
+        bound = (
+            float(select(records, metric=Q95)["value"].max())
+            if claim.limit == "q95"
+            else None
+        )
+        tests.append(
+            make_test_of_seeds(
+                claim, known, threshold=bound, reason=describe_notes(claim, records)
+            )
+        )
     return [*judge_tests(tests), *missing]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Draw A along training after the last block and after the final norm, and by layer at the end."""
     parts = []
-    for site, title in ((LAST, "after the last block"), (FINAL, "after the final norm")):
-        course = select_courses(records, A, site).melt(ignore_index=False, var_name="step").reset_index()
+    for site, title in (
+        (LAST, "after the last block"),
+        (FINAL, "after the final norm"),
+    ):
+        course = (
+            select_courses(records, A, site)
+            .melt(ignore_index=False, var_name="step")
+            .reset_index()
+        )
         parts.append(course.assign(model=title, metric=A))
-    along = average_over_seeds(pd.concat(parts, ignore_index=True), "metric", "model", "step")
+    along = average_over_seeds(
+        pd.concat(parts, ignore_index=True), "metric", "model", "step"
+    )
     bound = float(select(records, metric=Q95)["value"].max())
     ends = select(records, metric=A, site=("hidden", FINAL), component=None)
     ends = ends[ends["step"] == ends["step"].max()]
@@ -193,7 +264,9 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     ends = ends.assign(layer=ends["layer"].fillna(deepest), model="trained")
     by_layer: Any = average_over_seeds(ends, "metric", "model", "site", "layer")
     return {
-        "trained_A": charts.trajectory(along, titles=("step", "anisotropy A"), isotropic=bound),
+        "trained_A": charts.trajectory(
+            along, titles=("step", "anisotropy A"), isotropic=bound
+        ),
         "trained_layers": charts.layer_curve(by_layer, isotropic=bound),
     }
 

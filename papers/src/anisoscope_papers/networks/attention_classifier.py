@@ -28,7 +28,12 @@ from transformers.utils.output_capturing import capture_outputs
 
 from anisoscope.errors import UsageError, suggest_names
 
-PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
+PAPER_TEXT = {
+    "attention_bias": False,
+    "output_projection": False,
+    "positions": "none",
+    "norm": "layer_norm",
+}
 """Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
 POSITIONS = ("sinusoidal", "none", "learned")
 LEARNED_POSITION_STD = 0.02
@@ -48,7 +53,11 @@ class PlainNorm(nn.Module):
         return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
 
 
-NORMS: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerNorm, "none": nn.Identity}
+NORMS: dict[str, type[nn.Module]] = {
+    "plain": PlainNorm,
+    "layer_norm": nn.LayerNorm,
+    "none": nn.Identity,
+}
 
 
 class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ is untyped
@@ -81,13 +90,25 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
 
     def checked(self) -> "AttentionClassifierConfig":
         """Return the configuration itself. UsageError if a choice is unknown or sizes do not fit together."""
-        for name, known in (("positions", POSITIONS), ("norm", NORMS), ("attention", ATTENTIONS)):
+        for name, known in (
+            ("positions", POSITIONS),
+            ("norm", NORMS),
+            ("attention", ATTENTIONS),
+        ):
             value = getattr(self, name)
             if value not in known:
-                raise UsageError(f"{name} among {', '.join(known)}", repr(value), suggest_names(value, known))
+                raise UsageError(
+                    f"{name} among {', '.join(known)}",
+                    repr(value),
+                    suggest_names(value, known),
+                )
         if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
             got = f"{self.hidden_size} and {self.num_attention_heads}"
-            raise UsageError("an even width that the number of heads divides", got, "change --dim or --heads")
+            raise UsageError(
+                "an even width that the number of heads divides",
+                got,
+                "change --dim or --heads",
+            )
         return self
 
 
@@ -113,10 +134,17 @@ class ClassifierAttention(nn.Module):
         self.config, self.layer, self.detach = config, layer, False
         self._drawn: Tensor | None = None
         dim = config.hidden_size
-        self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
+        self.heads, self.head_dim = (
+            config.num_attention_heads,
+            dim // config.num_attention_heads,
+        )
         self.scaling = self.head_dim**-0.5 if config.attention == "learned" else 0.0
         self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
-        out = OutProjection(dim, dim, bias=config.attention_bias) if config.output_projection else nn.Identity()
+        out = (
+            OutProjection(dim, dim, bias=config.attention_bias)
+            if config.output_projection
+            else nn.Identity()
+        )
         self.out_proj: OutProjection | nn.Identity = out
 
     def forward(
@@ -135,8 +163,13 @@ class ClassifierAttention(nn.Module):
             return self._first_row(x, mask, **kwargs)
         if folded and self.heads == 1:
             return self._folded(x, mask, **kwargs)
-        query, key, value = self.in_proj(x).view((*x.shape[:2], 3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        return self.out_proj(self._attend(query, key, value, mask, **kwargs).reshape(x.shape))  # type: ignore[no-any-return]
+        query, key, value = (
+            self.in_proj(x)
+            .view((*x.shape[:2], 3, self.heads, self.head_dim))
+            .permute(2, 0, 3, 1, 4)
+        )
+        attended = self._attend(query, key, value, mask, **kwargs).reshape(x.shape)
+        return self.out_proj(attended)  # type: ignore[no-any-return]
 
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         """Compute the attention output of the first token only, [sequence, 1, dim], without building keys and values.
@@ -144,13 +177,21 @@ class ClassifierAttention(nn.Module):
         The result is the same: q·(W_K x) = (W_Kᵀ q)·x, and a weighted mean of W_V x is W_V times that of x.
         x: [sequence, token, dim].
         """
-        to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3))
+        to_query, to_key, to_value = (
+            w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3)
+        )
         of_query, _, of_value = self._biases()
-        query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), of_query).view(-1, *to_query.shape[:2])
-        query = torch.einsum("shd,hde->she", query, to_key).unsqueeze(2)  # [sequence head 1 dim]
+        query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), of_query).view(
+            -1, *to_query.shape[:2]
+        )
+        query = torch.einsum("shd,hde->she", query, to_key).unsqueeze(
+            2
+        )  # [sequence head 1 dim]
         tokens = x.unsqueeze(1).expand(-1, self.heads, -1, -1)
         mask = None if mask is None else mask[:, :, :1]
-        mixed = self._attend(query, tokens, tokens, mask, **kwargs)[:, 0]  # [sequence head dim]
+        mixed = self._attend(query, tokens, tokens, mask, **kwargs)[
+            :, 0
+        ]  # [sequence head dim]
         values = torch.einsum("she,hde->shd", mixed, to_value).flatten(1)
         values = values if of_value is None else values + of_value
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
@@ -165,7 +206,9 @@ class ClassifierAttention(nn.Module):
         shift = None if of_query is None else of_query @ to_key
         query = nn.functional.linear(x, to_key.T @ to_query, shift)
         tokens = x.unsqueeze(1)
-        mixed = self._attend(query.unsqueeze(1), tokens, tokens, mask, **kwargs)[:, :, 0]
+        mixed = self._attend(query.unsqueeze(1), tokens, tokens, mask, **kwargs)[
+            :, :, 0
+        ]
         if isinstance(self.out_proj, nn.Identity):
             return nn.functional.linear(mixed, to_value, of_value)
         constant = None if of_value is None else self.out_proj(of_value)
@@ -177,7 +220,14 @@ class ClassifierAttention(nn.Module):
             return (None, None, None)
         return self.in_proj.bias.chunk(3)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Tensor:
         """Return the output [sequence, query, head, dim] of transformers' attention interface (eager, sdpa …).
 
         query, key and value are [sequence, head, token, dim].
@@ -187,15 +237,23 @@ class ClassifierAttention(nn.Module):
             key = key.detach()
         if self.config.attention == "random":
             mask = self._with_random_scores(mask, query.shape[2], key)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        mixed, _weights = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, **kwargs)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        mixed, _weights = attend(
+            self, query, key, value, mask, scaling=self.scaling, dropout=0.0, **kwargs
+        )
         return mixed  # type: ignore[no-any-return]
 
-    def _with_random_scores(self, mask: Tensor | None, queries: int, key: Tensor) -> Tensor:
+    def _with_random_scores(
+        self, mask: Tensor | None, queries: int, key: Tensor
+    ) -> Tensor:
         """Return the mask plus the layer's fixed random scores, [..., query, key]."""
         if self._drawn is None:
             longest = self.config.max_position_embeddings
-            generator = torch.Generator().manual_seed(1_000 * self.config.attention_seed + self.layer)
+            generator = torch.Generator().manual_seed(
+                1_000 * self.config.attention_seed + self.layer
+            )
             self._drawn = torch.randn(longest, longest, generator=generator)
         scores = self._drawn[:queries, : key.shape[2]].to(key)
         if mask is None:
@@ -222,12 +280,18 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
         self.norm = NORMS[config.norm](config.hidden_size)
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        row_only: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
         """Return norm(x + attention(x)) for hidden states x [sequence, token, dim]; with `row_only`, for the first
         token only.
         """
-        mixed = self.attention(hidden_states, attention_mask, row_only=row_only, **kwargs)
+        mixed = self.attention(
+            hidden_states, attention_mask, row_only=row_only, **kwargs
+        )
         if self.residual:
             mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
         return self.norm(mixed)  # type: ignore[no-any-return]
@@ -241,7 +305,9 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
     _input_embed_layer = "embeddings"
     _supports_sdpa = True
     _supports_attention_backend = True
-    _can_record_outputs = {"hidden_states": AttentionClassifierBlock}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": AttentionClassifierBlock
+    }  # declared so by transformers  # noqa: RUF012, RUF100
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -275,10 +341,16 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     def __init__(self, config: AttentionClassifierConfig) -> None:
         """Build word vectors, positions and blocks for a configuration."""
         super().__init__(config.checked())
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.blocks = nn.ModuleList(AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers))
+        self.embeddings = nn.Embedding(
+            config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id
+        )
+        self.blocks = nn.ModuleList(
+            AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers)
+        )
         if config.positions == "learned":
-            self.positions = PositionTable(config.max_position_embeddings, config.hidden_size)
+            self.positions = PositionTable(
+                config.max_position_embeddings, config.hidden_size
+            )
         self.row_only = "training"
         self._table: Tensor | None = None
         self.post_init()  # type: ignore[no-untyped-call]
@@ -300,22 +372,38 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         longest = self.config.max_position_embeddings
         if x.shape[1] > longest:
-            raise UsageError(f"at most {longest} tokens", str(x.shape[1]), "cut the utterances, or raise --max-length")
+            raise UsageError(
+                f"at most {longest} tokens",
+                str(x.shape[1]),
+                "cut the utterances, or raise --max-length",
+            )
         if self.config.positions == "sinusoidal":
             x = x + self._positions(x)
         elif self.config.positions == "learned":
             x = x + self.positions.weight[: x.shape[1]]
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
-        short = self.row_only == "always" or (self.training and self.row_only == "training")
+        mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=x, attention_mask=attention_mask
+        )
+        short = self.row_only == "always" or (
+            self.training and self.row_only == "training"
+        )
         for i, block in enumerate(self.blocks, 1):
-            x = block(x, attention_mask=mask, row_only=short and i == len(self.blocks), folded=short, **kwargs)
+            x = block(
+                x,
+                attention_mask=mask,
+                row_only=short and i == len(self.blocks),
+                folded=short,
+                **kwargs,
+            )
         return BaseModelOutput(last_hidden_state=x)
 
     def _positions(self, x: Tensor) -> Tensor:
         """Return the scaled sinusoids for x [sequence, token, dim]; the table is computed once."""
         table = self._table
         if table is None or table.device != x.device or table.dtype != x.dtype:
-            table = make_sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
+            table = make_sinusoids(self.config.max_position_embeddings, x.shape[2]).to(
+                x
+            )
             table = self._table = table * self.config.position_scale
         return table[: x.shape[1]]
 
@@ -324,7 +412,9 @@ def make_sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
     """Return position vectors [position, dim]: sine on even, cosine on odd dimensions, wavelengths from 2π to
     2π·10,000.
     """
-    angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
+    angle = torch.arange(length)[:, None] * torch.exp(
+        torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim)
+    )
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
 
 
@@ -349,4 +439,6 @@ class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[n
         states = self.attention_classifier(input_ids, attention_mask, **kwargs)
         logits = self.classifier(states.last_hidden_state[:, 0])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states.hidden_states)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=states.hidden_states
+        )

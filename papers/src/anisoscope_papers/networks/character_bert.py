@@ -29,7 +29,11 @@ MARKERS = {"[CLS]": 257, "[SEP]": 258, "[MASK]": 262}
 EMBEDDING_NORM_EPS = 1e-12
 """Fixed in the published code, whatever `layer_norm_eps` says."""
 
-FIXED = {"max_word_length": MAX_WORD_LENGTH, "max_characters_per_token": MAX_WORD_LENGTH, "cnn_activation": "relu"}
+FIXED = {
+    "max_word_length": MAX_WORD_LENGTH,
+    "max_characters_per_token": MAX_WORD_LENGTH,
+    "cnn_activation": "relu",
+}
 """Published fields that have one value in every network there is; another is an error."""
 
 
@@ -37,7 +41,7 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
     """A BERT's configuration with the sizes of the character network; the defaults are the published ones."""
 
     model_type = "character_bert"
-    attribute_map = {  # noqa: RUF012  # other published names of fields → ours
+    attribute_map = {  # other published names of fields → ours  # noqa: RUF012
         "character_embeddings_dim": "character_embedding_dim",
         "character_vocab_size": "num_characters",
         "cnn_filters": "character_filters",
@@ -46,7 +50,15 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
 
     character_embedding_dim: int = 16
     num_characters: int = 262
-    character_filters: Sequence[Sequence[int]] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    character_filters: Sequence[Sequence[int]] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
     """Pairs of kernel width and channels."""
     num_highway_layers: int = 2
 
@@ -55,7 +67,11 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
         for name, value in FIXED.items():
             came = kwargs.pop(name, value)
             if came != value:
-                raise UsageError(f"a CharacterBERT with {name} = {value!r}", repr(came), "name another checkpoint")
+                raise UsageError(
+                    f"a CharacterBERT with {name} = {value!r}",
+                    repr(came),
+                    "name another checkpoint",
+                )
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -64,7 +80,9 @@ class Highway(nn.Module):
 
     def __init__(self, size: int, num_layers: int) -> None:
         super().__init__()
-        self._layers = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(num_layers))
+        self._layers = nn.ModuleList(
+            nn.Linear(size, 2 * size) for _ in range(num_layers)
+        )
 
     def forward(self, states: Tensor) -> Tensor:
         """Apply the highway layers to states [..., size]."""
@@ -83,17 +101,28 @@ class CharacterCnn(nn.Module):
         super().__init__()
         dim = config.character_embedding_dim
         channels = sum(size for _, size in config.character_filters)
-        self._char_embedding_weights = nn.Parameter(torch.empty(config.num_characters + 1, dim))
-        self._names = [f"char_conv_{index}" for index in range(len(config.character_filters))]
-        for name, (width, size) in zip(self._names, config.character_filters, strict=True):
+        self._char_embedding_weights = nn.Parameter(
+            torch.empty(config.num_characters + 1, dim)
+        )
+        self._names = [
+            f"char_conv_{index}" for index in range(len(config.character_filters))
+        ]
+        for name, (width, size) in zip(
+            self._names, config.character_filters, strict=True
+        ):
             setattr(self, name, nn.Conv1d(dim, size, width))
         self._highways = Highway(channels, config.num_highway_layers)
         self._projection = nn.Linear(channels, config.hidden_size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Turn (B, T, 50) character ids into (B, T, hidden) word vectors."""
-        characters = nn.functional.embedding(input_ids.flatten(0, 1), self._char_embedding_weights)  # (B T, 50, C)
-        features = [getattr(self, name)(characters.transpose(1, 2)).amax(-1).relu() for name in self._names]
+        characters = nn.functional.embedding(
+            input_ids.flatten(0, 1), self._char_embedding_weights
+        )  # (B T, 50, C)
+        features = [
+            getattr(self, name)(characters.transpose(1, 2)).amax(-1).relu()
+            for name in self._names
+        ]
         words: Tensor = self._projection(self._highways(torch.cat(features, dim=-1)))
         return words.view(*input_ids.shape[:2], -1)
 
@@ -105,7 +134,10 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
     config: CharacterBertConfig
     base_model_prefix = "character_bert"
     # Pretraining heads, and a buffer that old versions of transformers saved.
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^embeddings\.position_ids$"]  # noqa: RUF012  # as typed there
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012
+        r"^cls\.",
+        r"^embeddings\.position_ids$",
+    ]  # as typed there  # noqa: RUF012, RUF100
 
     def __init__(self, config: CharacterBertConfig) -> None:
         super().__init__(config)
@@ -114,14 +146,24 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run as `BertModel`: `input_ids` (B, T, 50) character ids, or `inputs_embeds` (B, T, hidden) word vectors."""
         if input_ids is not None and kwargs.get("inputs_embeds") is None:
             if input_ids.dim() != 3:
                 cure = "make them with CharacterBertTokenizer: one row of character ids per word"
-                raise UsageError("character ids of shape (B, T, 50)", f"shape {tuple(input_ids.shape)}", cure)
-            kwargs["inputs_embeds"], input_ids = self.embeddings.word_embeddings(input_ids), None
+                raise UsageError(
+                    "character ids of shape (B, T, 50)",
+                    f"shape {tuple(input_ids.shape)}",
+                    cure,
+                )
+            kwargs["inputs_embeds"], input_ids = (
+                self.embeddings.word_embeddings(input_ids),
+                None,
+            )
         return super().forward(input_ids, attention_mask, **kwargs)  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -129,10 +171,14 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
         """Initialise as BERT; the highway starts by carrying its input on (bias 1 of the gates), as published."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, CharacterCnn):
-            init.normal_(module._char_embedding_weights, std=self.config.initializer_range)
+            init.normal_(
+                module._char_embedding_weights, std=self.config.initializer_range
+            )
             for layer in module._highways._layers.children():
                 bias = layer.get_parameter("bias")  # of candidate, then gate
-                init.copy_(bias, torch.arange(len(bias), device=bias.device) >= len(bias) // 2)
+                init.copy_(
+                    bias, torch.arange(len(bias), device=bias.device) >= len(bias) // 2
+                )
 
 
 class CharacterBertTokenizer:
@@ -153,21 +199,35 @@ class CharacterBertTokenizer:
         """Split a text into words: lower case without accents (if set), punctuation separate, markers kept whole."""
         words: list[str] = []
         for piece in re.split("(" + "|".join(map(re.escape, MARKERS)) + ")", text):
-            split = self._splitter.pre_tokenize_str(self._normalizer.normalize_str(piece))
+            split = self._splitter.pre_tokenize_str(
+                self._normalizer.normalize_str(piece)
+            )
             words += [piece] if piece in MARKERS else [word for word, _ in split]
         return words
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> dict[str, Tensor]:
         """Encode B lists of words: `input_ids` (B, T, 50) and `attention_mask` (B, T)."""
-        rows = [[encode_word(word) for word in ("[CLS]", *words, "[SEP]")] for words in sentences]
-        input_ids = torch.full((len(rows), max(map(len, rows)), MAX_WORD_LENGTH), PADDING_WORD)
+        rows = [
+            [encode_word(word) for word in ("[CLS]", *words, "[SEP]")]
+            for words in sentences
+        ]
+        input_ids = torch.full(
+            (len(rows), max(map(len, rows)), MAX_WORD_LENGTH), PADDING_WORD
+        )
         for index, row in enumerate(rows):
             input_ids[index, : len(row)] = torch.tensor(row)
-        return {"input_ids": input_ids, "attention_mask": (input_ids[..., 0] != PADDING_WORD).long()}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (input_ids[..., 0] != PADDING_WORD).long(),
+        }
 
 
 def encode_word(word: str) -> list[int]:
     """Return the 50 character ids of a word or marker."""
-    inside = [MARKERS[word]] if word in MARKERS else [byte + 1 for byte in word.encode()[: MAX_WORD_LENGTH - 2]]
+    inside = (
+        [MARKERS[word]]
+        if word in MARKERS
+        else [byte + 1 for byte in word.encode()[: MAX_WORD_LENGTH - 2]]
+    )
     ids = [WORD_START, *inside, WORD_END]
     return ids + [CHARACTER_PADDING] * (MAX_WORD_LENGTH - len(ids))

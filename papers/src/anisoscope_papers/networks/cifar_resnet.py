@@ -56,7 +56,9 @@ class CifarResNetModel(PublishedModel):
     config_class = CifarResNetConfig
     base_model_prefix = ""
     main_input_name = "pixel_values"
-    _can_record_outputs = {"hidden_states": CifarResNetBlock}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": CifarResNetBlock
+    }  # declared so by transformers  # noqa: RUF012, RUF100
 
     def __init__(self, config: CifarResNetConfig) -> None:
         super().__init__(config)
@@ -64,8 +66,15 @@ class CifarResNetModel(PublishedModel):
         self.bn1 = nn.BatchNorm2d(CHANNELS[0])
         blocks = (config.depth - 2) // 6
         self.layer1, self.layer2, self.layer3 = (
-            nn.Sequential(*(CifarResNetBlock(after if i else before, after, 1 if i else stride) for i in range(blocks)))
-            for before, after, stride in zip((CHANNELS[0], *CHANNELS), CHANNELS, (1, 2, 2), strict=False)
+            nn.Sequential(
+                *(
+                    CifarResNetBlock(after if i else before, after, 1 if i else stride)
+                    for i in range(blocks)
+                )
+            )
+            for before, after, stride in zip(
+                (CHANNELS[0], *CHANNELS), CHANNELS, (1, 2, 2), strict=False
+            )
         )
         self.linear = nn.Linear(CHANNELS[-1], int(config.num_labels or 10))
         self.post_init()  # type: ignore[no-untyped-call]
@@ -116,7 +125,10 @@ def published(weights: Weights) -> Weights:
     reads.
     """
     counters = [name for name in weights if name.endswith("running_mean")]
-    zeros = {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in counters}
+    zeros = {
+        name.replace("running_mean", "num_batches_tracked"): torch.tensor(0)
+        for name in counters
+    }
     return {**zeros, **weights}
 
 
@@ -126,5 +138,10 @@ def processor() -> Any:
     """
     from transformers import CLIPImageProcessorPil
 
-    sizes: dict[str, Any] = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-    return CLIPImageProcessorPil(**sizes, image_mean=list(MEAN), image_std=list(DEVIATION))
+    sizes: dict[str, Any] = {
+        "size": {"shortest_edge": 32},
+        "crop_size": {"height": 32, "width": 32},
+    }
+    return CLIPImageProcessorPil(
+        **sizes, image_mean=list(MEAN), image_std=list(DEVIATION)
+    )

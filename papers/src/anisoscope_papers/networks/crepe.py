@@ -41,7 +41,9 @@ class CrepeBlock(nn.Module):
         first = before == 1
         self.norm = None if first else _make_norm(before)
         self.padding = (254, 254) if first else (31, 32)
-        self.conv = nn.Conv2d(before, after, (1, 512 if first else 64), (1, 4 if first else 1))
+        self.conv = nn.Conv2d(
+            before, after, (1, 512 if first else 64), (1, 4 if first else 1)
+        )
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ class CrepeModel(PublishedModel):
     config_class = CrepeConfig
     base_model_prefix = ""
     main_input_name = "input_values"
-    _can_record_outputs = {"hidden_states": CrepeBlock}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {"hidden_states": CrepeBlock}  # declared so by transformers  # noqa: RUF012
     published_names: ClassVar[Mapping[str, str]] = {
         r"^conv(\d)\.": r"blocks.\1.conv.",
         **{rf"^conv{i}_BN\.": f"blocks.{i + 1}.norm." for i in range(1, 6)},
@@ -66,7 +68,9 @@ class CrepeModel(PublishedModel):
     def __init__(self, config: CrepeConfig) -> None:
         super().__init__(config)
         sizes = [1, *(channels // config.shrink for channels in CHANNELS)]
-        self.blocks = nn.ModuleDict({str(i): CrepeBlock(*sizes[i - 1 : i + 1]) for i in range(1, len(sizes))})
+        self.blocks = nn.ModuleDict(
+            {str(i): CrepeBlock(*sizes[i - 1 : i + 1]) for i in range(1, len(sizes))}
+        )
         self.norm = _make_norm(sizes[-1])
         self.classifier = nn.Linear(sizes[-1] * LAST_WIDTH, PITCHES)
         self.post_init()  # type: ignore[no-untyped-call]
@@ -84,7 +88,9 @@ class CrepeModel(PublishedModel):
         for block in self.blocks.values():
             x = block(x)
         x = _pool(self.norm(x))
-        pitches: Tensor = torch.sigmoid(self.classifier(x.permute(0, 2, 3, 1).flatten(2)))
+        pitches: Tensor = torch.sigmoid(
+            self.classifier(x.permute(0, 2, 3, 1).flatten(2))
+        )
         return BaseModelOutput(last_hidden_state=pitches)
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
@@ -115,7 +121,9 @@ def published(weights: Weights) -> Weights:
 
     Here they lie along the width of a map, in the published weights along its height.
     """
-    return {name: x.transpose(2, 3) if x.dim() == 4 else x for name, x in weights.items()}
+    return {
+        name: x.transpose(2, 3) if x.dim() == 4 else x for name, x in weights.items()
+    }
 
 
 def processor() -> Windows:

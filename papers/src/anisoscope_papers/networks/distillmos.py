@@ -44,7 +44,10 @@ class _Spectrogram(nn.Module):
         before = 2
         for i, after in enumerate(CHANNELS):
             stride = (2 if i else 1, 2 if i == len(CHANNELS) - 1 else 1)
-            layers += [nn.Conv2d(before, after, (3, 3), stride, (0, 1)), nn.LeakyReLU(0.1)]
+            layers += [
+                nn.Conv2d(before, after, (3, 3), stride, (0, 1)),
+                nn.LeakyReLU(0.1),
+            ]
             bands = (bands - 3) // stride[0] + 1
             before = after
         self.cnn = nn.Sequential(*layers)
@@ -57,7 +60,9 @@ class _Spectrogram(nn.Module):
         edge = (WINDOW - HOP) // 2
         x = nn.functional.pad(samples, (edge, edge), mode="reflect")
         window = torch.hann_window(WINDOW, dtype=x.dtype, device=x.device)
-        spectrum = torch.stft(x, WINDOW, HOP, WINDOW, window, center=False, return_complex=True)
+        spectrum = torch.stft(
+            x, WINDOW, HOP, WINDOW, window, center=False, return_complex=True
+        )
         x = torch.view_as_real(spectrum)
         size = x.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
         return self.cnn((size**0.3 * x / size).permute(0, 3, 1, 2)).flatten(1, 2)  # type: ignore[no-any-return]
@@ -70,8 +75,12 @@ class _Positions(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        angles = torch.arange(FRAMES).unsqueeze(1) * torch.exp(torch.arange(0, dim, 2) * (-math.log(2 * FRAMES) / dim))
-        self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1).unsqueeze(0))
+        angles = torch.arange(FRAMES).unsqueeze(1) * torch.exp(
+            torch.arange(0, dim, 2) * (-math.log(2 * FRAMES) / dim)
+        )
+        self.register_buffer(
+            "pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1).unsqueeze(0)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x [window, frame, dim] plus the positions."""
@@ -86,12 +95,17 @@ class _Transformer(nn.Module):
         dim = config.hidden_size
         self.norm, self.position_encoding = nn.BatchNorm1d(width), _Positions(dim)
         self.linear_proj = nn.Linear(width, dim)
-        layer = nn.TransformerEncoderLayer(dim, config.num_attention_heads, 2 * dim, dropout=0.0, batch_first=True)
-        self.transformer_encoder = nn.TransformerEncoder(layer, config.num_hidden_layers)
+        layer = nn.TransformerEncoderLayer(
+            dim, config.num_attention_heads, 2 * dim, dropout=0.0, batch_first=True
+        )
+        self.transformer_encoder = nn.TransformerEncoder(
+            layer, config.num_hidden_layers
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn features [window, width, frame] into hidden states [window, frame, dim]."""
-        return self.transformer_encoder(self.position_encoding(self.linear_proj(self.norm(x).mT)))  # type: ignore[no-any-return]
+        placed = self.position_encoding(self.linear_proj(self.norm(x).mT))
+        return self.transformer_encoder(placed)  # type: ignore[no-any-return]
 
 
 class _Pooling(nn.Module):
@@ -99,7 +113,11 @@ class _Pooling(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.linear1, self.linear2, self.linear3 = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, 1), nn.Linear(dim, 1)
+        self.linear1, self.linear2, self.linear3 = (
+            nn.Linear(dim, 2 * dim),
+            nn.Linear(2 * dim, 1),
+            nn.Linear(dim, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool frames [window, frame, dim] to one number per window, [window, 1]."""
@@ -112,8 +130,14 @@ class _Judge(nn.Module):
 
     def __init__(self, width: int, config: DistillMosConfig) -> None:
         super().__init__()
-        self.norm_input, self.norm_trans = nn.BatchNorm1d(width), nn.BatchNorm1d(config.hidden_size)
-        self.transformer, self.pool = _Transformer(width, config), _Pooling(config.hidden_size)
+        self.norm_input, self.norm_trans = (
+            nn.BatchNorm1d(width),
+            nn.BatchNorm1d(config.hidden_size),
+        )
+        self.transformer, self.pool = (
+            _Transformer(width, config),
+            _Pooling(config.hidden_size),
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the quality of each window [window, 1], from features [window, width, frame]."""
@@ -127,7 +151,9 @@ class DistillMosModel(PublishedModel):
     config_class = DistillMosConfig
     base_model_prefix = ""
     main_input_name = "input_values"
-    _can_record_outputs = {"hidden_states": nn.TransformerEncoderLayer}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": nn.TransformerEncoderLayer
+    }  # declared so by transformers  # noqa: RUF012, RUF100
 
     def __init__(self, config: DistillMosConfig) -> None:
         super().__init__(config)
@@ -145,7 +171,9 @@ class DistillMosModel(PublishedModel):
         """
         x = nn.functional.pad(input_values, (0, SAMPLES - input_values.shape[1]))
         x = x / (x.abs().amax(1, keepdim=True) + 1e-8)
-        return BaseModelOutput(last_hidden_state=1 + 4 * self.transformer_pool_attn(self.cnn(x)))
+        return BaseModelOutput(
+            last_hidden_state=1 + 4 * self.transformer_pool_attn(self.cnn(x))
+        )
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
         """Return, for numbers of samples, the number of frames whose samples are all real."""

@@ -55,7 +55,9 @@ class SameConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Pad the input [image, channel, height, width] as TensorFlow does, then convolve it."""
         pads: list[int] = []
-        for size, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
+        for size, kernel, stride in zip(
+            input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True
+        ):
             out = -(-size // stride)
             total = max((out - 1) * stride + kernel - size, 0)
             pads += [total // 2, total - total // 2]
@@ -67,7 +69,9 @@ class EfficientNetLiteBlock(nn.Module):
     height, width].
     """
 
-    def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, before: int, after: int, kernel: int, stride: int, expansion: int
+    ) -> None:
         """Build a block from `before` to `after` channels, which is `expansion` times as wide inside."""
         super().__init__()
         inside = before * expansion
@@ -75,7 +79,9 @@ class EfficientNetLiteBlock(nn.Module):
         if self.expands:
             self._expand_conv = nn.Conv2d(before, inside, 1, bias=False)
             self._bn0 = nn.BatchNorm2d(inside, EPSILON)
-        self._depthwise_conv = SameConv2d(inside, inside, kernel, stride, groups=inside, bias=False)
+        self._depthwise_conv = SameConv2d(
+            inside, inside, kernel, stride, groups=inside, bias=False
+        )
         self._bn1 = nn.BatchNorm2d(inside, EPSILON)
         self._project_conv = nn.Conv2d(inside, after, 1, bias=False)
         self._bn2 = nn.BatchNorm2d(after, EPSILON)
@@ -98,7 +104,9 @@ class EfficientNetLiteModel(PublishedModel):
     config_class = EfficientNetLiteConfig
     base_model_prefix = ""
     main_input_name = "pixel_values"
-    _can_record_outputs = {"hidden_states": EfficientNetLiteBlock}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": EfficientNetLiteBlock
+    }  # declared so by transformers  # noqa: RUF012, RUF100
 
     def __init__(self, config: EfficientNetLiteConfig) -> None:
         super().__init__(config)
@@ -109,7 +117,11 @@ class EfficientNetLiteModel(PublishedModel):
         for stage in STAGES:
             for number in range(stage.repeats):
                 stride = stage.stride if number == 0 else 1
-                blocks.append(EfficientNetLiteBlock(before, stage.channels, stage.kernel, stride, stage.expansion))
+                blocks.append(
+                    EfficientNetLiteBlock(
+                        before, stage.channels, stage.kernel, stride, stage.expansion
+                    )
+                )
                 before = stage.channels
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = nn.Conv2d(before, HEAD, 1, bias=False)
@@ -133,7 +145,10 @@ class EfficientNetLiteModel(PublishedModel):
 
 def config_of(weights: Weights) -> EfficientNetLiteConfig | None:
     """Return the configuration if the published weights {name: tensor} are of this network, else None."""
-    if "_blocks.15._project_conv.weight" not in weights or "_conv_head.weight" not in weights:
+    if (
+        "_blocks.15._project_conv.weight" not in weights
+        or "_conv_head.weight" not in weights
+    ):
         return None
     classes: dict[str, Any] = {"num_labels": len(weights["_fc.weight"])}
     return EfficientNetLiteConfig(**classes)
@@ -146,7 +161,12 @@ def processor() -> Any:
     """
     from transformers import CLIPImageProcessorPil
 
-    sizes: dict[str, Any] = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}
+    sizes: dict[str, Any] = {
+        "size": {"shortest_edge": 256},
+        "crop_size": {"height": 224, "width": 224},
+    }
     mean = [127 / 255] * 3
     deviation = [128 / 255] * 3
-    return CLIPImageProcessorPil(**sizes, image_mean=mean, image_std=deviation, resample=3)
+    return CLIPImageProcessorPil(
+        **sizes, image_mean=mean, image_std=deviation, resample=3
+    )

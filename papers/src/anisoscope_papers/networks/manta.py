@@ -19,7 +19,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
-from transformers import LongformerConfig, LongformerModel, T5Config, initialization as init
+from transformers import (
+    LongformerConfig,
+    LongformerModel,
+    T5Config,
+    initialization as init,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Stack
 
@@ -50,7 +55,9 @@ class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_
     frontier_predictor_num_attention_heads: int = 8
     frontier_predictor_attention_window: int = 16
     pooling_variance_regularization: float = 1e-6
-    pooling_kernel_size: int | Sequence[Sequence[int]] = 3  # one width, or pairs of width and channels
+    pooling_kernel_size: int | Sequence[Sequence[int]] = (
+        3  # one width, or pairs of width and channels
+    )
     pooling_depthwise_convolution: bool = True
     pooling_mean_pool: bool = False
     pooling_n_highway_layers: int = 0
@@ -63,10 +70,18 @@ class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_
         have.
         """
         if self.tie_word_embeddings:
-            raise UsageError("a MANTa with its own output layer", "tie_word_embeddings = True", "set it to False")
+            raise UsageError(
+                "a MANTa with its own output layer",
+                "tie_word_embeddings = True",
+                "set it to False",
+            )
         activation = kwargs.pop("pooling_highway_activation", "relu")
         if self.pooling_n_highway_layers and activation != "relu":
-            raise UsageError("a MANTa with highway layers of relu", repr(activation), "name another checkpoint")
+            raise UsageError(
+                "a MANTa with highway layers of relu",
+                repr(activation),
+                "name another checkpoint",
+            )
         if not self.max_length_inputs:
             self.max_length_inputs = self.max_length_encoder_decoder
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
@@ -87,7 +102,8 @@ class MantaFrontierPredictor(nn.Module):
             hidden_size=size,
             intermediate_size=4 * size,
             # Longformer pads to whole windows and numbers positions from 1.
-            max_position_embeddings=(config.max_length_inputs // window + 1) * window + 1,
+            max_position_embeddings=(config.max_length_inputs // window + 1) * window
+            + 1,
             num_attention_heads=config.frontier_predictor_num_attention_heads,
             num_hidden_layers=config.frontier_predictor_num_layers,
             vocab_size=1,
@@ -102,7 +118,9 @@ class MantaFrontierPredictor(nn.Module):
         """Return the probability of each byte to start a block (B, T), from byte embeddings (B, T, C) and a mask (B,
         T).
         """
-        states = self.local_transformer(inputs_embeds=embeddings, attention_mask=attention_mask).last_hidden_state
+        states = self.local_transformer(
+            inputs_embeds=embeddings, attention_mask=attention_mask
+        ).last_hidden_state
         return self.output_projection(states).squeeze(-1).sigmoid()  # type: ignore[no-any-return]
 
 
@@ -124,36 +142,63 @@ class MantaBlockAssignment(nn.Module):
         B rows, T bytes, L blocks. `joint_blocks`: all rows get the largest number of blocks that a row of the batch
         needs. UsageError if it is false and rows need different numbers.
         """
-        frontiers = torch.cat([torch.zeros_like(frontiers[:, :1]), frontiers[:, 1:]], dim=1)
+        frontiers = torch.cat(
+            [torch.zeros_like(frontiers[:, :1]), frontiers[:, 1:]], dim=1
+        )
         floor = max(5 * torch.finfo(frontiers.dtype).resolution, self.variance_floor)
         mean = frontiers.cumsum(-1)  # (B, T)
         deviation = ((frontiers * (1 - frontiers)).cumsum(-1) + floor).sqrt()  # (B, T)
-        counts = ((mean + 3 * deviation).amax(-1).int() + 1).clamp(max=frontiers.shape[1])  # (B,)
+        counts = ((mean + 3 * deviation).amax(-1).int() + 1).clamp(
+            max=frontiers.shape[1]
+        )  # (B,)
         if not joint_blocks and counts.min() < counts.max():
-            raise UsageError("one sequence at a time", f"rows of {counts.tolist()} blocks", ONE_AT_A_TIME)
-        blocks = torch.arange(int(counts.max()), device=frontiers.device)[None, :, None]  # (1, L, 1)
+            raise UsageError(
+                "one sequence at a time",
+                f"rows of {counts.tolist()} blocks",
+                ONE_AT_A_TIME,
+            )
+        blocks = torch.arange(int(counts.max()), device=frontiers.device)[
+            None, :, None
+        ]  # (1, L, 1)
         return (-((mean[:, None] - blocks) ** 2) / (2 * deviation[:, None])).softmax(1)
 
 
 class MantaConvolution(nn.Module):
     """A zero-padded convolution along bytes with the published layout of weights: (1, 1, k, C) or (C, C_out, k)."""
 
-    def __init__(self, kernel: int, channels_in: int, channels: int, depthwise: bool) -> None:
+    def __init__(
+        self, kernel: int, channels_in: int, channels: int, depthwise: bool
+    ) -> None:
         super().__init__()
         if kernel % 2 == 0:
             cure = "choose an odd pooling_kernel_size; the published code wraps even windows around the end of the text"
             raise UsageError("MANTa kernels of odd width", f"width {kernel}", cure)
         if depthwise and channels != channels_in:
             cure = "change pooling_kernel_size or set pooling_depthwise_convolution to False"
-            raise UsageError(f"depthwise kernels of byte_embedding_dim = {channels_in} channels", f"{channels}", cure)
+            raise UsageError(
+                f"depthwise kernels of byte_embedding_dim = {channels_in} channels",
+                f"{channels}",
+                cure,
+            )
         self.depthwise, self.channels = depthwise, channels
-        shape = (1, 1, kernel, channels) if depthwise else (channels_in, channels, kernel)
+        shape = (
+            (1, 1, kernel, channels) if depthwise else (channels_in, channels, kernel)
+        )
         self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, signal: Tensor) -> Tensor:
         """Convolve a signal (N, C, T) along its last axis: (N, C_out, T)."""
-        weight = self.weight[0].permute(2, 0, 1) if self.depthwise else self.weight.transpose(0, 1)
-        return conv1d(signal, weight, padding="same", groups=signal.shape[1] if self.depthwise else 1)
+        weight = (
+            self.weight[0].permute(2, 0, 1)
+            if self.depthwise
+            else self.weight.transpose(0, 1)
+        )
+        return conv1d(
+            signal,
+            weight,
+            padding="same",
+            groups=signal.shape[1] if self.depthwise else 1,
+        )
 
 
 class MantaPooler(nn.Module):
@@ -165,26 +210,46 @@ class MantaPooler(nn.Module):
         super().__init__()
         channels = config.byte_embedding_dim
         sizes = config.pooling_kernel_size
-        kernels = [(sizes, channels)] if isinstance(sizes, int) else [(width, size) for width, size in sizes]
-        self.block_assignment = MantaBlockAssignment(config.pooling_variance_regularization)
+        kernels = (
+            [(sizes, channels)]
+            if isinstance(sizes, int)
+            else [(width, size) for width, size in sizes]
+        )
+        self.block_assignment = MantaBlockAssignment(
+            config.pooling_variance_regularization
+        )
         depthwise = config.pooling_depthwise_convolution
-        self.conv_layers = nn.ModuleList(MantaConvolution(width, channels, size, depthwise) for width, size in kernels)
+        self.conv_layers = nn.ModuleList(
+            MantaConvolution(width, channels, size, depthwise)
+            for width, size in kernels
+        )
         width = sum(size for _, size in kernels)
         if config.pooling_n_highway_layers:
             self.highway = Highway(width, config.pooling_n_highway_layers)
         self.out_projection = nn.Linear(width, config.d_model)
-        self.mean_pool, self.max_blocks = config.pooling_mean_pool, config.max_length_encoder_decoder
+        self.mean_pool, self.max_blocks = (
+            config.pooling_mean_pool,
+            config.max_length_encoder_decoder,
+        )
 
-    def forward(self, frontiers: Tensor, embeddings: Tensor, joint_blocks: bool) -> Tensor:
+    def forward(
+        self, frontiers: Tensor, embeddings: Tensor, joint_blocks: bool
+    ) -> Tensor:
         """Pool byte embeddings (B, T, C) into block embeddings (B, L, d_model), by frontier probabilities (B, T).
 
         `joint_blocks`: as in `MantaModel`.
         """
-        shares = self.block_assignment(frontiers, joint_blocks)[:, : self.max_blocks]  # (B, L, T)
+        shares = self.block_assignment(frontiers, joint_blocks)[
+            :, : self.max_blocks
+        ]  # (B, L, T)
         if self.mean_pool:
             shares = shares / shares.sum(-1, keepdim=True).clamp(min=1)
-        weighted = shares[:, :, None] * embeddings.transpose(1, 2)[:, None]  # (B, L, C, T)
-        features = torch.cat([conv(weighted.flatten(0, 1)) for conv in self.conv_layers], dim=1)  # (B L, C_out, T)
+        weighted = (
+            shares[:, :, None] * embeddings.transpose(1, 2)[:, None]
+        )  # (B, L, C, T)
+        features = torch.cat(
+            [conv(weighted.flatten(0, 1)) for conv in self.conv_layers], dim=1
+        )  # (B L, C_out, T)
         pooled = features.sum(-1) if self.mean_pool else features.amax(-1)
         if hasattr(self, "highway"):
             pooled = self.highway(pooled)
@@ -197,14 +262,20 @@ class MantaEncoder(nn.Module):
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
         self.max_length = config.max_length_inputs
-        self.byte_embeddings = nn.Embedding(config.vocab_size, config.byte_embedding_dim)
+        self.byte_embeddings = nn.Embedding(
+            config.vocab_size, config.byte_embedding_dim
+        )
         self.frontier_predictor = MantaFrontierPredictor(config)
         self.pooler = MantaPooler(config)
         self.t5_encoder = _build_t5_stack(config, config.num_layers, is_decoder=False)
         self.t5_encoder.embed_tokens = None  # type: ignore[assignment]  # it only ever sees block embeddings
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, joint_blocks: bool = False, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        joint_blocks: bool = False,
+        **kwargs: Any,
     ) -> tuple[BaseModelOutput, Tensor]:
         """Return the output of the T5 stack over (B, L, d_model) blocks, and the frontiers (B, T), for byte ids and
         mask (B, T).
@@ -213,9 +284,15 @@ class MantaEncoder(nn.Module):
         `joint_blocks`.
         """
         if input_ids.shape[1] > self.max_length:
-            raise UsageError(f"at most {self.max_length} bytes", f"{input_ids.shape[1]}", "cut the text into windows")
+            raise UsageError(
+                f"at most {self.max_length} bytes",
+                f"{input_ids.shape[1]}",
+                "cut the text into windows",
+            )
         if not joint_blocks and attention_mask is not None and not attention_mask.all():
-            raise UsageError("one sequence at a time, without padding", "padded rows", ONE_AT_A_TIME)
+            raise UsageError(
+                "one sequence at a time, without padding", "padded rows", ONE_AT_A_TIME
+            )
         embeddings = self.byte_embeddings(input_ids)  # (B, T, C)
         frontiers = self.frontier_predictor(embeddings, attention_mask)  # (B, T)
         blocks = self.pooler(frontiers, embeddings, joint_blocks)  # (B, L, d_model)
@@ -245,18 +322,22 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
     base_model_prefix = "manta"
     published_names: ClassVar[dict[str, str]] = EARLIER_NAMES
     # What the T5 of the earlier version saved beside its weights: embeddings that never see a byte, an unused bias.
-    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012  # as typed there
+    _keys_to_ignore_on_load_unexpected = [  # as typed there  # noqa: RUF012
         r"^encoder_decoder\.encoder\.embed_tokens\.",
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     ]
     _supports_sdpa = True
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "decoder_embeddings.weight"}  # noqa: RUF012  # as typed there
+    _tied_weights_keys = {  # noqa: RUF012
+        "decoder.embed_tokens.weight": "decoder_embeddings.weight"
+    }  # as typed there  # noqa: RUF012, RUF100
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__(config)
         self.encoder = MantaEncoder(config)
         self.decoder_embeddings = nn.Embedding(config.vocab_size, config.d_model)
-        self.decoder = _build_t5_stack(config, config.num_decoder_layers or config.num_layers, is_decoder=True)
+        self.decoder = _build_t5_stack(
+            config, config.num_decoder_layers or config.num_layers, is_decoder=True
+        )
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -275,8 +356,14 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         (`output_hidden_states`, `output_attentions`) go to both T5 stacks; `joint_blocks`: see the class.
         """
         if decoder_input_ids is None:
-            raise UsageError("decoder_input_ids", "none", "pass the decoder's bytes: the padding id, then the text")
-        encoded, frontiers = self.encoder(input_ids, attention_mask, joint_blocks, **kwargs)
+            raise UsageError(
+                "decoder_input_ids",
+                "none",
+                "pass the decoder's bytes: the padding id, then the text",
+            )
+        encoded, frontiers = self.encoder(
+            input_ids, attention_mask, joint_blocks, **kwargs
+        )
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -295,13 +382,18 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
             frontier_predictions=frontiers,
         )
 
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:  # noqa: ARG002
+    def get_expanded_tied_weights_keys(
+        self,
+        all_submodels: bool = False,  # noqa: ARG002
+    ) -> dict[str, str]:
         """Return {tied weight: the weight it shares}: the decoder always shares its embeddings, whatever the output
         layer does.
         """
         return dict(self._tied_weights_keys)
 
-    def set_attn_implementation(self, attn_implementation: Any, allow_all_kernels: bool = False) -> None:
+    def set_attn_implementation(
+        self, attn_implementation: Any, allow_all_kernels: bool = False
+    ) -> None:
         """Set the attention implementation of both T5 stacks; the frontier predictor's local attention has only its
         own.
         """
@@ -314,7 +406,11 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         """Initialise kernels and linear maps uniformly by fan-in, as torch and the published code do."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.Linear | MantaConvolution):
-            outputs = module.out_features if isinstance(module, nn.Linear) else module.channels
+            outputs = (
+                module.out_features
+                if isinstance(module, nn.Linear)
+                else module.channels
+            )
             bound = (outputs / module.weight.numel()) ** 0.5
             init.uniform_(module.weight, -bound, bound)
 
@@ -322,5 +418,10 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
 def _build_t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
     """Build a T5 encoder, or decoder if `is_decoder`, with MANTa's sizes and attention implementation."""
     own = deepcopy(config)
-    own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = num_layers, is_decoder, False, False
+    own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = (
+        num_layers,
+        is_decoder,
+        False,
+        False,
+    )
     return T5Stack(own)

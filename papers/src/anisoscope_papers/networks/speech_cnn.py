@@ -34,7 +34,10 @@ class SpeechCnnBlock(nn.Module):
         kernel = config.kernel_size
         self.convolution = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, groups=dim)
         self.norm = nn.LayerNorm(dim)
-        self.up, self.down = nn.Linear(dim, config.intermediate_size), nn.Linear(config.intermediate_size, dim)
+        self.up, self.down = (
+            nn.Linear(dim, config.intermediate_size),
+            nn.Linear(config.intermediate_size, dim),
+        )
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Apply the block to hidden_states [sequence, frame, dim]; mask [sequence, frame] marks real frames."""
@@ -48,21 +51,31 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
 
     config_class = SpeechCnnConfig
     base_model_prefix = "speech_cnn"
-    _can_record_outputs = {"hidden_states": SpeechCnnBlock}  # noqa: RUF012  # declared so by transformers
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": SpeechCnnBlock
+    }  # declared so by transformers  # noqa: RUF012, RUF100
 
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__(config)
         self.feature_extractor = Wav2Vec2FeatureEncoder(config)  # type: ignore[no-untyped-call]
         self.feature_projection = Wav2Vec2FeatureProjection(config)  # type: ignore[no-untyped-call]
-        self.blocks = nn.ModuleList(SpeechCnnBlock(config) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(
+            SpeechCnnBlock(config) for _ in range(config.num_hidden_layers)
+        )
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+    def forward(
+        self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any
+    ) -> BaseModelOutput:
         """Return the hidden states of the last block, [sequence, frame, dim], for input_values and attention_mask
         [sequence, sample].
         """
         features = self.feature_extractor(input_values).transpose(1, 2)
-        mask = None if attention_mask is None else self.frame_mask(features.shape[1], attention_mask)
+        mask = (
+            None
+            if attention_mask is None
+            else self.frame_mask(features.shape[1], attention_mask)
+        )
         hidden, _features = self.feature_projection(features)
         for block in self.blocks:
             hidden = block(hidden, mask)
@@ -70,7 +83,10 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def frame_mask(self, frames: int, attention_mask: Tensor) -> Tensor:
         """Return the mask [sequence, frame] of the first `frames` frames, which marks those that hold real samples."""
-        mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask.long())  # type: ignore[arg-type]
+        mask: Tensor = self._get_feature_vector_attention_mask(
+            frames,
+            attention_mask.long(),  # type: ignore[arg-type]
+        )
         return mask
 
 
@@ -87,7 +103,11 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
-        self, input_values: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+        self,
+        input_values: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
     ) -> SequenceClassifierOutput:
         """Return the logits [sequence, class] for input_values [sequence, sample], and the cross-entropy if there
         are labels.
@@ -95,7 +115,11 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
         hidden = self.speech_cnn(input_values, attention_mask).last_hidden_state
         weight = torch.ones_like(hidden[..., :1])
         if attention_mask is not None:
-            weight = self.speech_cnn.frame_mask(hidden.shape[1], attention_mask).unsqueeze(-1).to(hidden.dtype)
+            weight = (
+                self.speech_cnn.frame_mask(hidden.shape[1], attention_mask)
+                .unsqueeze(-1)
+                .to(hidden.dtype)
+            )
         logits = self.classifier((hidden * weight).sum(1) / weight.sum(1).clamp(min=1))
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)

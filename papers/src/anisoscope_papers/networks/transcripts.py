@@ -19,7 +19,9 @@ MOST_TOKENS = 200
 """A clip of half a minute has about 100; a model that repeats itself would never end."""
 
 
-def write_transcripts(name: str, corpus: str, path: Path, *, limit: int | None = None) -> None:
+def write_transcripts(
+    name: str, corpus: str, path: Path, *, limit: int | None = None
+) -> None:
     """Write a manifest of a speech corpus with what the model `name` hears in each clip.
 
     corpus   name or path of a corpus of files, none longer than the model's window
@@ -35,11 +37,15 @@ def write_transcripts(name: str, corpus: str, path: Path, *, limit: int | None =
     for clip, times in Counter(clips).items():
         if times > 1:
             got = f"{found.items[clip].name}, of {times} windows"
-            raise CorpusError(f"clips of one window of {name}", got, "cut longer clips into pieces")
+            raise CorpusError(
+                f"clips of one window of {name}", got, "cut longer clips into pieces"
+            )
     lines = []
     for row, clip in enumerate(clips):
         text = transcribe(subject.model, subject.processor, plan, row)
-        lines.append([_find_place(found, clip), found.items[clip].unit or f"clip {clip}", text])
+        lines.append(
+            [_find_place(found, clip), found.items[clip].unit or f"clip {clip}", text]
+        )
     _write_manifest(path, lines)
 
 
@@ -49,13 +55,20 @@ def transcribe(model: Any, processor: Any, plan: SpeechPlan, row: int) -> str:
     batch = plan.build(np.array([row]))
     heard = model.get_encoder()(batch.inputs["input_features"]).last_hidden_state
     decoder = model.get_decoder()
-    output = model.get_input_embeddings().weight  # Whisper scores its next token by the embeddings that it reads
+    output = (
+        model.get_input_embeddings().weight
+    )  # Whisper scores its next token by the embeddings that it reads
     read = torch.tensor([plan.prompt])
     end = int(model.config.eos_token_id)
     ids: list[int] = []
     past = None
     while len(ids) < MOST_TOKENS:
-        step: Any = decoder(input_ids=read, encoder_hidden_states=heard, past_key_values=past, use_cache=True)
+        step: Any = decoder(
+            input_ids=read,
+            encoder_hidden_states=heard,
+            past_key_values=past,
+            use_cache=True,
+        )
         past = step.past_key_values
         scores: Tensor = output @ step.last_hidden_state[0, -1]
         best = int(scores.argmax())
@@ -71,7 +84,9 @@ def _find_place(corpus: MediaCorpus, clip: int) -> str:
     place = corpus.items[clip].place
     if not isinstance(place, Path):
         raise CorpusError(
-            "clips in files of their own", "a clip inside a table or an archive", "name a folder of audio files"
+            "clips in files of their own",
+            "a clip inside a table or an archive",
+            "name a folder of audio files",
         )
     return str(place.resolve())
 

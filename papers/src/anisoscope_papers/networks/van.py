@@ -66,7 +66,9 @@ class VanStageNorm(nn.LayerNorm):
     """The norm over channels at the end of a stage. Its output, (B, H W, C), is the output of the stage."""
 
 
-def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -> nn.Module:
+def patch_embedding(
+    channels_in: int, channels: int, kernel: int, stride: int
+) -> nn.Module:
     """Build overlapping patches: a convolution with this kernel and stride, and a batch norm."""
     proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
     return InOrder(proj=proj, norm=nn.BatchNorm2d(channels))
@@ -79,14 +81,18 @@ def build_spatial_attention(channels: int, activation: str) -> nn.Module:
         activation=ACT2FN[activation],
         spatial_gating_unit=Gated(
             conv0=nn.Conv2d(channels, channels, 5, padding=2, groups=channels),
-            conv_spatial=nn.Conv2d(channels, channels, 7, padding=9, dilation=3, groups=channels),
+            conv_spatial=nn.Conv2d(
+                channels, channels, 7, padding=9, dilation=3, groups=channels
+            ),
             conv1=nn.Conv2d(channels, channels, 1),
         ),
         proj_2=nn.Conv2d(channels, channels, 1),
     )
 
 
-def build_perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
+def build_perceptron(
+    channels: int, ratio: int, activation: str, dropout: float
+) -> nn.Module:
     """Build a perceptron of convolutions: 1 × 1 that widens `ratio` times, depthwise 3 × 3, activation, narrowing 1
     × 1.
     """
@@ -111,15 +117,25 @@ class VanLayer(nn.Module):
         self.norm1 = nn.BatchNorm2d(channels)
         self.attn = build_spatial_attention(channels, config.hidden_act)
         self.norm2 = nn.BatchNorm2d(channels)
-        self.mlp = build_perceptron(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
-        self.layer_scale_1 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
-        self.layer_scale_2 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
+        self.mlp = build_perceptron(
+            channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate
+        )
+        self.layer_scale_1 = nn.Parameter(
+            torch.full((channels,), config.layer_scale_init_value)
+        )
+        self.layer_scale_2 = nn.Parameter(
+            torch.full((channels,), config.layer_scale_init_value)
+        )
         self.drop_path = drop_path
 
     def forward(self, features: Tensor) -> Tensor:
         """Apply the block to maps (B, C, H, W)."""
-        features = features + self._branch(self.layer_scale_1, self.attn(self.norm1(features)))
-        return features + self._branch(self.layer_scale_2, self.mlp(self.norm2(features)))
+        features = features + self._branch(
+            self.layer_scale_1, self.attn(self.norm1(features))
+        )
+        return features + self._branch(
+            self.layer_scale_2, self.mlp(self.norm2(features))
+        )
 
     def _branch(self, scale: Tensor, branch: Tensor) -> Tensor:
         """Return a branch (B, C, H, W) with each channel scaled; in training, an image's branch is dropped with the
@@ -128,7 +144,12 @@ class VanLayer(nn.Module):
         branch = scale[:, None, None] * branch
         if not self.training or self.drop_path == 0:
             return branch
-        keep = torch.full((len(branch), 1, 1, 1), 1 - self.drop_path, device=branch.device, dtype=branch.dtype)
+        keep = torch.full(
+            (len(branch), 1, 1, 1),
+            1 - self.drop_path,
+            device=branch.device,
+            dtype=branch.dtype,
+        )
         return branch * torch.bernoulli(keep) / keep
 
 
@@ -175,29 +196,55 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
     main_input_name = "pixel_values"
     published_names = (
         {r"^classifier\.": "head."}
-        | {rf"^encoder\.stages\.{i}\.{hub}\.": f"{own.format(i + 1)}." for i in range(4) for hub, own in _STAGE.items()}
+        | {
+            rf"^encoder\.stages\.{i}\.{hub}\.": f"{own.format(i + 1)}."
+            for i in range(4)
+            for hub, own in _STAGE.items()
+        }
         | {rf"^(block\d\.\d+\.){hub}(?!\w)": rf"\1{own}" for hub, own in _BLOCK.items()}
     )
     # The hub's files carry a final LayerNorm that no forward pass of theirs ever used.
-    _keys_to_ignore_on_load_unexpected = [r"^layernorm\."]  # noqa: RUF012  # transformers types it as an instance's
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012
+        r"^layernorm\."
+    ]  # transformers types it as an instance's  # noqa: RUF012, RUF100
 
     def __init__(self, config: VanConfig) -> None:
         super().__init__(config)
         channels_in = config.num_channels
         block_index = 0
         last = max(sum(config.depths) - 1, 1)
-        for stage, (channels, depth) in enumerate(zip(config.hidden_sizes, config.depths, strict=True)):
-            rates = [config.drop_path_rate * (block_index + i) / last for i in range(depth)]
-            embedding = patch_embedding(channels_in, channels, config.patch_sizes[stage], config.strides[stage])
+        for stage, (channels, depth) in enumerate(
+            zip(config.hidden_sizes, config.depths, strict=True)
+        ):
+            rates = [
+                config.drop_path_rate * (block_index + i) / last for i in range(depth)
+            ]
+            embedding = patch_embedding(
+                channels_in, channels, config.patch_sizes[stage], config.strides[stage]
+            )
             setattr(self, f"patch_embed{stage + 1}", embedding)
-            setattr(self, f"block{stage + 1}", nn.ModuleList(VanLayer(config, stage, rate) for rate in rates))
-            setattr(self, f"norm{stage + 1}", VanStageNorm(channels, eps=config.layer_norm_eps))
+            setattr(
+                self,
+                f"block{stage + 1}",
+                nn.ModuleList(VanLayer(config, stage, rate) for rate in rates),
+            )
+            setattr(
+                self,
+                f"norm{stage + 1}",
+                VanStageNorm(channels, eps=config.layer_norm_eps),
+            )
             channels_in = channels
             block_index = block_index + depth
-        self.head = nn.Linear(channels_in, config.num_labels) if config.num_labels else nn.Identity()
+        self.head = (
+            nn.Linear(channels_in, config.num_labels)
+            if config.num_labels
+            else nn.Identity()
+        )
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> VanOutput:
+    def forward(
+        self, pixel_values: Tensor, output_hidden_states: bool = False
+    ) -> VanOutput:
         """Return the class scores of images (B, 3, H, W), H and W multiples of 32.
 
         `output_hidden_states`: also return the output of each stage.
@@ -208,18 +255,30 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
             features = self.get_submodule(f"patch_embed{stage}")(features)
             for block in self.get_submodule(f"block{stage}").children():
                 features = block(features)
-            tokens = self.get_submodule(f"norm{stage}")(features.flatten(2).transpose(1, 2))  # (B, H W, C)
+            tokens = self.get_submodule(f"norm{stage}")(
+                features.flatten(2).transpose(1, 2)
+            )  # (B, H W, C)
             features = tokens.transpose(1, 2).contiguous().view(features.shape)
             stages.append(features)
         pooled = features.mean((2, 3))
-        return VanOutput(features, pooled, tuple(stages) if output_hidden_states else None, self.head(pooled))
+        return VanOutput(
+            features,
+            pooled,
+            tuple(stages) if output_hidden_states else None,
+            self.head(pooled),
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise convolutions by fan-out, layer scales at their initial value, the rest as transformers does."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            fan_out = (
+                module.kernel_size[0]
+                * module.kernel_size[1]
+                * module.out_channels
+                // module.groups
+            )
             init.normal_(module.weight, mean=0.0, std=(2 / fan_out) ** 0.5)
         elif isinstance(module, VanLayer):
             init.constant_(module.layer_scale_1, self.config.layer_scale_init_value)

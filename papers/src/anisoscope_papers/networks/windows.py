@@ -15,7 +15,9 @@ class Windows:
     def __init__(self, n_samples: int = 0) -> None:
         self.n_samples = n_samples
 
-    def __call__(self, sounds: Any, *, padding: bool, **_: Any) -> dict[str, torch.Tensor]:
+    def __call__(
+        self, sounds: Any, *, padding: bool, **_: Any
+    ) -> dict[str, torch.Tensor]:
         """Return `input_values` and `attention_mask`, [sound, sample], for sounds [sample]; with `padding`, all have
         `n_samples`.
         """
@@ -23,5 +25,8 @@ class Windows:
         values = torch.zeros(len(sounds), width)
         mask = torch.zeros(len(sounds), width, dtype=torch.int64)
         for row, sound in enumerate(sounds):
-            values[row, : len(sound)], mask[row, : len(sound)] = torch.as_tensor(sound), 1
+            values[row, : len(sound)], mask[row, : len(sound)] = (
+                torch.as_tensor(sound),
+                1,
+            )
         return {"input_values": values, "attention_mask": mask}

@@ -17,7 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback, set_seed
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerCallback,
+    set_seed,
+)
 
 from anisoscope.classes.pooling import predict_classes
 from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
@@ -27,7 +32,13 @@ from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import Progress
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.renamed import rename_described
-from anisoscope.store import RunFolder, check_output, clear_temporary, list_changed_fields, write_json
+from anisoscope.store import (
+    RunFolder,
+    check_output,
+    clear_temporary,
+    list_changed_fields,
+    write_json,
+)
 from anisoscope_papers.origin import hash_training_code, is_code_of
 from anisoscope_papers.training.classifier_parts import Parts, build_parts
 from anisoscope_papers.training.contents import hash_read
@@ -91,16 +102,26 @@ def train_classifier(
     check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
-    identity = {"recipe": json_roundtrip(recipe.described()), "corpus": corpus.fingerprint}
+    identity = {
+        "recipe": json_roundtrip(recipe.described()),
+        "corpus": corpus.fingerprint,
+    }
     identity |= {"read": hash_read(recipe), "code": hash_training_code(__name__)}
-    folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{make_run_id(identity)[:8]}"
+    folder = (
+        output
+        or Path("runs")
+        / f"classifier-{recipe.corpus.replace('/', '-')}-{make_run_id(identity)[:8]}"
+    )
     described = folder / "training.json"
     checkpoints = folder / "checkpoints"
     check_output(folder)
     for place in (folder, checkpoints):
         clear_temporary(place)
     if not overwrite and (done := _read_finished(folder, identity, resume=resume)):
-        if RunFolder(checkpoints).identity() in (identity, None):  # another's is that of one to take its place
+        if RunFolder(checkpoints).identity() in (
+            identity,
+            None,
+        ):  # another's is that of one to take its place
             shutil.rmtree(checkpoints, ignore_errors=True)
         return TrainedClassifier(folder, done)
     set_seed(recipe.seed)
@@ -109,7 +130,9 @@ def train_classifier(
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
-        training = json_roundtrip(_train(recipe, corpus, parts, checkpoints, device, progress))
+        training = json_roundtrip(
+            _train(recipe, corpus, parts, checkpoints, device, progress)
+        )
         training |= {"read": identity["read"], "trained_by": identity["code"]}
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
@@ -119,7 +142,9 @@ def train_classifier(
     return TrainedClassifier(folder, training)
 
 
-def _read_finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
+def _read_finished(
+    folder: Path, identity: dict[str, Any], *, resume: bool
+) -> dict[str, Any] | None:
     """Return the content of training.json if the folder holds exactly this training and `resume` is set; None if it is
     free.
 
@@ -138,10 +163,18 @@ def _read_finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> d
         other = done if training else begun
         differ = ", ".join(list_changed_fields(identity, other or {})[:6])
         cure = "choose another --output, or --overwrite"
-        raise OutputError(f"{folder} to be new or of this training", f"another training ({differ} differ)", cure)
+        raise OutputError(
+            f"{folder} to be new or of this training",
+            f"another training ({differ} differ)",
+            cure,
+        )
     # Folders alone may be ours, if we were killed before the first file.
     if any(not path.is_dir() for path in folder.rglob("*")):
-        raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
+        raise OutputError(
+            f"{folder} to be empty",
+            "files that are no training",
+            "choose another --output",
+        )
     return None
 
 
@@ -152,7 +185,9 @@ def _read_training(path: Path) -> dict[str, Any]:
     try:
         return dict(rename_described(json.loads(path.read_text())))
     except ValueError as error:
-        raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
+        raise OutputError(
+            f"JSON in {path}", str(error), "train again with --overwrite"
+        ) from error
 
 
 def _identify_training(training: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +202,9 @@ def _identify_training(training: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _complete_identity(noted: dict[str, Any] | None, identity: dict[str, Any]) -> dict[str, Any] | None:
+def _complete_identity(
+    noted: dict[str, Any] | None, identity: dict[str, Any]
+) -> dict[str, Any] | None:
     """Return the recorded identity of a training (`noted`), made comparable with the present one (`identity`).
 
     Older programs did not record hashes of what was read: they are taken from `identity`. So is the code, if the
@@ -207,7 +244,12 @@ def _build_trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, 
 
 
 def _train(
-    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
+    recipe: ClassifierRecipe,
+    corpus: LabelledCorpus,
+    parts: Parts,
+    checkpoints: Path,
+    device: str,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Train, leave the best epoch in `parts.model`, and test it; return the content of training.json.
 
@@ -222,7 +264,9 @@ def _train(
     results = {}
     for split, encoded in parts.encoded.items():
         if split != TRAIN:
-            results[split] = measure_result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
+            results[split] = measure_result(
+                corpus, split, predict_classes(parts.model, encoded, parts.pad_id)
+            )
     loss = _number_epochs(history["loss"])
     held = _number_epochs(history["validation_loss"])
     best_epoch, _loss = min(held, key=lambda item: item[1])
@@ -253,7 +297,9 @@ def _build_fitting(recipe: ClassifierRecipe, parts: Parts, device: str) -> Fitti
     """
     # Without a penalty it has weight 0, and its form does not matter.
     variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty
-    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
+    penalty = EntropyPenalty(
+        recipe.weight, variant=variant, layers=recipe.penalty_layers
+    )
     if recipe.is_attention:
         columns = penalty.weight and penalty.variant == "entropy-columns"
         parts.model.attention_classifier.row_only = "never" if columns else "always"
@@ -304,7 +350,9 @@ class FrozenAttention(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Undo what momentum and weight decay did to frozen weights; freeze attention if its step is reached."""
         with torch.no_grad():
-            for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
+            for now, before in zip(
+                self._parameters(given["model"]), self.kept, strict=False
+            ):
                 now.copy_(before)  # momentum and decay move what has no gradient
         self._freeze(given["model"], state)
 
@@ -312,7 +360,11 @@ class FrozenAttention(TrainerCallback):
         """If the step is reached, keep a copy of the weights to freeze and stop the gradient through attention
         weights. `state`: the trainer's, which counts steps and epochs.
         """
-        reached = (state.epoch or 0) >= 1 if self.after is None else state.global_step >= self.after
+        reached = (
+            (state.epoch or 0) >= 1
+            if self.after is None
+            else state.global_step >= self.after
+        )
         if self.kept or not reached:
             return
         self.kept = [part.detach().clone() for part in self._parameters(model)]
@@ -335,7 +387,12 @@ class Buckets(Sampler[int]):
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         """Sample utterances of these numbers of tokens in batches of `batch`."""
-        self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
+        self.lengths, self.batch, self.seed, self.epoch = (
+            torch.tensor(lengths),
+            batch,
+            seed,
+            0,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the epoch, on which the order of utterances depends."""
@@ -352,13 +409,17 @@ class Buckets(Sampler[int]):
         pools = torch.split(order[:whole], self.batch * POOL)
         batches: list[Tensor] = []
         for pool in pools:
-            batches.extend(torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch))
+            batches.extend(
+                torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch)
+            )
         for i in torch.randperm(len(batches), generator=generator).tolist():
             yield from batches[i].tolist()
         yield from order[whole:].tolist()
 
 
-def measure_result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
+def measure_result(
+    corpus: LabelledCorpus, split: str, predicted: list[int]
+) -> dict[str, Any]:
     """Return how good the class indices `predicted` [utterance] are on a split.
 
     Keys: `n`, `accuracy`, `majority` (rate), `by_class` (accuracy of each), `predicted` (number of predictions of
@@ -375,6 +436,10 @@ def measure_result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> 
         "accuracy": sum(right.values()) / n,
         "majority": majority,
         "above_chance": majority + 1.645 * math.sqrt(majority * (1 - majority) / n),
-        "by_class": {label: right[i] / count[i] for i, label in enumerate(corpus.labels) if count[i]},
+        "by_class": {
+            label: right[i] / count[i]
+            for i, label in enumerate(corpus.labels)
+            if count[i]
+        },
         "predicted": {label: named[i] for i, label in enumerate(corpus.labels)},
     }

@@ -13,7 +13,11 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import checkpoint_path, load
 from anisoscope.models.vectors import WordVectors, adjust_vectors, word_vectors
-from anisoscope_papers.networks.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
+from anisoscope_papers.networks.attention_classifier import (
+    PAPER_TEXT,
+    AttentionClassifier,
+    AttentionClassifierConfig,
+)
 from anisoscope_papers.training.fit import Material
 from anisoscope_papers.training.recipe import RANDOM, ClassifierRecipe
 
@@ -39,10 +43,14 @@ class Parts:
     @property
     def material(self) -> Material:
         """What `fit` trains on; validation utterances are sorted by length."""
-        held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
+        held = sorted(
+            self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"])
+        )
         train = self.encoded[TRAIN].rows
         pad = self.pad_id
-        return Material(self.model, self.tokenizer, train, held, lambda rows: pad_batch(rows, pad))
+        return Material(
+            self.model, self.tokenizer, train, held, lambda rows: pad_batch(rows, pad)
+        )
 
 
 def build_parts(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
@@ -54,7 +62,10 @@ def build_parts(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
         model, tokenizer, vectors = _load_checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
     longest = choose_text_length(model.config, tokenizer, asked)
-    encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}
+    encoded = {
+        split: encode(examples, tokenizer, longest)
+        for split, examples in corpus.splits.items()
+    }
     described = {
         "max_length": longest,
         "truncated": {split: rows.truncated for split, rows in encoded.items()},
@@ -71,18 +82,28 @@ def _describe_labels(corpus: LabelledCorpus) -> dict[str, Any]:
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
-def _build_attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _build_attention(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus
+) -> tuple[Any, Any, dict[str, Any]]:
     """Build the attention-only model: (model, tokenizer, description of its word vectors).
 
     UsageError if fields of the recipe do not fit each other or the corpus.
     """
     if recipe.separator and not corpus.pairs:
-        raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
+        raise UsageError(
+            "pairs for --separator",
+            f"{corpus.name}, which has single texts",
+            "leave --separator out",
+        )
     length = recipe.max_length or LONGEST
     tokenizer, vectors = _prepare_words(recipe, corpus, length)
     dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
     if recipe.dim not in (None, dim):
-        raise UsageError(f"--dim {dim}, that of the vectors", str(recipe.dim), "leave it out, or use --vectors random")
+        raise UsageError(
+            f"--dim {dim}, that of the vectors",
+            str(recipe.dim),
+            "leave it out, or use --vectors random",
+        )
     model = AttentionClassifier(_configure_attention(recipe, corpus, tokenizer, dim))
     embedding = model.attention_classifier.embeddings
     if vectors:
@@ -95,7 +116,9 @@ def _build_attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[
     return model, tokenizer, about | {"dim": dim}
 
 
-def _prepare_words(recipe: ClassifierRecipe, corpus: LabelledCorpus, length: int) -> tuple[Any, WordVectors | None]:
+def _prepare_words(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, length: int
+) -> tuple[Any, WordVectors | None]:
     """Return (tokenizer, word vectors) of the attention-only model; None in their place if they are drawn at random.
 
     `length`: the most tokens of an utterance.
@@ -107,14 +130,19 @@ def _prepare_words(recipe: ClassifierRecipe, corpus: LabelledCorpus, length: int
         return tokenizer, None
     words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     adjusted = {"norm": recipe.vector_norm, "cosine": recipe.vector_cosine}
-    return tokenizer, word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, **adjusted)
+    return tokenizer, word_vectors(
+        recipe.vectors, words, tokenizer.all_special_tokens, **adjusted
+    )
 
 
 def _configure_attention(
     recipe: ClassifierRecipe, corpus: LabelledCorpus, tokenizer: Any, dim: int
 ) -> AttentionClassifierConfig:
     """Return the configuration of the attention-only model; `dim`: of its word vectors."""
-    changes: dict[str, Any] = {"positions": recipe.positions, "position_scale": recipe.position_scale}
+    changes: dict[str, Any] = {
+        "positions": recipe.positions,
+        "position_scale": recipe.position_scale,
+    }
     if recipe.text:
         changes |= PAPER_TEXT
     # Frozen attention is learnt attention until training freezes it.
@@ -140,15 +168,23 @@ def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVector
     """
     if recipe.vectors == RANDOM:
         cure = "name one, such as builtin:minilm"
-        raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
+        raise UsageError(
+            "a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure
+        )
     subject = load(recipe.vectors)
     weight = subject.model.get_input_embeddings().weight.detach().float().clone()  # type: ignore[operator]
-    adjust_vectors(weight, recipe.vectors, norm=recipe.vector_norm, cosine=recipe.vector_cosine)
+    adjust_vectors(
+        weight, recipe.vectors, norm=recipe.vector_norm, cosine=recipe.vector_cosine
+    )
     subject.processor.model_max_length = length
-    return subject.processor, WordVectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
+    return subject.processor, WordVectors(
+        weight[: len(subject.processor)], len(subject.processor), subject.name
+    )
 
 
-def _load_checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _load_checkpoint(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus
+) -> tuple[Any, Any, dict[str, Any]]:
     """Load a pretrained encoder with a new head for the classes: (model, tokenizer, description of its source).
 
     ModelError if it cannot be fine-tuned.
@@ -160,10 +196,18 @@ def _load_checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForSequenceClassification.from_pretrained(path, **_describe_labels(corpus))
+        model = AutoModelForSequenceClassification.from_pretrained(
+            path, **_describe_labels(corpus)
+        )
     except (OSError, ValueError, KeyError) as error:
         got = f"{recipe.model} ({' '.join(str(error).split())[:160]})"
-        raise ModelError("an encoder that transformers can fine-tune", got, "name a hub id or a folder") from None
+        raise ModelError(
+            "an encoder that transformers can fine-tune",
+            got,
+            "name a hub id or a folder",
+        ) from None
     if tokenizer.pad_token_id is None:
-        raise ModelError("a tokenizer with a padding token", recipe.model, "name an encoder")
+        raise ModelError(
+            "a tokenizer with a padding token", recipe.model, "name an encoder"
+        )
     return model, tokenizer, {"source": recipe.model}

@@ -37,7 +37,9 @@ def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
 
     Empty if word vectors are drawn at random.
     """
-    name, field = (recipe.vectors, "vectors") if recipe.is_attention else (recipe.model, "model")
+    name, field = (
+        (recipe.vectors, "vectors") if recipe.is_attention else (recipe.model, "model")
+    )
     if name == RANDOM:
         return {}
     return {field: hash_named(name)}
@@ -54,7 +56,9 @@ def hash_named(name: str) -> str:
         return _hash_all([file])
     folder = Path(checkpoint_path(name).path)
     base = _read_base(folder)
-    paths = sorted({path for pattern in READ for path in folder.glob(pattern) if path.is_file()})
+    paths = sorted(
+        {path for pattern in READ for path in folder.glob(pattern) if path.is_file()}
+    )
     return _hash_all(paths, f"base {hash_named(base)}\n" if base else "")
 
 
@@ -76,7 +80,9 @@ def _hash_all(paths: Sequence[Path], more: str = "") -> str:
     total = hashlib.sha256(more.encode())
     for path in paths:
         stat = path.stat()
-        total.update(f"{path.name} {_hash_file(path.resolve(), stat.st_size, stat.st_mtime_ns)}\n".encode())
+        total.update(
+            f"{path.name} {_hash_file(path.resolve(), stat.st_size, stat.st_mtime_ns)}\n".encode()
+        )
     return total.hexdigest()[:16]
 
 
@@ -92,7 +98,11 @@ def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
     differ = ", ".join(list_changed_fields(now, json.loads(noted.read_text("utf-8"))))
     if differ:
         expected = f"the {differ} that the model in {kept} was trained with"
-        raise OutputError(expected, "other contents", f"remove {kept} to train it again, or bring the files of then")
+        raise OutputError(
+            expected,
+            "other contents",
+            f"remove {kept} to train it again, or bring the files of then",
+        )
 
 
 def _read_base(folder: Path) -> str:
@@ -102,7 +112,11 @@ def _read_base(folder: Path) -> str:
         described = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     except ValueError:  # a damaged file is told where the model is loaded
         return ""
-    named = described.get("base_model_name_or_path") if isinstance(described, dict) else None
+    named = (
+        described.get("base_model_name_or_path")
+        if isinstance(described, dict)
+        else None
+    )
     if isinstance(named, str) and named != str(folder):
         return named
     return ""

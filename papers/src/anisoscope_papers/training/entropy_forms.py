@@ -20,7 +20,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: columns, again", "again": "C: row, again"}
+FORMS = {
+    "row": "H / ln n",
+    "reported": "A: H / ln(n − 1)",
+    "columns": "B: columns, again",
+    "again": "C: row, again",
+}
 
 
 def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
@@ -36,7 +41,9 @@ def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, 
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
     return compute_of_row(weights[0]) | {
-        "columns": _divide_by_maximum(_measure_nats(_compute_softmax(columns[1:])), n - 1)
+        "columns": _divide_by_maximum(
+            _measure_nats(_compute_softmax(columns[1:])), n - 1
+        )
     }
 
 

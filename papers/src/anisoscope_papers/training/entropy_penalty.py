@@ -25,13 +25,17 @@ from anisoscope_papers.training.recipe import check_penalty
 class EntropyPenalty:
     """The penalty λ · H, averaged over utterances. `layers` counts from 1; empty: all of them."""
 
-    def __init__(self, weight: float, *, variant: str = "entropy", layers: Layers = (1,)) -> None:
+    def __init__(
+        self, weight: float, *, variant: str = "entropy", layers: Layers = (1,)
+    ) -> None:
         """Penalise with this weight (λ) and form (`variant`) of H, in these layers."""
         check_penalty(variant, weight, layers)
         self.weight, self.variant, self.layers = weight, variant, layers
 
     @contextmanager
-    def watching(self, model: nn.Module, mask: Shaped[Tensor, "sequence token"]) -> Iterator[Watch]:
+    def watching(
+        self, model: nn.Module, mask: Shaped[Tensor, "sequence token"]
+    ) -> Iterator[Watch]:
         """Record the attention of one forward call of `model` inside the `with` block. `mask`: nonzero for real
         tokens.
         """
@@ -41,5 +45,9 @@ class EntropyPenalty:
 
     def value(self, watch: Watch) -> Tensor:
         """Return the penalty λ · H for the batch that `watch` has recorded, a scalar with a gradient."""
-        entropy = watch.column_entropy() if self.variant == "entropy-columns" else watch.row_entropy()
+        entropy = (
+            watch.column_entropy()
+            if self.variant == "entropy-columns"
+            else watch.row_entropy()
+        )
         return self.weight * entropy.mean()

@@ -96,7 +96,11 @@ def check_training_device(name: str) -> None:
     does not choose.
     """
     if device_of(name).index is not None:
-        raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")
+        raise UsageError(
+            "a kind of device, cpu or cuda",
+            repr(name),
+            "choose the card by CUDA_VISIBLE_DEVICES",
+        )
 
 
 def keep(folder: Path, *parts: Any) -> None:
@@ -113,7 +117,9 @@ def keep(folder: Path, *parts: Any) -> None:
     temporary.rename(folder)
 
 
-def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None) -> dict[str, Any]:
+def fit(
+    made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None
+) -> dict[str, Any]:
     """Train a model in place; return {"steps", "seconds", "loss", "validation_loss"}, the losses as (step, loss).
 
     On SIGINT or SIGTERM it saves its state in `folder` and raises Interrupted. DivergedError if the loss is not finite;
@@ -126,7 +132,11 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    with tempfile.TemporaryDirectory() as scratch, deferred_signals() as stopped, flush_denormals():
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        deferred_signals() as stopped,
+        flush_denormals(),
+    ):
         trainer = FittingTrainer(made, how, on_step, folder or Path(scratch))
         trainer.add_callback(_Following(trainer, stopped, resumable=folder is not None))
         checkpoint, state = _find_last_state(trainer.folder)
@@ -135,7 +145,9 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
                 how.patience is not None and _count_stale(state) >= how.patience
             ):  # it had ended, and was not yet recorded
                 trainer.state = state
-                trainer._load_from_checkpoint(str(trainer.folder / f"checkpoint-{state.best_global_step}"))
+                trainer._load_from_checkpoint(
+                    str(trainer.folder / f"checkpoint-{state.best_global_step}")
+                )
             else:
                 trainer.train(resume_from_checkpoint=checkpoint)
         except (SafetensorError, OSError, RuntimeError) as error:
@@ -146,15 +158,21 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
         "steps": trainer.state.global_step,
         "seconds": round(trainer.seconds, 2),
         "loss": [(entry["step"], entry["loss"]) for entry in log if "loss" in entry],
-        "validation_loss": [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry],
+        "validation_loss": [
+            (entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry
+        ],
     }
 
 
 def _find_last_state(folder: Path) -> tuple[str | None, TrainerState]:
     """Return (path, state) of the newest complete checkpoint in a folder; (None, an empty state) if there is none."""
-    for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
+    for path in sorted(
+        folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])
+    ):
         try:
-            return str(path), TrainerState.load_from_json(str(path / "trainer_state.json"))
+            return str(path), TrainerState.load_from_json(
+                str(path / "trainer_state.json")
+            )
         except (OSError, ValueError):  # killed while it was written
             continue
     return None, TrainerState()
@@ -171,7 +189,11 @@ def _count_stale(state: TrainerState) -> int:
 def _explain_error(error: Exception, folder: Path) -> Exception:
     """Return an OutputError if the error means a full disk (it reaches us in three forms); else the error itself."""
     text = " ".join(str(error).split())
-    disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
+    disk = (
+        isinstance(error, OSError | SafetensorError)
+        or "file write failed" in text
+        or "unexpected pos" in text
+    )
     cure = "free space; the training stays resumable (--resume)"
     if disk:
         return OutputError(f"to write checkpoints into {folder}", text[:200], cure)
@@ -184,7 +206,9 @@ class FittingTrainer(Trainer):
     It loads weights by `from_pretrained`, since the library's way skips weights saved under other names.
     """
 
-    def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
+    def __init__(
+        self, made: Material, how: Fitting, on_step: OnStep, folder: Path
+    ) -> None:
         """Prepare a training.
 
         made      the model, its processor and its examples
@@ -192,9 +216,18 @@ class FittingTrainer(Trainer):
         on_step   called with (step, last step, model) after every step
         folder    holds the state
         """
-        self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()
-        arguments = TrainingArguments(**COMMON | dict(how.settings), output_dir=str(self.folder))
-        arguments._n_gpu = min(arguments.n_gpu, 1)  # else a batch on each of the machine's devices
+        self.how, self.on_step, self.folder, self.started = (
+            how,
+            on_step,
+            folder.absolute(),
+            time.monotonic(),
+        )
+        arguments = TrainingArguments(
+            **COMMON | dict(how.settings), output_dir=str(self.folder)
+        )
+        arguments._n_gpu = min(
+            arguments.n_gpu, 1
+        )  # else a batch on each of the machine's devices
         super().__init__(
             model=made.model,
             args=arguments,
@@ -202,7 +235,9 @@ class FittingTrainer(Trainer):
             train_dataset=made.train,
             eval_dataset=made.validation,
         )
-        self.can_return_loss = True  # also of a model whose examples have no labels, as of masked patches
+        self.can_return_loss = (
+            True  # also of a model whose examples have no labels, as of masked patches
+        )
         self.pop_callback(PrinterCallback)
         for callback in how.callbacks:
             self.add_callback(callback)
@@ -215,7 +250,11 @@ class FittingTrainer(Trainer):
         return time.monotonic() - self.started
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
         """Return the loss plus the penalty, in training and in validation; with `return_outputs`, (loss, outputs).
 
@@ -223,14 +262,20 @@ class FittingTrainer(Trainer):
         """
         penalty = self.how.penalty
         if penalty is None or penalty.weight == 0:
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            loss, outputs = super().compute_loss(
+                model, inputs, True, num_items_in_batch
+            )
         else:
             with penalty.watching(model, inputs["attention_mask"]) as watch:
-                loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+                loss, outputs = super().compute_loss(
+                    model, inputs, True, num_items_in_batch
+                )
             loss = loss + penalty.value(watch)
         if not math.isfinite(loss.item()):
             got = f"a loss of {loss.item()} at step {self.state.global_step}"
-            other = "train in float32" if penalty is None else "add --warmup 100 --clip 1"
+            other = (
+                "train in float32" if penalty is None else "add --warmup 100 --clip 1"
+            )
             cure = f"lower --rate, or {other}; the last checkpoint is kept as it was"
             raise DivergedError("a training whose loss stays finite", got, cure)
         if return_outputs:
@@ -244,7 +289,10 @@ class FittingTrainer(Trainer):
         if self.how.share is None:
             return super().create_scheduler(num_training_steps, optimizer)
         chosen: Any = optimizer or self.optimizer
-        self.lr_scheduler, self._created_lr_scheduler = LambdaLR(chosen, self.how.share), True
+        self.lr_scheduler, self._created_lr_scheduler = (
+            LambdaLR(chosen, self.how.share),
+            True,
+        )
         return self.lr_scheduler
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -253,7 +301,7 @@ class FittingTrainer(Trainer):
             return super()._get_train_sampler(train_dataset)
         return self.how.order
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002 (a whole pass, for the log only)
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002
         """Skip the computation of the gradient norm, a whole pass that only the log needs."""
         return grad_norm
 
@@ -264,20 +312,28 @@ class FittingTrainer(Trainer):
         """
         loss = self.accelerator.gather(self._tr_loss).mean().item()
         kept: Any = self.state.stateful_callbacks
-        kept[UNFINISHED] = {"loss": loss, "logged": self._globalstep_last_logged, "seconds": self.seconds}
+        kept[UNFINISHED] = {
+            "loss": loss,
+            "logged": self._globalstep_last_logged,
+            "seconds": self.seconds,
+        }
         super()._save_checkpoint(model, trial)
 
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint."""
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str | None, model: Any = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str | None, model: Any = None
+    ) -> None:
         """Load weights from a checkpoint by `from_pretrained`, since transformers' own way skips weights saved under
         other names.
         """
         into: Any = self.model if model is None else model
         if resume_from_checkpoint is not None:
-            into.load_state_dict(type(into).from_pretrained(resume_from_checkpoint).state_dict())
+            into.load_state_dict(
+                type(into).from_pretrained(resume_from_checkpoint).state_dict()
+            )
 
 
 class _Following(TrainerCallback):
@@ -285,7 +341,9 @@ class _Following(TrainerCallback):
     falls.
     """
 
-    def __init__(self, trainer: FittingTrainer, stopped: list[int], *, resumable: bool) -> None:
+    def __init__(
+        self, trainer: FittingTrainer, stopped: list[int], *, resumable: bool
+    ) -> None:
         self.trainer, self.stopped, self.resumable = trainer, stopped, resumable
         self.saved, self.signal = time.monotonic(), 0
 
@@ -302,10 +360,16 @@ class _Following(TrainerCallback):
         self.trainer.on_step(state.global_step, state.max_steps, given["model"])
         control.should_evaluate |= state.global_step in self.trainer.how.evaluated
         due = time.monotonic() - self.saved > SAVE_SECONDS
-        self.signal, due = self._agreed(self.stopped[0] if self.stopped else 0, due, args, state.global_step)
+        self.signal, due = self._agreed(
+            self.stopped[0] if self.stopped else 0, due, args, state.global_step
+        )
         if self.signal and not self.resumable:
             raise Interrupted(self.signal)
-        if (self.signal or due) and self.resumable and not float(state.epoch).is_integer():  # else it is saved anyway
+        if (
+            (self.signal or due)
+            and self.resumable
+            and not float(state.epoch).is_integer()
+        ):  # else it is saved anyway
             control.should_save, self.saved = True, time.monotonic()
 
     def _agreed(self, number: int, due: bool, args: Any, step: int) -> tuple[int, bool]:
@@ -327,7 +391,9 @@ class _Following(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Stop if the validation loss has not fallen for `patience` evaluations."""
         patience = self.trainer.how.patience
-        control.should_training_stop |= patience is not None and _count_stale(state) >= patience
+        control.should_training_stop |= (
+            patience is not None and _count_stale(state) >= patience
+        )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Raise Interrupted if the state was saved because of a signal."""

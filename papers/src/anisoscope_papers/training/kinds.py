@@ -29,7 +29,11 @@ from anisoscope_papers.training import photographs_and_speech
 
 TEXT, IMAGE, SPEECH = "text", "image", "speech"
 PHOTOGRAPHS, CLIPS = "cifar10/test.parquet", "speech/librispeech_test_other"
-CORPORA = {TEXT: "builtin:python-docs", IMAGE: "builtin:digits", SPEECH: "speech/fsdd_test"}
+CORPORA = {
+    TEXT: "builtin:python-docs",
+    IMAGE: "builtin:digits",
+    SPEECH: "speech/fsdd_test",
+}
 MEASURED = {TEXT: 60, IMAGE: 400, PHOTOGRAPHS: 400, CLIPS: 5}
 """First units of the corpus: measured, never trained on. (Spoken digits: all 300 are measured.)"""
 VALIDATION = {TEXT: 30, IMAGE: 200}
@@ -76,7 +80,9 @@ class Kind:
     def missing(self) -> str:
         """Why the data of this kind are unavailable; empty if they are available."""
         root = os.environ.get("ANISOSCOPE_DATA")
-        if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
+        if self.corpus.startswith("builtin:") or (
+            root and Path(root, self.corpus).exists()
+        ):
             return ""
         if root:
             return f"no {self.corpus} below {root}"
@@ -87,9 +93,17 @@ class Kind:
         """A hash of the training examples, part of a model's identity."""
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
-            made = [_open_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
+            made = [
+                _open_corpus().fingerprint,
+                "masks of the validation drawn once",
+                "word pieces in order",
+            ]
         elif self.modality == SPEECH or self.real:
-            paths = photographs_and_speech.list_files(self.real) if self.real else _list_clips()
+            paths = (
+                photographs_and_speech.list_files(self.real)
+                if self.real
+                else _list_clips()
+            )
             made = [f"{path.name} {path.stat().st_size}" for path in paths]
         return hash_parts(made)[:16]
 
@@ -99,7 +113,12 @@ def _list_arguments(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any],
     return tuple((base | more).items())
 
 
-_BLOCK = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+_BLOCK = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
 _STAGES = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
 _WAVES = {
     **_BLOCK,
@@ -115,13 +134,45 @@ _WAVES = {
 }
 _WAV2VEC2 = _list_arguments(_WAVES, classifier_proj_size=128)
 _LISTENING = _list_arguments(
-    _WAVES | {"conv_stride": (10, 4, 4, 2)}, codevector_dim=64, proj_codevector_dim=64, num_negatives=20
+    _WAVES | {"conv_stride": (10, 4, 4, 2)},
+    codevector_dim=64,
+    proj_codevector_dim=64,
+    num_negatives=20,
 )
 _VIT = _list_arguments(_BLOCK, image_size=32, patch_size=4, encoder_stride=4)
 _EVERY = (
-    Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _list_arguments(_BLOCK, vocab_size=4096), 64),
-    Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _list_arguments(_BLOCK, vocab_size=261), 128),
-    Kind("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, _list_arguments(_BLOCK, image_size=32, patch_size=8)),
+    Kind(
+        "token-lm",
+        "small token LM",
+        TEXT,
+        "Bert",
+        1000,
+        16,
+        1e-3,
+        _list_arguments(_BLOCK, vocab_size=4096),
+        64,
+    ),
+    Kind(
+        "byte-lm",
+        "small byte LM",
+        TEXT,
+        "Bert",
+        1000,
+        16,
+        1e-3,
+        _list_arguments(_BLOCK, vocab_size=261),
+        128,
+    ),
+    Kind(
+        "vit",
+        "small ViT",
+        IMAGE,
+        "ViT",
+        1000,
+        64,
+        1e-3,
+        _list_arguments(_BLOCK, image_size=32, patch_size=8),
+    ),
     Kind(
         "resnet",
         "small ResNet",
@@ -142,22 +193,81 @@ _EVERY = (
         2e-3,
         _list_arguments(_STAGES, image_size=32, patch_size=4),
     ),
-    Kind("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, _WAV2VEC2),
-    Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _list_arguments(_WAVES)),
-    Kind("vit-photographs", "small ViT of photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS),
-    Kind("vit-masked", "small ViT of masked photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS, True),
-    Kind("speech-masked", "small wav2vec 2.0 of speech", SPEECH, "Wav2Vec2", 2000, 8, 5e-4, _LISTENING, 0, CLIPS, True),
+    Kind(
+        "speech-transformer",
+        "small wav2vec 2.0",
+        SPEECH,
+        "Wav2Vec2",
+        800,
+        16,
+        5e-4,
+        _WAV2VEC2,
+    ),
+    Kind(
+        "speech-cnn",
+        "small speech CNN",
+        SPEECH,
+        "SpeechCnn",
+        800,
+        16,
+        1e-3,
+        _list_arguments(_WAVES),
+    ),
+    Kind(
+        "vit-photographs",
+        "small ViT of photographs",
+        IMAGE,
+        "ViT",
+        3000,
+        64,
+        1e-3,
+        _VIT,
+        0,
+        PHOTOGRAPHS,
+    ),
+    Kind(
+        "vit-masked",
+        "small ViT of masked photographs",
+        IMAGE,
+        "ViT",
+        3000,
+        64,
+        1e-3,
+        _VIT,
+        0,
+        PHOTOGRAPHS,
+        True,
+    ),
+    Kind(
+        "speech-masked",
+        "small wav2vec 2.0 of speech",
+        SPEECH,
+        "Wav2Vec2",
+        2000,
+        8,
+        5e-4,
+        _LISTENING,
+        0,
+        CLIPS,
+        True,
+    ),
 )
 KINDS = {kind.name: kind for kind in _EVERY}
 """Every small model by name. Transformers and convolutional networks of a modality read the same inputs."""
-_HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequenceClassification"}
+_HEADS = {
+    TEXT: "ForMaskedLM",
+    IMAGE: "ForImageClassification",
+    SPEECH: "ForSequenceClassification",
+}
 _MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
 
 
 def find_kind(name: str) -> Kind:
     """Return the kind of small model called `name`. UsageError with similar names for an unknown one."""
     if name not in KINDS:
-        raise UsageError("a kind of small model", repr(name), suggest_names(name, KINDS))
+        raise UsageError(
+            "a kind of small model", repr(name), suggest_names(name, KINDS)
+        )
     return KINDS[name]
 
 
@@ -170,7 +280,11 @@ def prepare_material(kind: Kind, seed: int) -> Any:
 
     library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
     sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
-    sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
+    sizes |= (
+        {"max_position_embeddings": kind.window}
+        if kind.modality == TEXT
+        else {"num_labels": 10}
+    )
     torch.manual_seed(seed)
     config = getattr(library, f"{kind.architecture}Config")(**sizes)
     heads = _MASKED_HEADS if kind.masked else _HEADS
@@ -203,19 +317,28 @@ def _make_text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
 
     Validation windows are masked only once, so that their loss changes by learning alone.
     """
-    from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        DataCollatorForTokenClassification,
+    )
 
     documents = _open_corpus().documents
     first = MEASURED[TEXT]
     held = documents[first : first + VALIDATION[TEXT]]
     seen = documents[first + VALIDATION[TEXT] :]
     tokenizer = _build_tokenizer(kind, tuple(seen))
-    masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
+    masking = partial(
+        DataCollatorForLanguageModeling,
+        tokenizer,
+        mlm_probability=0.15,
+        return_tensors="pt",
+    )
     mask = masking()
     once = masking(seed=0)
     pad = DataCollatorForTokenClassification(tokenizer)
     masked = [
-        {key: x[0].tolist() for key, x in once([row]).items()} for row in _cut_windows(held, tokenizer, kind.window)
+        {key: x[0].tolist() for key, x in once([row]).items()}
+        for row in _cut_windows(held, tokenizer, kind.window)
     ]
 
     def collate(examples: Examples) -> dict[str, Any]:
@@ -248,7 +371,9 @@ def _build_tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
 
     if kind.name == "byte-lm":
         return build_single_bytes(model_max_length=kind.window)
-    return train_word_pieces(documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window)
+    return train_word_pieces(
+        documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window
+    )
 
 
 @cache
@@ -259,10 +384,18 @@ def _make_images() -> tuple[Any, Examples, Examples, Any]:
     from transformers import ViTImageProcessorPil, default_data_collator
 
     digits = load_digits()
-    processor = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    pictures = [Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB") for x in digits.images]
+    processor = ViTImageProcessorPil(
+        size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    pictures = [
+        Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB")
+        for x in digits.images
+    ]
     pixels = processor(pictures, return_tensors="pt")["pixel_values"]
-    examples = [{"pixel_values": x, "labels": int(y)} for x, y in zip(pixels, digits.target, strict=True)]
+    examples = [
+        {"pixel_values": x, "labels": int(y)}
+        for x, y in zip(pixels, digits.target, strict=True)
+    ]
     first = MEASURED[IMAGE]
     last = first + VALIDATION[IMAGE]
     return processor, examples[last:], examples[first:last], default_data_collator
@@ -273,7 +406,11 @@ def _list_clips() -> list[Path]:
     folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), CORPORA[SPEECH])
     paths = sorted(folder.glob("*_*_*.wav"))
     if not paths:
-        raise CorpusError(f"spoken digits in {folder}", "none", "set ANISOSCOPE_DATA to a folder that holds them")
+        raise CorpusError(
+            f"spoken digits in {folder}",
+            "none",
+            "set ANISOSCOPE_DATA to a folder that holds them",
+        )
     return paths
 
 
@@ -287,18 +424,27 @@ def _make_speech() -> tuple[Any, Examples, Examples, Any]:
     from transformers import Wav2Vec2FeatureExtractor
 
     made_by: Any = Wav2Vec2FeatureExtractor
-    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    extractor = made_by(
+        sampling_rate=RATE, do_normalize=True, return_attention_mask=True
+    )
     train: Examples = []
     validation: Examples = []
     last = max(path.stem.split("_")[2] for path in _list_clips())
     for path in _list_clips():
         digit, _speaker, take = path.stem.split("_")
         samples, _rate = soundfile.read(path, dtype="float32", frames=LONGEST)
-        (validation if take == last else train).append({"samples": samples, "labels": int(digit)})
+        (validation if take == last else train).append(
+            {"samples": samples, "labels": int(digit)}
+        )
 
     def collate(examples: Examples) -> dict[str, Any]:
         """Make a batch of padded clips: input_values and attention_mask [clip, sample], labels [clip]."""
-        made = extractor([e["samples"] for e in examples], sampling_rate=RATE, padding=True, return_tensors="pt")
+        made = extractor(
+            [e["samples"] for e in examples],
+            sampling_rate=RATE,
+            padding=True,
+            return_tensors="pt",
+        )
         return {**made, "labels": torch.tensor([e["labels"] for e in examples])}
 
     return extractor, train, validation, collate

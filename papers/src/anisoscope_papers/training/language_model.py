@@ -23,9 +23,21 @@ from anisoscope.progress import Progress
 from anisoscope.provenance import describe_environment
 from anisoscope.store import RunFolder, write_json
 from anisoscope_papers.origin import is_code_of
-from anisoscope_papers.training.fit import Fitting, Material, check_training_device, fit, keep
+from anisoscope_papers.training.fit import (
+    Fitting,
+    Material,
+    check_training_device,
+    fit,
+    keep,
+)
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
-from anisoscope_papers.training.text import UNMASKED, Examples, hash_tokenizer, open_training_corpus, prepare
+from anisoscope_papers.training.text import (
+    UNMASKED,
+    Examples,
+    hash_tokenizer,
+    open_training_corpus,
+    prepare,
+)
 
 LOGS = 200
 """Entries of the loss in a training."""
@@ -60,10 +72,19 @@ def train(
     """
     check_training_device(training.device)
     rank, world = rank_and_world()
-    corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
+    corpus = open_training_corpus(
+        training.corpus,
+        split=training.split,
+        column=training.column,
+        limit=training.limit,
+    )
     size = training.size
-    tokenizer, tokens = prepare(corpus, training.task, size.vocabulary, size.window, training.vocabulary)
-    identity = training.identity(corpus.fingerprint, tokens.vocabulary) | {"tokenizer": hash_tokenizer(tokenizer)}
+    tokenizer, tokens = prepare(
+        corpus, training.task, size.vocabulary, size.window, training.vocabulary
+    )
+    identity = training.identity(corpus.fingerprint, tokens.vocabulary) | {
+        "tokenizer": hash_tokenizer(tokenizer)
+    }
     if rank == 0:
         _begin(output, identity, resume=resume, overwrite=overwrite)
     if (output / "training.json").exists():
@@ -85,14 +106,31 @@ def train(
         if rank == 0:
             progress(step, last)
 
-    how = Fitting(build_settings(training, world), evaluated=frozenset(steps), share=training.share)
-    history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, output / "resume")
+    how = Fitting(
+        build_settings(training, world),
+        evaluated=frozenset(steps),
+        share=training.share,
+    )
+    history = fit(
+        Material(model, tokenizer, examples, validation, dict),
+        how,
+        on_step,
+        output / "resume",
+    )
     if rank == 0:
         described = {
             "training": identity,
             "model": f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
-            "corpus": {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
-            "windows": {"train": len(windows), "validation": len(held), "tokens": len(tokens.ids)},
+            "corpus": {
+                "name": corpus.name,
+                "fingerprint": corpus.fingerprint,
+                **corpus.source,
+            },
+            "windows": {
+                "train": len(windows),
+                "validation": len(held),
+                "tokens": len(tokens.ids),
+            },
             "checkpoints": steps,
             **history,
             "processes": world,
@@ -105,14 +143,18 @@ def train(
     return output
 
 
-def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+def _begin(
+    output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool
+) -> None:
     """Claim the folder `output` for the training with this identity.
 
     With `resume`, it may hold this one already; with `overwrite`, what it holds is removed. Else OutputError if it is
     not free.
     """
     noted = (RunFolder(output).identity() or {}).get("code")
-    as_noted = identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
+    as_noted = (
+        identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
+    )
     RunFolder.start(output, as_noted, resume=resume, overwrite=overwrite)
     if overwrite:
         (output / "training.json").unlink(missing_ok=True)
@@ -151,12 +193,19 @@ def build_untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> A
         "max_position_embeddings": size.window,
     }
     if task == "masked-lm":
-        shape |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), size.dropout)
-        shape |= {"intermediate_size": 4 * size.width, "pad_token_id": tokenizer.pad_token_id}
+        shape |= dict.fromkeys(
+            ("hidden_dropout_prob", "attention_probs_dropout_prob"), size.dropout
+        )
+        shape |= {
+            "intermediate_size": 4 * size.width,
+            "pad_token_id": tokenizer.pad_token_id,
+        }
         return BertForMaskedLM(transformers.BertConfig(**shape)).train()
     shape |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), size.dropout)
     shape |= dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, use_cache=False)).train()
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**shape, use_cache=False)
+    ).train()
 
 
 class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
@@ -180,6 +229,10 @@ class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-
             return super().forward(input_ids, **inputs)  # type: ignore[no-any-return]
         hidden = self.bert(input_ids, **inputs).last_hidden_state
         at = labels != UNMASKED
-        total = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="sum")
+        total = functional.cross_entropy(
+            self.cls(hidden[at]).float(), labels[at], reduction="sum"
+        )
         count = at.sum() if num_items_in_batch is None else num_items_in_batch
-        return MaskedLMOutput(loss=total / torch.as_tensor(count, device=total.device).clamp(min=1))
+        return MaskedLMOutput(
+            loss=total / torch.as_tensor(count, device=total.device).clamp(min=1)
+        )

@@ -44,8 +44,13 @@ def _read_pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
     from PIL import Image
 
     table = pd.read_parquet(path)
-    opened = (Image.open(io.BytesIO(image["bytes"])).convert("RGB") for image in table["image"])
-    return torch.from_numpy(np.stack([np.asarray(x) for x in opened])).permute(0, 3, 1, 2), table["label"].tolist()
+    opened = (
+        Image.open(io.BytesIO(image["bytes"])).convert("RGB")
+        for image in table["image"]
+    )
+    return torch.from_numpy(np.stack([np.asarray(x) for x in opened])).permute(
+        0, 3, 1, 2
+    ), table["label"].tolist()
 
 
 def make_photographs(
@@ -60,12 +65,22 @@ def make_photographs(
 
     side = sizes["image_size"]
     patches = (sizes["image_size"] // sizes["patch_size"]) ** 2
-    processor = ViTImageProcessorPil(size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    processor = ViTImageProcessorPil(
+        size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
     pixels, labels = _read_pixels(list_files(name)[0])
-    examples: Examples = [{"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)]
+    examples: Examples = [
+        {"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)
+    ]
     if masked:
-        drawn = torch.rand(VALIDATION, patches, generator=torch.Generator().manual_seed(0)) < HIDDEN
-        examples[-VALIDATION:] = [e | {"hidden": x} for e, x in zip(examples[-VALIDATION:], drawn, strict=True)]
+        drawn = (
+            torch.rand(VALIDATION, patches, generator=torch.Generator().manual_seed(0))
+            < HIDDEN
+        )
+        examples[-VALIDATION:] = [
+            e | {"hidden": x}
+            for e, x in zip(examples[-VALIDATION:], drawn, strict=True)
+        ]
 
     def collate(chosen: Examples) -> dict[str, Any]:
         """Make a batch: pixel_values [image, channel, height, width], with labels [image] or bool_masked_pos [image,
@@ -73,10 +88,15 @@ def make_photographs(
 
         Hidden patches that were not drawn before are drawn now.
         """
-        given = {"pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1}  # as the processor does
+        given = {
+            "pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1
+        }  # as the processor does
         if not masked:
             return given | {"labels": torch.tensor([e["labels"] for e in chosen])}
-        hidden = [e["hidden"] if "hidden" in e else torch.rand(patches) < HIDDEN for e in chosen]
+        hidden = [
+            e["hidden"] if "hidden" in e else torch.rand(patches) < HIDDEN
+            for e in chosen
+        ]
         return given | {"bool_masked_pos": torch.stack(hidden)}
 
     return processor, examples[:-VALIDATION], examples[-VALIDATION:], collate
@@ -87,7 +107,9 @@ def read_speaker(path: Path) -> str:
     return path.stem.partition("-")[0]
 
 
-def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
+def make_clips(
+    name: str, measured: int, sizes: dict[str, Any], masked: bool
+) -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of two-second pieces of the clips
     `name`.
 
@@ -97,7 +119,9 @@ def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) ->
     from transformers import Wav2Vec2FeatureExtractor
 
     made_by: Any = Wav2Vec2FeatureExtractor
-    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    extractor = made_by(
+        sampling_rate=RATE, do_normalize=True, return_attention_mask=True
+    )
     # Parts are divided by speaker, so that no voice is in two of them; the last speaker's clips validate.
     speakers = sorted({read_speaker(path) for path in list_files(name)})
     *seen, last = speakers[measured:]
@@ -117,16 +141,25 @@ def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) ->
 
         Hidden spans that were not drawn before are drawn now.
         """
-        made = extractor([e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt")
+        made = extractor(
+            [e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt"
+        )
         # Seeded by torch's generator, whose state is saved with a training: an interrupted one goes on alike.
         free = np.random.default_rng(int(torch.randint(1 << 31, ())))
-        drawn = [(e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen]
+        drawn = [
+            (e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen
+        ]
         if not masked:
             return dict(made)
-        hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*drawn, strict=True))
+        hidden, others = (
+            torch.from_numpy(np.stack(x)) for x in zip(*drawn, strict=True)
+        )
         # The model counts frames over the whole batch.
         first = frames * torch.arange(len(chosen)).view(-1, 1, 1)
-        given = {"mask_time_indices": hidden, "sampled_negative_indices": others + first}
+        given = {
+            "mask_time_indices": hidden,
+            "sampled_negative_indices": others + first,
+        }
         return {"input_values": made["input_values"], **given}
 
     return extractor, train, held, collate
@@ -156,7 +189,9 @@ def _iter_pieces(path: Path) -> Iterator[Any]:
         yield samples[start:end]
 
 
-def _draw_spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
+def _draw_spans(
+    frames: int, negatives: int, rng: np.random.Generator
+) -> tuple[Any, Any]:
     """Draw hidden spans of frames; return (hidden [frame], indices of other hidden frames [frame, negative]).
 
     `negatives`: how many others each hidden frame gets.

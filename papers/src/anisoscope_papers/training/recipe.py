@@ -49,7 +49,15 @@ PUBLISHED = {
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
 OF_ATTENTION = (
     *("layers", "heads", "dim", "text", "vectors", "vector_norm", "vector_cosine"),
-    *("frozen", "tokens", "separator", "attention", "freeze_after", "positions", "position_scale"),
+    *(
+        "frozen",
+        "tokens",
+        "separator",
+        "attention",
+        "freeze_after",
+        "positions",
+        "position_scale",
+    ),
 )
 """Fields that only the attention-only model uses."""
 Tokens = Literal["paper", "checkpoint"]
@@ -69,9 +77,17 @@ def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
     layer.
     """
     if variant not in VARIANTS:
-        raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), suggest_names(variant, VARIANTS))
+        raise UsageError(
+            f"a penalty among {', '.join(VARIANTS)}",
+            repr(variant),
+            suggest_names(variant, VARIANTS),
+        )
     if not (math.isfinite(weight) and weight >= 0):
-        raise UsageError("a penalty weight of at least 0", str(weight), "use --weight 0 for no penalty")
+        raise UsageError(
+            "a penalty weight of at least 0",
+            str(weight),
+            "use --weight 0 for no penalty",
+        )
     if any(layer < 1 for layer in layers):
         raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
 
@@ -90,7 +106,10 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     model: Annotated[
         Text,
-        option("attention (the attention-only model, from scratch), or any encoder to fine-tune", INPUT),
+        option(
+            "attention (the attention-only model, from scratch), or any encoder to fine-tune",
+            INPUT,
+        ),
     ] = field(default=ATTENTION, kw_only=False)
     corpus: Annotated[
         CorpusName,
@@ -101,29 +120,60 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
             "-c",
         ),
     ] = "synthetic"
-    limit: Annotated[Whole | None, Field(ge=1), option("examples of each split, over all classes", INPUT)] = None
-    max_length: Annotated[Whole | None, Field(ge=3), option("longer utterances are cut, and counted", INPUT)] = None
-    split_seed: Annotated[Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)] = 0
-    layers: Annotated[Whole, Field(ge=1), option("layers of the attention-only model", MODEL)] = 1
-    heads: Annotated[Whole, Field(ge=1), option("heads of the attention-only model", MODEL)] = 1
-    dim: Annotated[Whole | None, Field(ge=2), option("its width; default: that of the vectors, or 300", MODEL)] = None
-    text: Annotated[bool, option("follow the paper's equations instead of its code", MODEL)] = False
+    limit: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("examples of each split, over all classes", INPUT),
+    ] = None
+    max_length: Annotated[
+        Whole | None,
+        Field(ge=3),
+        option("longer utterances are cut, and counted", INPUT),
+    ] = None
+    split_seed: Annotated[
+        Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)
+    ] = 0
+    layers: Annotated[
+        Whole, Field(ge=1), option("layers of the attention-only model", MODEL)
+    ] = 1
+    heads: Annotated[
+        Whole, Field(ge=1), option("heads of the attention-only model", MODEL)
+    ] = 1
+    dim: Annotated[
+        Whole | None,
+        Field(ge=2),
+        option("its width; default: that of the vectors, or 300", MODEL),
+    ] = None
+    text: Annotated[
+        bool, option("follow the paper's equations instead of its code", MODEL)
+    ] = False
     vectors: Annotated[
         Text,
-        option("word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL),
+        option(
+            "word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL
+        ),
     ] = "builtin:minilm"
-    vector_norm: Annotated[Number | None, Field(gt=0), option("scale the vectors to this mean norm", MODEL)] = None
+    vector_norm: Annotated[
+        Number | None, Field(gt=0), option("scale the vectors to this mean norm", MODEL)
+    ] = None
     vector_cosine: Annotated[
         Number | None,
         Field(ge=0, lt=1),
         option("shift the vectors to this mean cosine of two words", MODEL),
     ] = None
     frozen: Annotated[bool, option("do not train the vectors", MODEL)] = False
-    tokens: Annotated[Tokens, option("paper (words of the training split) or checkpoint", MODEL)] = "paper"
-    separator: Annotated[bool, option("<sep> between the texts of a pair", MODEL)] = False
+    tokens: Annotated[
+        Tokens, option("paper (words of the training split) or checkpoint", MODEL)
+    ] = "paper"
+    separator: Annotated[bool, option("<sep> between the texts of a pair", MODEL)] = (
+        False
+    )
     attention: Annotated[
         Arm,
-        option("learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)", MODEL),
+        option(
+            "learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)",
+            MODEL,
+        ),
     ] = "learned"
     freeze_after: Annotated[
         Whole | None,
@@ -134,7 +184,9 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         Positions,
         option("added to word vectors: sinusoidal, learned, or none", MODEL),
     ] = "sinusoidal"
-    position_scale: Annotated[Number, Field(ge=0), option("multiply the sinusoidal positions by this", MODEL)] = 1.0
+    position_scale: Annotated[
+        Number, Field(ge=0), option("multiply the sinusoidal positions by this", MODEL)
+    ] = 1.0
     penalty: Annotated[
         Literal["none", "entropy", "entropy-columns"],
         option("none, entropy ([CLS] row) or entropy-columns", TRAINING),
@@ -143,7 +195,9 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     penalty_layers: Annotated[
         tuple[Whole, ...],
         split_numbers(),
-        option("layers it acts on, from 1, with commas; all", TRAINING, metavar="INT,…"),
+        option(
+            "layers it acts on, from 1, with commas; all", TRAINING, metavar="INT,…"
+        ),
     ] = (1,)
     rate: Annotated[
         Number | None,
@@ -155,29 +209,51 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         Field(ge=0),
         option("weight decay; default: published (0, or 0.01)", TRAINING),
     ] = None
-    batch: Annotated[Whole | None, Field(ge=1), option("utterances a step; default 64", TRAINING)] = None
-    epochs: Annotated[Whole | None, Field(ge=1), option("most epochs; default 50", TRAINING)] = None
-    patience: Annotated[Whole | None, Field(ge=1), option("epochs without a lower loss; default 5", TRAINING)] = None
+    batch: Annotated[
+        Whole | None, Field(ge=1), option("utterances a step; default 64", TRAINING)
+    ] = None
+    epochs: Annotated[
+        Whole | None, Field(ge=1), option("most epochs; default 50", TRAINING)
+    ] = None
+    patience: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("epochs without a lower loss; default 5", TRAINING),
+    ] = None
     steps: Annotated[
         Whole | None,
         Field(ge=1),
-        option("train so many steps and keep the last; default: the best epoch is kept", TRAINING),
+        option(
+            "train so many steps and keep the last; default: the best epoch is kept",
+            TRAINING,
+        ),
     ] = None
     warmup: Annotated[Whole, Field(ge=0), option("steps of warm-up", TRAINING)] = 0
-    clip: Annotated[Number, Field(ge=0), option("largest gradient norm; 0: none", TRAINING)] = 0.0
+    clip: Annotated[
+        Number, Field(ge=0), option("largest gradient norm; 0: none", TRAINING)
+    ] = 0.0
     buckets: Annotated[bool, PYTHON_ONLY] = True
-    seed: Annotated[Whole, Field(ge=0), option("of weights, order and dropout", TRAINING)] = 0
+    seed: Annotated[
+        Whole, Field(ge=0), option("of weights, order and dropout", TRAINING)
+    ] = 0
 
     def __post_init__(self) -> None:
         """Raise UsageError for fields that do not fit together, or that this recipe would not use."""
         if self.penalty != "none":
             check_penalty(self.penalty, self.weight, self.penalty_layers)
         elif self.weight != 0:
-            raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
+            raise UsageError(
+                f"a penalty for --weight {self.weight}",
+                "none",
+                f"add --penalty {VARIANTS[0]}",
+            )
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
         if self.vectors == RANDOM:
-            unused += [("vector_norm", "--vectors random"), ("vector_cosine", "--vectors random")]
+            unused += [
+                ("vector_norm", "--vectors random"),
+                ("vector_cosine", "--vectors random"),
+            ]
         if self.tokens == "checkpoint":
             unused += [("separator", "--tokens checkpoint")]
         if self.penalty == "none":
@@ -188,14 +264,18 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
             unused += [("freeze_after", f"--attention {self.attention}")]
         if self.positions != "sinusoidal":
             unused += [("position_scale", f"--positions {self.positions}")]
-        unused += [("positions", "--text (the paper's equations have none)")] * self.text
+        unused += [
+            ("positions", "--text (the paper's equations have none)")
+        ] * self.text
         if self.steps is not None:
             unused += [("epochs", "--steps"), ("patience", "--steps")]
         for name, other in unused:
             value = getattr(self, name)
             option = f"--{name.replace('_', '-')}"
             if value != getattr(ClassifierRecipe, name):
-                raise UsageError(f"no {option} with {other}", repr(value), f"leave {option} out")
+                raise UsageError(
+                    f"no {option} with {other}", repr(value), f"leave {option} out"
+                )
 
     @property
     def is_attention(self) -> bool:
@@ -206,12 +286,20 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         """Return the recipe with each field that is None replaced by the published value."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         unused = ("epochs", "patience") if self.steps is not None else ()
-        missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
+        missing = {
+            n: value
+            for n, value in published.items()
+            if getattr(self, n) is None and n not in unused
+        }
         return replace(self, **missing)
 
     def described(self) -> dict[str, Any]:
         """Return {field: value} of the recipe as `training.json` holds it; a training is identified by it."""
-        own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
+        own = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in list_field_names(Columns)
+        }
         # Without it, trainings from before this field existed keep their identity.
         if self.vector_cosine is None:
             del own["vector_cosine"]
@@ -227,7 +315,9 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         """Open the labelled corpus that the recipe trains on."""
         from anisoscope.data.opening import open_labelled
 
-        return open_labelled(self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit)
+        return open_labelled(
+            self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit
+        )
 
 
 Task = Literal["masked-lm", "causal-lm"]
@@ -274,14 +364,24 @@ WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
 class Sizes:
     """A preset by name, and changes to it."""
 
-    preset: Annotated[Preset, option("tiny, small, mini, bert-small or bert-base", MODEL)] = "small"
+    preset: Annotated[
+        Preset, option("tiny, small, mini, bert-small or bert-base", MODEL)
+    ] = "small"
     vocab_size: Annotated[
         Whole | None,
         Field(ge=300),
         option("most tokens learnt; default: the preset's", MODEL),
     ] = None
-    window: Annotated[Whole | None, Field(ge=4), option("tokens a sequence; default: the preset's", MODEL)] = None
-    batch: Annotated[Whole | None, Field(ge=1), option("sequences per step, over all devices", TRAINING)] = None
+    window: Annotated[
+        Whole | None,
+        Field(ge=4),
+        option("tokens a sequence; default: the preset's", MODEL),
+    ] = None
+    batch: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("sequences per step, over all devices", TRAINING),
+    ] = None
     rate: Annotated[
         Number | None,
         Field(ge=0),
@@ -295,7 +395,11 @@ class Sizes:
 
     def build(self) -> ModelSize:
         """Return the size of the preset, with the changes."""
-        changes = {name: value for name, value in select_fields(self, Sizes).items() if value is not None}
+        changes = {
+            name: value
+            for name, value in select_fields(self, Sizes).items()
+            if value is not None
+        }
         if self.vocab_size is not None:
             changes["vocabulary"] = changes.pop("vocab_size")
         del changes["preset"]
@@ -321,17 +425,29 @@ class Training(Sizes):
     ] = "builtin:python-docs"
     split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
     column: Annotated[Text | None, option("text column of a table", INPUT)] = None
-    limit: Annotated[Whole | None, Field(ge=1), option("first N documents only", INPUT)] = None
+    limit: Annotated[
+        Whole | None, Field(ge=1), option("first N documents only", INPUT)
+    ] = None
     vocabulary: Annotated[
         Text | None,
-        option("checkpoint whose vocabulary is used; default: learn one on the corpus", INPUT),
+        option(
+            "checkpoint whose vocabulary is used; default: learn one on the corpus",
+            INPUT,
+        ),
     ] = None
-    steps: Annotated[Whole | None, Field(ge=1), option("default: the preset's", TRAINING)] = None
-    seed: Annotated[Whole, Field(ge=0), option("seed of the weights and of dropout", TRAINING)] = 0
+    steps: Annotated[
+        Whole | None, Field(ge=1), option("default: the preset's", TRAINING)
+    ] = None
+    seed: Annotated[
+        Whole, Field(ge=0), option("seed of the weights and of dropout", TRAINING)
+    ] = 0
     data_seed: Annotated[
         Whole | None,
         Field(ge=0),
-        option("seed of the order of the text and of the masks; default: as --seed", TRAINING),
+        option(
+            "seed of the order of the text and of the masks; default: as --seed",
+            TRAINING,
+        ),
     ] = None
     per_octave: Annotated[
         Whole,
@@ -347,17 +463,30 @@ class Training(Sizes):
         Field(ge=1),
         option("split each batch into this many parts to save memory", MACHINE),
     ] = 1
-    device: Annotated[Device, option("cpu or cuda (several: start it with torchrun)", MACHINE)] = "cpu"
+    device: Annotated[
+        Device, option("cpu or cuda (several: start it with torchrun)", MACHINE)
+    ] = "cpu"
     report_to: Annotated[
-        Names, option("trackers, with commas: tensorboard, wandb, trackio", OUTPUT, metavar="NAME,…")
+        Names,
+        option(
+            "trackers, with commas: tensorboard, wandb, trackio",
+            OUTPUT,
+            metavar="NAME,…",
+        ),
     ] = ()
 
     def __post_init__(self) -> None:
         """Raise UsageError if the batch cannot be split evenly over processes and accumulation steps."""
-        parts = int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate  # as torchrun gives it
+        parts = (
+            int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate
+        )  # as torchrun gives it
         if self.size.batch % parts:
             got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
-            raise UsageError("a batch that can be split evenly", got, f"use a multiple of {parts} for --batch")
+            raise UsageError(
+                "a batch that can be split evenly",
+                got,
+                f"use a multiple of {parts} for --batch",
+            )
 
     @cached_property
     def size(self) -> ModelSize:
@@ -385,15 +514,28 @@ class Training(Sizes):
         rate 0.
         """
         rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
-        return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
+        return max(
+            0.0,
+            min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)),
+        )
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
         """Return everything the weights depend on, by name; the corpus by its fingerprint, the vocabulary by its
         size.
         """
-        left_out = (*list_field_names(Sizes), "own_size", "dtype", "device", "report_to")
-        described = {name: value for name, value in asdict(self).items() if name not in left_out}
+        left_out = (
+            *list_field_names(Sizes),
+            "own_size",
+            "dtype",
+            "device",
+            "report_to",
+        )
+        described = {
+            name: value for name, value in asdict(self).items() if name not in left_out
+        }
         described |= {"size": asdict(self.size), "precision": self.dtype}
         described |= {"steps": self.last, "data_seed": self.order}
         described |= {"corpus_fingerprint": corpus, "vocabulary_size": vocabulary}
-        return described | {"code": hash_training_code("anisoscope_papers.training.language_model")}
+        return described | {
+            "code": hash_training_code("anisoscope_papers.training.language_model")
+        }

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -52,10 +60,14 @@ def cache_folder() -> Path:
     given = os.environ.get("ANISOSCOPE_CACHE")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    )
 
 
-def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
+def prepare(
+    corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None
+) -> tuple[Any, "Tokens"]:
     """Return (tokenizer, tokenised corpus) for windows of `window` tokens, from the cache or newly made.
 
     Without a `source` (a checkpoint whose vocabulary is taken), at most `size` tokens are learnt. CorpusError if the
@@ -63,7 +75,9 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
     """
     taken = _load_tokenizer(source, task) if source else None
     words = hash_tokenizer(taken) if taken else "in order"
-    folder = cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
+    folder = (
+        cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
+    )
 
     def make() -> None:
         """Build the tokenizer, tokenise the corpus, and save both."""
@@ -74,7 +88,9 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
 
         def write(path: Path) -> None:
             """Write the token ids to a file."""
-            with path.open("wb") as file:  # by its name numpy would put another ending to it
+            with path.open(
+                "wb"
+            ) as file:  # by its name numpy would put another ending to it
                 np.save(file, ids)
 
         write_atomic(folder / IDS, write)
@@ -85,10 +101,16 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
     around = find_affixes(tokenizer)
     check_room(window, len(around))
     mask = tokenizer.mask_token_id if task == "masked-lm" else None
-    tokens = Tokens(np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask)
+    tokens = Tokens(
+        np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask
+    )
     if tokens.count < 2:
         got = f"{len(tokens.ids)} tokens"
-        raise CorpusError(f"text for at least 2 windows of {window} tokens", got, "name a longer corpus")
+        raise CorpusError(
+            f"text for at least 2 windows of {window} tokens",
+            got,
+            "name a longer corpus",
+        )
     return tokenizer, tokens
 
 
@@ -103,7 +125,9 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
     """Open the text corpus `name`, as `measure` opens it. CorpusError if it holds no text."""
     corpus = open_corpus(name, modality="text", **options)
     if not isinstance(corpus, TextCorpus):
-        raise CorpusError("a text corpus", f"{name}, which holds something else", "name a text corpus")
+        raise CorpusError(
+            "a text corpus", f"{name}, which holds something else", "name a text corpus"
+        )
     return corpus
 
 
@@ -124,12 +148,18 @@ def train_word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
     def learnt(size: int, first: list[str]) -> Any:
         """Train a WordPiece tokenizer of at most `size` tokens, of which the special tokens `first` come first."""
         tokenizer = reading(models.WordPiece(unk_token="[UNK]"))
-        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size, special_tokens=first, show_progress=False
+        )
         tokenizer.train_from_iterator(texts, trainer)
         return tokenizer
 
-    inside = sorted(piece for piece in learnt(0, []).get_vocab() if piece.startswith("##"))
-    tokenizer = reading(learnt(size, [*SPECIAL, *inside]).model)  # anew, since to the trained one `inside` is special
+    inside = sorted(
+        piece for piece in learnt(0, []).get_vocab() if piece.startswith("##")
+    )
+    tokenizer = reading(
+        learnt(size, [*SPECIAL, *inside]).model
+    )  # anew, since to the trained one `inside` is special
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.decoder = decoders.WordPiece()
     return _add_masking(tokenizer, **more)
@@ -140,8 +170,14 @@ def build_single_bytes(**more: Any) -> Any:
     tokenizer.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = Tokenizer(
+        models.BPE(
+            {c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
     tokenizer.decoder = decoders.ByteLevel()
     return _add_masking(tokenizer, **more)
 
@@ -149,7 +185,9 @@ def build_single_bytes(**more: Any) -> Any:
 def _add_masking(tokenizer: Any, **more: Any) -> Any:
     """Add the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ids
+    )
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
     return Fast(tokenizer_object=tokenizer, **names, **more)
 
@@ -160,7 +198,12 @@ def train_byte_pairs(documents: Iterable[str], size: int) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(_cut_documents(documents), trainer)
     return Fast(tokenizer_object=tokenizer, bos_token=END, eos_token=END)
 
@@ -172,23 +215,35 @@ def _cut_documents(documents: Iterable[str]) -> Iterator[str]:
 
 def _load_tokenizer(name: str, task: Task) -> Any:
     """Load the tokenizer of the checkpoint `name`. ModelError if it lacks a token that the task needs."""
-    place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
+    place = download(
+        locate(*split_name(name), name, "Leave --vocabulary out to learn one."),
+        name,
+        weights=False,
+    )
     try:
         tokenizer = Auto.from_pretrained(place.path)
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
-        raise ModelError(f"a tokenizer in {name}", got, "name a checkpoint that has one") from None
+        raise ModelError(
+            f"a tokenizer in {name}", got, "name a checkpoint that has one"
+        ) from None
     needed = ("mask_token", "pad_token") if task == "masked-lm" else ("eos_token",)
     lacking = [token for token in needed if getattr(tokenizer, token) is None]
     if lacking:
         cure = "take the vocabulary of a model of this task, or leave --vocabulary out to learn one"
-        raise ModelError(f"a tokenizer for {task}", f"{name} without {', '.join(lacking)}", cure)
+        raise ModelError(
+            f"a tokenizer for {task}", f"{name} without {', '.join(lacking)}", cure
+        )
     return tokenizer
 
 
 def _tokenise(tokenizer: Any, documents: Iterable[str]) -> Any:
     """Tokenise all documents into one array [position], with a separator between documents."""
-    between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
+    between = (
+        tokenizer.sep_token_id
+        if tokenizer.mask_token_id is not None
+        else tokenizer.eos_token_id
+    )
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
     parts: list[Any] = []
     for document in documents:
@@ -225,15 +280,23 @@ class Tokens:
         About a hundredth is held out, at most 512 windows.
         """
         block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
-        held = (np.arange(self.count) // block) % HELD_OUT == min(HELD_OUT - 1, (self.count - 1) // block)
+        held = (np.arange(self.count) // block) % HELD_OUT == min(
+            HELD_OUT - 1, (self.count - 1) // block
+        )
         chosen = np.flatnonzero(held)
-        keep = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_HELD)).astype(int)]
+        keep = chosen[
+            np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_HELD)).astype(int)
+        ]
         return np.flatnonzero(~held), keep
 
     def rows(self, windows: Rows) -> NDArray[np.int64]:
         """Return the token ids of some windows, with special tokens, [window, token]."""
-        content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(np.int64)
-        sides = (np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix))
+        content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(
+            np.int64
+        )
+        sides = (
+            np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix)
+        )
         before, after = (np.broadcast_to(x, (len(windows), len(x))) for x in sides)
         return np.concatenate([before, content, after], axis=1)
 
@@ -244,11 +307,25 @@ class Examples(Dataset[Any]):
     Windows come in an order drawn from `seed`, or as they are.
     """
 
-    def __init__(self, tokens: Tokens, windows: Rows, length: int, seed: int, *, shuffled: bool = True) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        windows: Rows,
+        length: int,
+        seed: int,
+        *,
+        shuffled: bool = True,
+    ) -> None:
         """Prepare `length` examples from windows (indices) of the tokenised corpus; `shuffled` False keeps their
         order.
         """
-        self.tokens, self.windows, self.length, self.seed, self.shuffled = tokens, windows, length, seed, shuffled
+        self.tokens, self.windows, self.length, self.seed, self.shuffled = (
+            tokens,
+            windows,
+            length,
+            seed,
+            shuffled,
+        )
         self._orders: dict[int, Rows] = {}
 
     def __len__(self) -> int:
@@ -276,10 +353,14 @@ class Examples(Dataset[Any]):
         if not self.shuffled:
             return int(self.windows[place])
         if turn not in self._orders:
-            self._orders = {turn: np.random.default_rng([self.seed, turn]).permutation(self.windows)}
+            self._orders = {
+                turn: np.random.default_rng([self.seed, turn]).permutation(self.windows)
+            }
         return int(self._orders[turn][place])
 
-    def _masked(self, ids: NDArray[np.int64], indices: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _masked(
+        self, ids: NDArray[np.int64], indices: list[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose 15 % of the content of windows [sequence, token] to predict: 80 % of it becomes [MASK], 10 % a random
         token.
 
@@ -295,7 +376,11 @@ class Examples(Dataset[Any]):
         labels = np.where(chosen, ids, UNMASKED)
         fate = draws[:, 1]
         other = (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
-        seen = np.where(fate < KEPT, ids, np.where(fate < KEPT + REPLACED, other, self.tokens.mask_id or 0))
+        seen = np.where(
+            fate < KEPT,
+            ids,
+            np.where(fate < KEPT + REPLACED, other, self.tokens.mask_id or 0),
+        )
         return np.where(chosen, seen, ids), labels
 
     def _draws(self, index: int) -> NDArray[np.float64]:

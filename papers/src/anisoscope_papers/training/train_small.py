@@ -76,18 +76,33 @@ class SmallModel:
         return int(self.history["best"])
 
 
-def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
+def train_all(
+    recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress
+) -> list[SmallModel]:
     """Train every seed of the `kinds` of small models whose data are available, or find them in `cache`."""
     wanted = [kind for kind in map(find_kind, kinds) if not kind.missing]
-    return [train_or_load(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
+    return [
+        train_or_load(kind, seed, recipe, cache, progress)
+        for kind in wanted
+        for seed in range(recipe.seeds)
+    ]
 
 
 def train_or_load(
-    kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
+    kind: Kind,
+    seed: int,
+    recipe: SmallModelRecipe,
+    cache: Path,
+    progress: Progress = lambda _t, _d, _n: None,
 ) -> SmallModel:
     """Return the small model of one kind and seed: read from `cache`, or trained there by `recipe`."""
     ports.register()
-    settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
+    settings = {
+        "kind": asdict(kind),
+        "seed": seed,
+        "recipe": asdict(recipe),
+        "data": kind.data,
+    }
     folder = cache / "small" / f"{kind.name}-{seed}-{make_run_id(settings)[:8]}"
 
     def make() -> None:
@@ -97,15 +112,25 @@ def train_or_load(
         write_json(folder / TRAINED, {"settings": settings, **history})
 
     make_once(folder, make, marker=TRAINED)
-    found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-    return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text()))
+    found = sorted(
+        int(path.name.removeprefix("step-")) for path in folder.glob("step-*")
+    )
+    return SmallModel(
+        kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text())
+    )
 
 
-def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
+def _train(
+    kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress
+) -> dict[str, Any]:
     """Train a small model and keep its log-spaced checkpoints in `folder`; return the content of `training.json`."""
     made = prepare_material(kind, seed)
     share = recipe.share
-    steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
+    steps = (
+        recipe.longest * kind.steps
+        if share is None
+        else max(FEWEST, round(kind.steps * share))
+    )
 
     def on_step(step: int, last: int, model: Any) -> None:
         """Save a checkpoint if the step is a power of two, and report progress towards the `last` step."""
@@ -117,12 +142,18 @@ def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progre
     folder.mkdir(parents=True)
     fit.keep(folder / "step-0", made.model, made.processor)
     history = fit.fit(made, build_fitting(kind, seed, steps, patience), on_step)
-    best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
+    best = (
+        history["steps"]
+        if patience is None
+        else min(history["validation_loss"], key=lambda at: at[1])[0]
+    )
     fit.keep(folder / f"step-{best}", made.model, made.processor)
     return history | {"best": best}
 
 
-def build_fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
+def build_fitting(
+    kind: Kind, seed: int, steps: int, patience: int | None = None
+) -> fit.Fitting:
     """Return the settings of a training of `steps` steps: AdamW with warm-up, then linear decay to the last step.
 
     With `patience`, the rate is constant and training stops early.
@@ -143,5 +174,12 @@ def build_fitting(kind: Kind, seed: int, steps: int, patience: int | None = None
     if patience is None:
         kept = {1 << k for k in range(steps.bit_length())}
         return fit.Fitting(settings, evaluated=frozenset(kept | {steps}))
-    asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
-    return fit.Fitting(settings | fit.BEST | asked | {"save_only_model": True}, patience)
+    asked = {
+        "eval_strategy": "steps",
+        "eval_steps": every,
+        "save_strategy": "steps",
+        "save_steps": every,
+    }
+    return fit.Fitting(
+        settings | fit.BEST | asked | {"save_only_model": True}, patience
+    )
