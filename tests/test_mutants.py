@@ -55,18 +55,41 @@ def code_named(code, name):
     return None
 
 
+def however_wrapped(text):
+    """Return a pattern that finds `text` whatever lines a formatter has broken it into."""
+    pattern = ""
+    before = ""
+    for token in re.findall(r"\w+|\S", text):
+        both_words = before.isidentifier() and token.isidentifier()
+        pattern += r"\s+" if both_words else r"\s*"
+        pattern += r",?\s*" + re.escape(token) if token in ")]}" else re.escape(token)
+        before = token[-1]
+    return pattern.removeprefix(r"\s*")
+
+
+def test_a_text_is_found_however_it_is_wrapped():
+    found = re.compile(however_wrapped("f(a, b[0])")).search(
+        "x = f(\n    a,\n    b[0],\n)"
+    )
+    assert found is not None and found[0].startswith("f(")
+    assert re.search(however_wrapped("not in held"), "notin held") is None
+
+
 @contextmanager
 def mutant(function, old, new):
     """`function` with `old` replaced by `new` in its source, everywhere it is held."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     source = textwrap.dedent(inspect.getsource(function))
-    assert old in source, (
-        f"{function.__qualname__} no longer says {old!r}: name the mutant anew"
+    pattern = re.compile(however_wrapped(old))
+    assert pattern.search(source), (
+        f"{function.__qualname__} no longer says {old!r}: name the mutant again"
     )
     kept = function.__code__
     function.__code__ = code_named(
         compile(
-            source.replace(old, new), f"<mutant of {function.__qualname__}>", "exec"
+            pattern.sub(lambda _: new, source),
+            f"<mutant of {function.__qualname__}>",
+            "exec",
         ),
         function.__name__,
     )
