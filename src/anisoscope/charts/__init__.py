@@ -5,6 +5,5 @@ May import: `sums`, `axes`, `errors`, `extras`, `store`.
 
 from anisoscope.extras import require_extra
 
-require_extra(
-    "report", "to draw charts"
-)  # before a module here imports what draws them
+# Before a module here imports altair: without the extra the error names the cure.
+require_extra("report", "to draw charts")

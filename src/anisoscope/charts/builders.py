@@ -58,7 +58,11 @@ def trajectory(
     height = alt.Y("value:Q", title=up_title, scale=alt.Scale(zero=zero))
     hue = style.colour(frame[series], series, size[0], gradient=gradient, pale=pale)
     place = style.number_axis(x, across_title, data[x], scale)
+    # `detail` keeps lines apart where the colour does not: a gradient is a number, by
+    # which Vega-Lite groups nothing.
     base = alt.Chart().encode(x=place, color=hue, detail=alt.Detail(f"{series}:N"))
+    # The output after the final norm comes after the last block but is no further
+    # block: no line leads to it.
     line = base.transform_filter("datum.joined")
     tooltip = alt.Description("tooltip:N")
     layers = _mark_isotropic(isotropic, data, series, up_title, hue)
@@ -72,7 +76,11 @@ def trajectory(
     # A gradient has too many series for shapes.
     if not gradient:
         looks = {"shape": style.shape(frame[series], series, size[0])} | looks
-    lines = data.groupby([name for name in (series, panel) if name]).ngroups
+    of_a_line = [series]
+    if panel:
+        of_a_line.append(panel)
+    # Marks on every point of a long line would hide it.
+    lines = data.groupby(of_a_line).ngroups
     if len(data) <= MARKED * lines:
         marks = line.mark_point().encode(y=height, **looks)
         layers.append(marks.encode(description=tooltip))
@@ -104,6 +112,7 @@ def _mark_isotropic(
             *style.level(isotropic, title),
         ]
     data["isotropic"] = data[series].map(isotropic)
+    # One row for each series: otherwise every point would draw the same rule again.
     bound = alt.Chart().transform_aggregate(
         isotropic="max(isotropic)", groupby=[series]
     )
@@ -143,6 +152,8 @@ def layer_curve(
     is_final = pd.Series(False, index=frame.index)
     if "site" in frame:
         is_final = frame["site"].eq("final").fillna(False).astype(bool)
+    # Half a layer to the right: the records give the final norm the number of the last
+    # layer.
     data = frame.assign(
         layer=frame["layer"].astype(float) + 0.5 * is_final, joined=~is_final
     )
@@ -175,11 +186,14 @@ def heatmap(
     across = _sort_levels(frame[x])
     down = _sort_levels(frame[y])
     panels = frame[panel].nunique() if panel else 1
+    # Whether a number fits is decided by the estimated width of a cell, before anything
+    # is laid out.
     cell_width = width / (len(across) * min(columns, panels))
     low, high = style.find_bounds(frame["value"], diverging)
     shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
     data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
     data["tooltip"] = style.make_tooltips(frame, panel, y, x)
+    # A smaller cell has no room for a number in 10-point type.
     data["label"] = _label_cells(
         frame, diverging, numbers=cell_width >= 30 and row_height >= 16
     )
@@ -261,11 +275,14 @@ def scatter(
     base = alt.Chart().encode(
         x=place, y=height, color=style.colour(frame[series], series, size[0])
     )
+    # Only the points have a shape: the line and the intervals are encoded from `base`,
+    # which has none.
     shape = style.shape(frame[series], series, size[0])
     points = base.mark_point(size=60).encode(
         shape=shape, description=alt.Description("tooltip:N")
     )
     layers: list[alt.Chart] = []
+    # Layers are drawn in this order: intervals lie below the points.
     if {"low", "high"} <= set(frame):
         layers.append(style.whisker(base, titles[1], opacity=0.6))
     if label is None:
@@ -326,6 +343,7 @@ def bars(
         )
     )
     data["tooltip"] = style.make_tooltips(data, panel, category)
+    # Pale, so that the interval is seen on top of the bar.
     lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
     layers = [
         lengths.encode(
@@ -341,6 +359,8 @@ def bars(
 
 def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
     """Return a table with only these columns of `frame`; names that it lacks, and None, are ignored."""
+    # The renderer gets the table as JSON: columns that no mark reads would only
+    # lengthen it.
     return frame[[name for name in dict.fromkeys(names) if name in frame]]
 
 
@@ -356,6 +376,8 @@ def _prepare_lines(
     data = _keep_columns(frame, x, series, panel, "value").copy()
     for end in ("low", "high"):
         data[end] = frame[end].astype(float) if end in frame else float("nan")
+    # Series that overlap are dashed by rank, in the order in which the legend names
+    # them.
     data["rank"], _ = pd.factorize(frame[series])
     data["tooltip"] = style.make_tooltips(frame, panel, series, x)
     data["joined"] = frame.get("joined", True)
@@ -371,10 +393,17 @@ def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Both depend on the column `rank`; points drawn on top are smaller, so that those below stay visible.
     """
-    dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
+    # Lengths of dash and gap in pixels; the first line, drawn below all, is solid.
+    patterns = [[1, 0], [6, 5], [1, 5], [10, 5]]
     ranks = list(range(count))
-    dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
-    area = alt.Scale(domain=ranks, range=[max(110 - 42 * i, 16) for i in ranks])
+    dashes = []
+    # Square pixels of a point.
+    areas = []
+    for rank in ranks:
+        dashes.append(patterns[rank % len(patterns)])
+        areas.append(max(110 - 42 * rank, 16))
+    dash = alt.Scale(domain=ranks, range=dashes)
+    area = alt.Scale(domain=ranks, range=areas)
     return (
         {"strokeDash": alt.StrokeDash("rank:O", scale=dash, legend=None)},
         {"size": alt.Size("rank:O", scale=area, legend=None)},
@@ -386,6 +415,7 @@ def _sort_levels(values: pd.Series) -> list[str]:
     levels = style.list_distinct(values)
     if pd.api.types.is_numeric_dtype(values):
         levels = sorted(levels)
+    # The columns of the axes are drawn as text: as text, layer 10 would sort before 2.
     return [str(level) for level in levels]
 
 

@@ -83,13 +83,16 @@ def _join_dots(labels: str) -> str:
     for x, y, colour, dot in _LABEL.findall(labels):
         if dot:
             by_colour.setdefault(colour, []).append(f"M{x},{float(y) - _RISE:g}h0")
-    marks = (
-        f'<path d="{"".join(dots)}" stroke="{colour}"/>'
-        for colour, dots in by_colour.items()
-    )
-    return (
-        f'<g fill="none" stroke-width="2" stroke-linecap="round">{"".join(marks)}</g>'
-    )
+    marks = "".join(_join_by_colour(by_colour))
+    return f'<g fill="none" stroke-width="2" stroke-linecap="round">{marks}</g>'
+
+
+def _join_by_colour(by_colour: dict[str, list[str]]) -> list[str]:
+    """Return one SVG mark for each colour, from {colour: its lines in SVG's words}."""
+    marks = []
+    for colour, lines in by_colour.items():
+        marks.append(f'<path d="{"".join(lines)}" stroke="{colour}"/>')
+    return marks
 
 
 def _write_tiles(tiles: str, merge: bool) -> str:
@@ -107,15 +110,16 @@ def _write_tiles(tiles: str, merge: bool) -> str:
         if merge:
             shade = [min(255, _SHADE * round(part / _SHADE)) for part in shade]
         colour = "#{:02x}{:02x}{:02x}".format(*shade)
+        # All tiles of a heat map are equally tall: one stroke width for the group
+        # serves all.
         tall = max(tall, float(height))
+        # A tile is a thick line through its middle, from the left to the right edge,
+        # short of the gap: far fewer bytes than a closed path.
         line = f"M{x},{float(y) + float(height) / 2:g}h{float(width) - gap:g}"
         by_colour.setdefault(colour, []).append(line)
         marks.append(f'<path d="{line}" stroke="{colour}">{title}</path>')
     if merge:
-        marks = [
-            f'<path d="{"".join(lines)}" stroke="{colour}"/>'
-            for colour, lines in by_colour.items()
-        ]
+        marks = _join_by_colour(by_colour)
     return f'<g fill="none" stroke-width="{tall - gap:g}">{"".join(marks)}</g>'
 
 
@@ -127,10 +131,16 @@ def _clean_svg(described: dict[str, Any], name: str) -> str:
     """
     svg = vl_convert.vegalite_to_svg(described, config=THEME)
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
+    # Browsers show a `title` inside a mark when the mouse rests on it.
     svg = mark.sub(r"<path\2><title>\1</title></path>", svg)
+    # The library also describes every axis and mark in words of its own, which would
+    # only lengthen the file.
     svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
-    old_ids = dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg))
-    ids = {old: f"{name}-{number}" for number, old in enumerate(old_ids)}
+    # The library counts ids from the start of its process, so that they depend on what
+    # was drawn before: numbered by first appearance, they are always the same.
+    ids: dict[str, str] = {}
+    for old in re.findall(r'\bid="([^"]+)"', svg):
+        ids.setdefault(old, f"{name}-{len(ids)}")
 
     def rename(match: re.Match[str]) -> str:
         """Return an id, or a reference to one, with its new name."""
@@ -155,6 +165,7 @@ class _Offline:
         """Pickle the chart as a plain Altair chart that becomes an offline one when it is loaded."""
         # As the chart of Altair that it was made of, since pickle finds no class that was made while running.
         kind: Any = type(self).__mro__[2]
+        # Its parts are copied as they are, without the checks of its constructor.
         plain = kind.__new__(kind)
         plain.__dict__.update(self.__dict__)
         return show_offline, (plain,)
@@ -177,6 +188,7 @@ def show_offline(chart: ChartType) -> ChartType:
     if not issubclass(kind, _Offline):
         # The attributes of an Altair chart are parts of its specification, so that only a class can hold a method.
         offline = type(kind.__name__, (_Offline, kind), {"__module__": kind.__module__})
+        # Altair's own `__setattr__` would take it for a part of the specification.
         object.__setattr__(chart, "__class__", offline)
     return chart
 
@@ -198,6 +210,8 @@ def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
         elif suffix == "pdf":
             content = sort_pdf(vl_convert.svg_to_pdf(svg))
         elif suffix == "png":
+            # After the opening tag of the SVG, below everything else: PNGs without a
+            # background are unreadable on dark pages.
             on_white = svg.replace(
                 ">", '><rect width="100%" height="100%" fill="white"/>', 1
             )
@@ -219,9 +233,10 @@ def sort_pdf(content: bytes) -> bytes:
     reproducible.
     """
     objects, trailer = _parse_objects(content)
-    numbers = {
-        old: new for new, old in enumerate(_order_objects(objects, trailer), start=1)
-    }
+    # The library numbers objects and sorts resources differently each time.
+    numbers: dict[int, int] = {}
+    for old in _order_objects(objects, trailer):
+        numbers[old] = len(numbers) + 1
     header = content[: content.index(b"\n\n") + 2]
     written = header
     offsets = []
@@ -241,6 +256,7 @@ def _order_objects(
     objects: dict[int, tuple[bytes, bytes]], trailer: bytes
 ) -> list[int]:
     """Return the numbers of a PDF's objects in the order in which they are first referred to, from the trailer on."""
+    # The trailer refers to the root of the document.
     order = [int(number) for number in _REFERENCE.findall(trailer)]
     # The list grows while it is walked.
     for number in order:
@@ -253,12 +269,21 @@ def _order_objects(
 
 def _parse_objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
     """Split a PDF into ({number of an object: (its dictionary, its stream or nothing)}, trailer)."""
+    # A PDF ends with the offset of its table of objects, after the word `startxref`.
     start = int(content[content.rindex(b"startxref") :].split()[1])
     table, trailer = content[start : content.rindex(b"startxref")].split(b"trailer")
-    ends = sorted(int(row[:10]) for row in table.split(b"\n") if row[17:18] == b"n")
+    offsets = []
+    for row in table.split(b"\n"):
+        # A row is ten digits of an offset, five of a generation, and `n` if in use.
+        if row[17:18] == b"n":
+            offsets.append(int(row[:10]))
+    offsets.sort()
     objects = {}
-    for offset, end in zip(ends, [*ends[1:], start], strict=True):
+    # An object ends where the next one begins, the last one at the table.
+    for offset, end in zip(offsets, [*offsets[1:], start], strict=True):
         header, body = content[offset:end].split(b" 0 obj\n", 1)
+        # Streams are compressed bytes, which only look like references: they are kept
+        # apart from the dictionary and left as they are.
         head, mark, stream = body[: body.rindex(b"endobj")].partition(b"stream\n")
         head = _ENTRIES.sub(_sort_entries, head)
         objects[int(header)] = (head, mark + stream)

@@ -5,7 +5,7 @@ share.
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from itertools import cycle
+from itertools import cycle, islice
 from math import ceil, floor, isnan
 from typing import Any, Literal
 
@@ -59,10 +59,22 @@ THEME: dict[str, Any] = {
 """What Vega calls a config: theme.json, in the ink and the colours of this module."""
 
 
-_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {
-    0x7F: 0x2421
-}
-_SIGNS |= dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), 0xFFFD)
+def _map_control_characters() -> dict[int, int]:
+    """Return {code of a character that XML forbids: code of a visible sign for it}."""
+    signs: dict[int, int] = {}
+    for code in range(32):
+        # XML allows these three.
+        if chr(code) not in "\t\n\r":
+            # Unicode keeps its pictures of the control characters in the same order.
+            signs[code] = 0x2400 + code
+    # The picture of "delete" does not follow that order.
+    signs[0x7F] = 0x2421
+    # Halves of surrogate pairs, and two codes that are no characters.
+    signs |= dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), 0xFFFD)
+    return signs
+
+
+_SIGNS = _map_control_characters()
 """Characters that no drawing and no page may hold, as the chart library ends the process at them, and Unicode's picture
 of each, so that names that differ in them still differ; one sign for all halves of characters.
 """
@@ -121,6 +133,7 @@ def colour(
             scale=alt.Scale(range=list(GRADIENT), interpolate="lab"),
             legend=legend,
         )
+    # A domain that is given keeps the order of appearance; Vega would sort names.
     order = list_distinct(values)
     scale = alt.Scale(domain=order)
     if pale:
@@ -130,6 +143,8 @@ def colour(
 
 def _choose_colours(order: list[Any], pale: Mapping[str, str]) -> list[str]:
     """Return a colour for each series in `order`: one of the palette, or the pale shade that `pale` gives it."""
+    # Pale series take no colour of the palette, so that the others keep the colours
+    # that they have in a chart without these.
     strong = [name for name in order if name not in pale]
     colours = dict(zip(strong, cycle(PALETTE), strict=False))
     for name, model in pale.items():
@@ -152,9 +167,8 @@ def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
     width    of the chart in pixels, for the legend
     """
     order = list_distinct(values)
-    scale = alt.Scale(
-        domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))]
-    )
+    shapes = list(islice(cycle(SHAPES), len(order)))
+    scale = alt.Scale(domain=order, range=shapes)
     return alt.Shape(f"{name}:N", scale=scale, legend=_make_legend(order, width))
 
 
@@ -168,6 +182,7 @@ def _make_legend(order: list[Any], width: int) -> alt.Legend | None:
         return None
     # Estimates in pixels, with the symbol and the space around the name.
     lengths = [7 * len(str(name)) + 26 for name in order]
+    # 0 puts all names in one row.
     columns = 0
     if sum(lengths) > width:
         columns = max(1, width // max(lengths))
@@ -192,11 +207,13 @@ def facet(
     """
     width, height = size
     if panel is None:
+        # Only the outermost chart holds the table: parts inherit it.
         return _stack_layers(layers, width, height, data)
     order = list_distinct(data[panel])
     columns = max(1, min(columns, len(order)))
     # An axis of its own takes room between panels.
     gap = 64 if independent else 24
+    # Small multiples take their table from the facet.
     inner = _stack_layers(layers, (width - (columns - 1) * gap) // columns, height)
     chart: alt.FacetChart = inner.facet(
         alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns
@@ -221,18 +238,21 @@ def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
 
     names   columns that say what the mark is; None is skipped
     """
-    columns = [
-        _word_entries(frame[name], name) for name in dict.fromkeys(names) if name
-    ]
-    labels = [" · ".join(row) for row in zip(*columns, strict=True)]
+    columns = []
+    # One column may serve twice, as axis and as series: it is named once.
+    for name in dict.fromkeys(names):
+        if name:
+            columns.append(_word_entries(frame[name], name))
     intervals = [""] * len(frame)
     if {"low", "high"} <= set(frame):
         ends = zip(frame["low"].astype(float), frame["high"].astype(float), strict=True)
         intervals = [_format_interval(low, high) for low, high in ends]
-    numbers = zip(labels, frame["value"].astype(float), intervals, strict=True)
-    return [
-        f"{TOOLTIP}{label}: {value:.4g}{interval}" for label, value, interval in numbers
-    ]
+    tooltips = []
+    values = frame["value"].astype(float)
+    for *entries, value, interval in zip(*columns, values, intervals, strict=True):
+        label = " · ".join(entries)
+        tooltips.append(f"{TOOLTIP}{label}: {value:.4g}{interval}")
+    return tooltips
 
 
 def _word_entries(values: pd.Series, name: str) -> list[str]:
@@ -264,6 +284,7 @@ def format_compact(value: float) -> str:
         text = f"{size:.0f}"
     else:
         text = f"{size:.0e}".replace("e+0", "e").replace("e+", "e")
+    # −0.001 is written as 0, which has no sign.
     is_zero = not text.strip(".0")
     if value < 0 and not is_zero:
         return f"−{text}"
@@ -310,6 +331,8 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
     title   of the vertical axis
     name    text at the right end of the line; empty: none
     """
+    # All rows become one, so that the line is drawn once, whatever table the chart
+    # holds.
     at = (
         alt.Chart()
         .transform_aggregate(rows="count()")
@@ -328,6 +351,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
     """Return a grey horizontal band between two numbers; `title` is that of the vertical axis."""
     ends = {"floor": str(low), "ceiling": str(high)}
+    # One row, as in `level`: pale bands of many rows would add up to a dark one.
     across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
     band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)
     return band.encode(y=alt.Y("floor:Q", title=title), y2=alt.Y2("ceiling:Q"))
@@ -341,9 +365,11 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
     On a linear axis of layers or steps, ticks are whole numbers. On a log or symlog axis they are the least value above
     0 and its tenfolds, with 0 on a symlog axis if it is reached; if values have both signs, the tenfolds of 1.
     """
+    # A log axis without a number above 0 has nothing to show.
     if scale == "linear" or not (values > 0).any():
         return _make_linear_axis(field, title, values)
     least = float(values.min())
+    # With both signs the smallest number above 0 says nothing about those below it.
     first = 1.0
     if least >= 0:
         first = float(values[values > 0].min())
@@ -368,8 +394,12 @@ def _choose_ticks(values: pd.Series, first: float, scale: Scale) -> list[float]:
     """
     least = float(values.min())
     last = float(values.abs().max())
+    tenfolds = []
     # At most twenty of them, however small the first one is.
-    tenfolds = [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
+    for k in range(20):
+        tick = first * 10.0**k
+        if tick <= last:
+            tenfolds.append(tick)
     ticks = list(tenfolds)
     if scale == "symlog" and least <= 0:
         ticks.insert(0, 0.0)
@@ -390,6 +420,8 @@ def _make_linear_axis(field: str, title: str, values: pd.Series) -> alt.X:
         axis = alt.Axis(tickMinStep=1)
     else:
         axis = alt.Axis()
+    # Lines over whole numbers (layers, steps) have a mark at the first: without room
+    # the vertical axis would cut through it.
     scale = alt.Scale(zero=False, nice=False, padding=ROOM if is_whole else 0)
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
 
@@ -407,6 +439,7 @@ def compute_luminance(colour: str) -> float:
 
 def _to_linear(channel: float) -> float:
     """Return the intensity [0, 1] of one channel of a colour, from its value in sRGB [0, 1]."""
+    # The transfer function of sRGB: linear near black, a power above.
     if channel <= 0.04045:
         return channel / 12.92
     return float(((channel + 0.055) / 1.055) ** 2.4)
@@ -419,6 +452,7 @@ def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
     """
     if not diverging:
         return float(values.min()), float(values.max())
+    # If all are 0, a scale from 0 to 0 would have no colours.
     largest = float(values.abs().max()) or 1.0
     return -largest, largest
 
@@ -445,6 +479,7 @@ def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:
     """
     # Lab's lightness is linear in the cube root of the luminance.
     roots = np.cbrt([compute_luminance(shade) for shade in shades])
+    # Back to luminance: the colour of a cell between two shades is mixed in Lab.
     found = (
         np.interp(share.astype("float64"), np.linspace(0, 1, len(shades)), roots) ** 3
     )

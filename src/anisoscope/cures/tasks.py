@@ -53,12 +53,14 @@ def find_neighbours(
     x       vectors
     units   number of the unit that each vector comes from
     """
+    # A vector is no neighbour of itself, so at most n − 1 are left to rank.
     count = min(k, max(len(x) - 1, 0))
     neighbours = np.full((len(x), k), -1, dtype=np.int64)
     if count == 0:
         return neighbours
     for rows, cosine in _iter_cosines(x, x):
         same_unit = units[rows, None] == units[None, :]
+        # This also leaves out the vector itself.
         cosine[same_unit] = -np.inf
         # A partition finds the k nearest in no order, and is faster than to sort all.
         nearest = np.argpartition(-cosine, count - 1, axis=1)[:, :count]
@@ -66,6 +68,8 @@ def find_neighbours(
         order = np.argsort(-values, axis=1, kind="stable")
         nearest = np.take_along_axis(nearest, order, axis=1)
         values = np.take_along_axis(values, order, axis=1)
+        # If fewer than k vectors belong to other units, the partition also returned
+        # some of the same unit: their cosine marks them.
         neighbours[rows, :count] = np.where(np.isneginf(values), -1, nearest)
     return neighbours
 
@@ -78,6 +82,8 @@ def compare_neighbours(
     before, after   nearest neighbours of each vector, before and after a cure; −1: none
     """
     exists = before >= 0
+    # All pairs [vector, k before, k after]. Two missing neighbours are both −1, which
+    # would count as kept.
     is_kept = (before[:, :, None] == after[:, None, :]).any(axis=2) & exists
     return _compute_share(is_kept, exists)
 
@@ -88,6 +94,8 @@ def _compute_share(is_counted: NDArray[np.bool_], exists: NDArray[np.bool_]) -> 
     is_counted, exists   whether each neighbour is counted, and whether there is one [vector, k]
     """
     number = exists.sum(axis=1)
+    # Both branches of `where` are computed: the 1 keeps a vector without neighbours
+    # from dividing by 0.
     return np.where(number > 0, is_counted.sum(axis=1) / np.maximum(number, 1), np.nan)
 
 
@@ -102,6 +110,7 @@ def compute_precision(
     labels       class of each vector
     """
     exists = neighbours >= 0
+    # A missing neighbour, −1, reads the label of the last vector: `exists` removes it.
     has_same_label = (labels[neighbours] == labels[:, None]) & exists
     return _compute_share(has_same_label, exists)
 
@@ -115,9 +124,12 @@ def find_own_pairs(
     """
     is_nearest = np.zeros(len(x))
     for rows, cosine in _iter_cosines(x, partner):
+        # Rows of the block, and the column of the partner with the same number.
         own = np.arange(len(cosine)), np.arange(rows.start, rows.stop)
         to_own = cosine[own].copy()
         cosine[own] = -np.inf
+        # Only other partners are left in the maximum. With a single pair there are
+        # none, and its partner is the nearest.
         is_nearest[rows] = to_own > cosine.max(axis=1, initial=-np.inf)
     return is_nearest
 
@@ -141,10 +153,13 @@ def run_probe(
     held_out = divide_by_norms(test)
     mean = inputs.mean(axis=0)
     centred = inputs - mean
+    # Targets [vector, class], 1 for the class of the vector. With centred inputs the
+    # intercept is the frequency of each class, and is not penalised.
     targets = (train_labels[:, None] == np.arange(classes)).astype(np.float64)
     prior = targets.mean(axis=0)
     moment = centred.T @ centred
-    # The smallest number is added for inputs that are all equal.
+    # `moment` is a sum over vectors, so that the penalty grows with their number. The
+    # smallest number is added for inputs that are all equal.
     penalty = RIDGE * np.trace(moment) / len(moment) + np.finfo(np.float64).tiny
     weights = np.linalg.solve(
         moment + penalty * np.eye(len(moment)), centred.T @ (targets - prior)
@@ -173,6 +188,7 @@ def average_by_group(
     total = total[is_present]
     if count.sum() == 0:
         return np.full(1, np.nan)
+    # Sums without one group come from the total, so that no score is added up twice.
     rest = count.sum() - count
     without_group = np.divide(
         total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0

@@ -96,6 +96,8 @@ class Fit:
         if self.scale is not None:
             tensors["scale"] = self.scale
         if self.matrix is not None:
+            # safetensors writes memory as it lies, and `whiten` makes a matrix in
+            # column order, which would be read back scrambled.
             tensors["matrix"] = np.ascontiguousarray(self.matrix)
         metadata = {
             "format": FORMAT,
@@ -115,9 +117,11 @@ class Fit:
         try:
             with safe_open(Path(path), framework="np") as file:
                 metadata = file.metadata() or {}
+                # `file` has keys but is no mapping: it cannot be looped over.
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise OutputError("a fitted cure", f"{path} ({error})", cure) from error
+        # Weights of a model, or the vectors themselves, are safetensors files too.
         if metadata.get("format") != FORMAT or "mean" not in tensors:
             raise OutputError(
                 "a fitted cure", f"{path}, which holds something else", cure
@@ -146,6 +150,7 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
             names[-1] = f"{names[-1]},{name}"
             continue
         names += _expand_name(name)
+    # `remove-top:1,remove-top:1..3` names the first one twice.
     return list(dict.fromkeys(names))
 
 
@@ -218,6 +223,8 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
         return _fit_whiten(name, x, mean)
     if kind == "remove-top":
         return _fit_remove_top(name, x, mean, int(argument))
+    # The only kind that does not centre: what it removes should be the dimensions
+    # alone.
     return _fit_drop_dims(name, x, argument)
 
 
@@ -230,6 +237,7 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
     mean   [dim]
     """
     deviation = x.std(axis=0)
+    # The limit is a share of variance, hence the root for deviations.
     constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
     # A dimension that never changes carries nothing once it is centred: it stays zero instead of becoming rounding.
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
@@ -245,6 +253,8 @@ def _find_principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
     mean   [dim]
     """
     centred = x - mean
+    # `eigh` returns ascending eigenvalues; rounding can make those of unused directions
+    # slightly negative.
     variances, directions = np.linalg.eigh(centred.T @ centred / len(x))
     return np.maximum(variances[::-1], 0.0), directions[:, ::-1]
 
@@ -289,6 +299,8 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
     share = 0.0
     if variances.sum() > 0:
         share = float(variances[:k].sum() / variances.sum())
+    # I − VVᵀ projects onto the complement of the top directions but keeps the
+    # coordinates, so that vectors are as wide as before.
     return Fit(
         name,
         mean,
@@ -310,6 +322,7 @@ def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
     if argument == "auto":
         dropped = find_dominant_dimensions(x)
     else:
+        # A user may name a dimension twice.
         dropped = sorted({int(number) for number in argument.split(",")})
         if dropped[-1] >= width:
             raise MeasureError(
@@ -336,9 +349,12 @@ def find_dominant_dimensions(
     """
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     direction = np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+    # Times n(n − 1), which cancels in the share of the total.
     contribution = direction.sum(axis=0) ** 2 - np.square(direction).sum(axis=0)
     total = contribution.sum()
     n, width = direction.shape
+    # If A is chance, every dimension's share of it is chance too, and nothing is to be
+    # dropped.
     if total <= n * (n - 1) * mean_cosine_quantile(0.999, width, n):
         return []
     order = np.argsort(-contribution)

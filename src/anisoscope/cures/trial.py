@@ -121,12 +121,16 @@ def try_cures(
     x, units, labels, partner = _drop_unusable(x, units, labels, partner, notes)
     fitting, group = _split_units(units, seed, groups)
     trying = ~fitting
+    # Neighbours need the cosines of all pairs, so that their cost grows with the square
+    # of the number of vectors.
     sample = _sample_rows(np.flatnonzero(trying), seed)
     if len(sample) < trying.sum():
         notes.append(
             f"neighbours among {len(sample):,} of {int(trying.sum()):,} vectors, drawn with seed {seed}"
         )
     scorer = _Scorer(x, units, labels, partner, fitting, trying, sample, group, groups)
+    # Unchanged vectors come first: the scorer compares the neighbours after each cure
+    # with theirs.
     before = scorer.score(None)
     fitted_on = _join_sides(x, partner, fitting)
     floor = q95(x.shape[1])
@@ -135,6 +139,8 @@ def try_cures(
     for fit in _fit_cures(expand_cures(cures), fitted_on, notes):
         trials.append(_compare(fit, before, scorer.score(fit), floor, units_of_tasks))
     chosen = None
+    # Isotropic vectors need no cure, but most cures would leave them isotropic, and
+    # the first of these would be recommended.
     if not _is_isotropic(before, floor):
         chosen = _choose(trials)
     return Trials(
@@ -193,6 +199,7 @@ def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:
         sides.append(partner)
     is_usable = np.ones(len(x), dtype=bool)
     for side in sides:
+        # A zero vector has no direction, so that no cosine with it is defined.
         is_usable &= np.isfinite(side).all(axis=1) & side.any(axis=1)
     return is_usable
 
@@ -221,6 +228,8 @@ def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit
         try:
             yield fit_cure(name, x)
         except MeasureError as error:
+            # A user who named dimensions must hear that they do not fit. `auto` chose
+            # them itself, and is one of the default cures: the others still run.
             if len(names) == 1 or not name.endswith(":auto"):
                 raise
             notes.append(f"{name} is left out: {error}")
@@ -249,6 +258,7 @@ def _check_shapes(
             str(list(np.shape(partner))),
             "row i is the pair of row i",
         )
+    # Intervals are over units, however many vectors each has.
     count = len(np.unique(units))
     if count < FEWEST_UNITS:
         expected = f"at least {FEWEST_UNITS} units, half of them to fit on"
@@ -269,6 +279,8 @@ def _split_units(
 
     Returns (which vectors cures are fitted on [vector], the group of each vector [vector]).
     """
+    # Whole units are drawn: vectors of one document on both sides would let the fit see
+    # the test.
     names, number = np.unique(units, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(names))
     rank = np.empty(len(names), dtype=np.int64)
@@ -286,6 +298,7 @@ def _sample_rows(rows: Numbers, seed: int) -> Numbers:
     chosen = np.random.default_rng(seed).choice(
         rows, MOST_FOR_NEIGHBOURS, replace=False
     )
+    # In the order of the data, as without a sample.
     return np.sort(chosen)
 
 
@@ -332,10 +345,13 @@ class _Scorer:
         if self.neighbours is None:
             self.neighbours = neighbours
         kept = tasks.compare_neighbours(self.neighbours, neighbours)
+        # Scores of the sample have fewer vectors, hence groups of their own.
         scores["neighbours kept"] = self._average(kept, group_of_sample)
         if self.labels is not None:
             precision = tasks.compute_precision(neighbours, self.labels[self.sample])
             scores["retrieval"] = self._average(precision, group_of_sample)
+            # The probe learns from the fitting half, so that it is tested on units that
+            # neither it nor the cure has seen.
             fitted = transform(self.x[self.fitting])
             classes = int(self.labels.max()) + 1
             is_right = tasks.run_probe(
@@ -377,6 +393,7 @@ def _compute_mean_cosine(y: Array, group: Numbers) -> Array:
         sums.append(of_group.sum(axis=0))
     count = np.array(counts)
     total = np.stack(sums)
+    # Replicate 0 is of all vectors; each other one is the total without a group.
     n = np.concatenate([[count.sum()], count.sum() - count])
     u = np.concatenate([total.sum(axis=0, keepdims=True), total.sum(axis=0) - total])
     # A = (‖Σu‖² − n) / (n(n − 1)): a vector's cosine with itself is taken out.
@@ -401,9 +418,12 @@ def _compute_spectrum(y: Array, group: Numbers) -> dict[str, Array]:
 
     # Vectors of which a cure leaves nothing are not counted, as in a measurement.
     is_counted = y.any(axis=1)
+    # Group −1 is in none of the parts.
     coarse = np.where(is_counted, group % SPECTRUM_GROUPS, -1)
     parts = [y[coarse == number] for number in range(SPECTRUM_GROUPS)]
     terms = {
+        # [group, 1, …]: a site with a single head, as `metrics.spectrum` takes sums of
+        # a measurement.
         "moment_n": np.array([[len(part)] for part in parts], dtype=np.float64),
         "moment_vector": np.stack([part.sum(axis=0)[None] for part in parts]),
         "moment": np.stack([(part.T @ part)[None] for part in parts]),
@@ -479,6 +499,7 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
     for trial in good[1:]:
         kept_by_best = best.scores["neighbours kept"].after
         kept = trial.scores["neighbours kept"].after
+        # A difference that chance could make does not overrule the user's order.
         if kept.low > kept_by_best.high:
             best = trial
     return best
@@ -521,6 +542,7 @@ def _describe(
         if chosen.helped:
             text += f", and the task improves ({join_words(list(chosen.helped))})"
         return f"{text}."
+    # Nothing was chosen: either every cure that works has a cost, or none works.
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if harmful:
         names = join_words(
