@@ -74,6 +74,7 @@ class Ablation:
         self.seed = seed
         self.layer = 0
         if read is None:
+            # The first real token: with padding on the left it is not at position 0.
             is_first = mask & (mask.int().cumsum(1) == 1)
             read = is_first.double()
         self.read = read
@@ -91,10 +92,13 @@ class Ablation:
         # Heads may share values.
         value = call.value.repeat_interleave(weights.shape[1] // call.value.shape[1], 1)
         output = weights @ value
+        # Both outputs come from the same input of the layer, so that their cosine shows
+        # what this replacement does, not those of the layers before.
         if self.layer in self.layers:
             before = output
             output = self._replace(call, weights) @ value
             self._keep_cosine(before, output)
+        # The last sentence of this batch, for a batch of one sentence that follows.
         self.others[self.layer] = weights[-1:], self.mask[-1:]
         return output.transpose(1, 2).contiguous()
 
@@ -104,6 +108,7 @@ class Ablation:
         if len(weights) == 1:
             other = self.others.get(self.layer)
         allowed = find_seen_pairs(call.masking, self.mask)
+        # A seed for each layer: with one for all, every layer would be permuted alike.
         replaced = replace_weights(
             weights, self.mask, self.kind, self.seed + self.layer, other, allowed
         )
@@ -188,9 +193,11 @@ def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
 
     seen   what each query may see [sequence, 1 or head, query, key]; weights of other keys become 0
     """
+    # Drawn on the CPU, so that every device permutes alike.
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(weights.shape, generator=generator).to(weights.device)
     # The keys that are seen come first in both orders: in the one at random, in the other as they stand.
+    # The noise is below 1: what is masked comes last.
     shuffled = noise.masked_fill(~seen, 2.0).argsort(-1)
     in_order = (~seen).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)
     return (
@@ -212,12 +219,14 @@ def _take_from_another(
     given, given_mask = other
     replaced = torch.zeros_like(weights)
     for i, own in enumerate(mask):
+        # With a single giver (a batch of one sentence) it is always that one.
         giver = (i + 1) % len(given)
         ours = own.nonzero().flatten()
         source = _stretch(given_mask[giver].nonzero().flatten(), len(ours))
         taken = given[giver][:, source][:, :, source]
         if allowed is not None:
             taken = _limit_to_allowed(taken, allowed[i][:, ours][:, :, ours])
+        # Only the real tokens get weights: rows and columns of padding stay 0.
         rows = torch.zeros_like(replaced[i][:, ours])
         rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
         replaced[i] = replaced[i].index_copy(1, ours, rows)
@@ -243,6 +252,7 @@ def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
     allowed   what each query may see [1 or head, query, key]
     """
     kept = taken * allowed
+    # A window or a causal mask may hide all that the giver's row weighed.
     return torch.where(
         kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken)
     )
@@ -306,18 +316,24 @@ def measure_outcomes(
 
     handle = _get_base(model).register_forward_hook(keep_last_states)
     try:
+        # Dropout off: outputs before and after would differ by it alone.
         with evaluation_mode(model), intercept_attention(model, ablation.attend):
             for number, (batch, reading) in enumerate(
                 zip(batches, readings, strict=True)
             ):
                 mask = find_real_tokens(positions.streams(batch), reading.stack)
+                # A thousand apart, since layers add their number to the seed of the
+                # batch.
                 ablation.begin(mask, 1000 * number, reading.weights)
                 logits = get_logits(model(**batch.inputs))
                 found.append(logits.argmax(-1).cpu())
+                # `pop`, so that the states of one batch at most are held.
                 final.append(normalise(reading.pool(last_states.pop()).cpu().numpy()))
                 units.append(batch.unit)
     finally:
         handle.remove()
+    # A layer whose attention is not computed through the interface was left as it is:
+    # the result would look like attention that does not matter.
     missing = [layer for layer in layers if layer not in ablation.cosine]
     if missing:
         expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
@@ -371,6 +387,7 @@ def average_outcome(
 def count_layers(model: Any) -> int:
     """Return the number of layers of a text model, from its configuration."""
     config = model.config
+    # Models of text and images keep the number in the configuration of the text part.
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     return int(config.num_hidden_layers)
@@ -391,6 +408,7 @@ def measure_ablations(
     """
     labels = np.array(batches.encoded.labels)
     readings = read_batches(model, batches)
+    # Without layers nothing is replaced, whatever the kind.
     before = measure_outcomes(model, batches, "uniform", (), readings)
     every = tuple(range(1, count_layers(model) + 1))
     choices = [every]
@@ -404,6 +422,8 @@ def measure_ablations(
         changes = _compare_outcomes(before, after, labels)
         if layers == every:
             rows += _make_records(kind, None, changes)
+        # How far an output turns is known of the layer itself only: with all layers
+        # replaced, the inputs differ too.
         if len(layers) == 1:
             layer = layers[0]
             of_read, of_all = after.turned[layer].T

@@ -84,6 +84,8 @@ class _Capture:
 
     def receive(self, site: Site, x: Tensor) -> None:
         """Keep the captured hidden states, keys and values of a layer."""
+        # Layer 0 is the input of the first block, of which no attribution is made; the
+        # norm after the last block has no number.
         if site.stack != self.stack or not site.layer:
             return
         if site.quantity == "hidden":
@@ -94,6 +96,8 @@ class _Capture:
     def look(self, site: Site, call: Call) -> None:
         """Keep the attention weights of a layer, averaged over heads."""
         if site.stack == self.stack and site.kind == self.kind and site.layer:
+            # Averaged at once: the weights of all heads of all layers would take many
+            # times the memory.
             self.attention[site.layer] = call.weights().mean(1)
 
     def clear(self) -> None:
@@ -117,6 +121,8 @@ def iter_captured(
     is_first = True
     for batch in batches:
         reading = read_tokens(model, batch)
+        # An encoder–decoder's head may read its decoder: the words are then in the
+        # cross-attention.
         crossed = len(batches.stacks) > 1 and reading.stack == batches.stacks[1]
         words = batch.streams[batches.stacks[0]].mask
         _check_tokens(reading, words, crossed=crossed)
@@ -170,6 +176,7 @@ def _explain_left_out(
     layers = sorted(watched.states)
     missing = [layer for layer in layers if layer not in watched.attention]
     reason = f" ({'; '.join(why)})" if why else ""
+    # With no layer at all there is no rollout either, so that one sentence says both.
     if len(missing) == len(layers):
         notes.append(
             f"maps of attention left out: none is seen in {reading.stack}{reason}"
@@ -213,21 +220,29 @@ def _iter_captured_of_batch(
     pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
     spaces = _list_spaces(watched, layers, crossed=crossed)
     for row, unit in enumerate(batch.unit.tolist()):
+        # Keys are the words. Queries are what the head reads: the same tokens, or in an
+        # encoder–decoder those of the decoder.
         keys = words[row].nonzero().flatten()
         queries = reading.mask[row].nonzero().flatten()
-        vectors: dict[str, list[Array]] = {}
         directions: dict[str, list[Array]] = {}
+        # Taken before vectors become unit vectors.
+        norms_of_values: list[Array] = []
         for space, of_layers in spaces.items():
-            vectors[space] = [x[row, keys].double().cpu().numpy() for x in of_layers]
-            directions[space] = [normalise(x) for x in vectors[space]]
+            directions[space] = []
+            for x in of_layers:
+                vectors = x[row, keys].double().cpu().numpy()
+                directions[space].append(normalise(vectors))
+                if space == "value":
+                    norms_of_values.append(np.linalg.norm(vectors, axis=1))
+        attention = []
+        for layer in layers:
+            weights = watched.attention.get(layer)
+            attention.append(_cut_attention(weights, row, queries, keys))
         read = reading.weights[row, queries]
         seen = CapturedText(
-            attention=[
-                _cut_attention(watched.attention.get(layer), row, queries, keys)
-                for layer in layers
-            ],
+            attention=attention,
             vectors=directions,
-            norms=[np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
+            norms=norms_of_values,
             found=int(logits[row].argmax()),
             read=(read / read.sum()).cpu().numpy(),
             pooled=[normalise(x[row]) for x in pooled],
@@ -264,9 +279,11 @@ def _list_spaces(
         spaces["hidden"] = [watched.states[layer] for layer in layers]
     for space, captured in watched.of_heads.items():
         if len(captured) == len(layers):
-            spaces[space] = [
-                captured[layer].transpose(1, 2).flatten(2) for layer in layers
-            ]
+            joined = []
+            for layer in layers:
+                # [sequence, head, token, dim] → [sequence, token, head · dim]
+                joined.append(captured[layer].transpose(1, 2).flatten(2))
+            spaces[space] = joined
     return spaces
 
 
@@ -289,6 +306,7 @@ def measure_class_directions(
                 # A text is represented by what the head reads of it, or by the mean of its keys or values.
                 of_text = one.pooled[i] if space == "hidden" else normalise(x.mean(0))
                 sums[i][one.found] += of_text
+    # A sum has the direction of the mean; a class that was never predicted stays zero.
     return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
@@ -303,14 +321,15 @@ def compute_attributions(
     attributions: dict[tuple[str, int], Array] = {}
     rollout = np.eye(len(one.read))
     # A product over layers needs the attention of all of them, and of tokens to the same tokens.
-    has_rollout = not one.crossed and all(
-        weights is not None for weights in one.attention
-    )
+    is_missing = [weights is None for weights in one.attention]
+    has_rollout = not one.crossed and not any(is_missing)
     for i, weights in enumerate(one.attention):
         layer = i + 1
         if weights is not None:
             attributions["attention", layer] = one.read @ weights
             if has_rollout:
+                # Half for the residual connection, which hands every token on unchanged
+                # (Abnar & Zuidema 2020).
                 rollout = (weights + np.eye(len(weights))) / 2 @ rollout
                 attributions["rollout", layer] = one.read @ rollout
             if one.norms:
@@ -321,10 +340,10 @@ def compute_attributions(
             cosine = layers[i] @ directions[space][i].T
             others = [c for c in range(cosine.shape[1]) if c != one.found]
             to_found = cosine[:, one.found]
+            to_others = cosine[:, others].mean(1)
             attributions[space, layer] = to_found
-            attributions[f"{space}, contrast", layer] = to_found - cosine[
-                :, others
-            ].mean(1)
+            # What every class direction shares, such as a drift, cancels out.
+            attributions[f"{space}, contrast", layer] = to_found - to_others
     return attributions
 
 
@@ -340,6 +359,7 @@ def compute_baselines(
     words = example.all_words
     total = sum(frequency.values())
     counts = np.array([frequency[word.lower()] for word in words])
+    # One is added so that a word that the training split lacks has a finite number.
     rare = -np.log((counts + 1) / (total + 1))
     return {"random": draw.random(len(words)), "rare": rare}
 
@@ -355,5 +375,6 @@ def average_over_words(values: Array, words: list[int], count: int) -> Array:
     real = index >= 0
     total = np.bincount(index[real], values[real], count)
     tokens = np.bincount(index[real], minlength=count)
+    # A word that the model never read cannot explain its decision: it ranks last.
     smallest = values.min() if len(values) else 0.0
     return np.where(tokens > 0, total / np.maximum(tokens, 1), smallest)

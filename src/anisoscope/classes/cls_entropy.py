@@ -64,6 +64,8 @@ class Watch:
         self._called += 1
         if self.layers and self._called not in self.layers:
             return
+        # Only the first row is computed: [sequence, head, 1, key] without the query
+        # axis.
         scores = call.scores(1).squeeze(2)
         self.nats[self._called] = _compute_entropy(scores)
         # Scores have a column more than there are keys if heads have learnt sinks.
@@ -73,6 +75,8 @@ class Watch:
 
     def _keep_columns(self, call: Call) -> None:
         """Keep the first attention row of a call, and its column sums; MeasureError if rows are missing."""
+        # A classifier whose head reads [CLS] may compute the first row of its last
+        # layer alone.
         queries, tokens = call.query.shape[2], self.mask.shape[1]
         if queries != tokens:
             got = f"{queries} of {tokens}"
@@ -115,6 +119,7 @@ class Watch:
         by ln(n − 1), for n real tokens, and averaged over heads.
         """
         sums = self._require_layers(self.sums)
+        # Added up over layers before the softmax: this form has no value by layer.
         return self._compute_second_entropy(torch.stack([*sums.values()]).sum(0))
 
     def again(self) -> dict[int, Float[Tensor, " sequence"]]:
@@ -132,6 +137,7 @@ class Watch:
 
         It is divided by ln(n − 1), for n real tokens, and averaged over heads.
         """
+        # A new tensor: the mask itself keeps [CLS].
         left_out = ~self.mask
         left_out[:, 0] = True
         weights = weights.masked_fill(left_out.unsqueeze(1), HIDDEN)
@@ -161,6 +167,8 @@ def _compute_entropy(scores: Tensor) -> Tensor:
 def _divide_by_largest(nats: Tensor, count: Tensor) -> Tensor:
     """Divide an entropy in nats by the largest one that `count` outcomes can have, ln(count); 0 if count is below 2."""
     usable = count > 1
+    # Both branches are computed, and differentiated in training: the clamp keeps ln 1 =
+    # 0 out of the division.
     return torch.where(
         usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats)
     )
@@ -180,7 +188,10 @@ def measure_entropies(
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
     for batch in batches:
+        # Encoders have one stream of tokens.
         mask = next(iter(batch.streams.values())).mask
+        # One for each batch: it holds attention rows, whose width differs from batch to
+        # batch.
         watch = Watch(mask, layers, columns=True)
         with evaluation_mode(model), intercept_attention(model, watch.look):
             model(**batch.inputs)
@@ -199,6 +210,7 @@ def _compute_forms(watch: Watch) -> dict[str, Tensor]:
 
     watch   attention rows and column sums of the batch
     """
+    # 1 less in the divisor is how Fosse et al. report H.
     by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
     forms: dict[str, Tensor] = {}
     for name, layers in by_layer.items():

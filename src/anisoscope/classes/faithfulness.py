@@ -85,10 +85,13 @@ def measure_explanations(
     notes       receives sentences on what is left out
     progress    called with the number of attributions done, and of all
     """
-    has_rationales = any(
-        example.rationale is not None for example in corpus.splits[split]
-    )
+    has_rationales = False
+    for example in corpus.splits[split]:
+        if example.rationale is not None:
+            has_rationales = True
+            break
     classes = len(corpus.labels)
+    # Areas under curves need words inside and outside of the rationale.
     choose = choose_marked if has_rationales else take_balanced
     examples = choose(corpus.splits[split], limit, classes)
     if not examples:
@@ -115,6 +118,8 @@ def measure_explanations(
     if has_rationales:
         results |= _compute_plausibility(examples, scores)
     is_shallow = count_layers(model) == 1
+    # Each attribution takes ten runs over all texts: five shares of words, erased and
+    # kept.
     keys = [key for key in scores[0] if is_shallow or key[0] in OF_DEEP]
     with _compute_first_row_alone(model):
         results |= _compute_faithfulness(model, pad, encoded, scores, keys, progress)
@@ -133,12 +138,12 @@ def _choose_for_directions(
     """
     # Directions are made of another split, if there is one, so that no text is explained by itself.
     other_split = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
+    # By identity: two examples of a corpus may have the same words.
     explained = set(map(id, examples))
-    others = [
-        example
-        for example in corpus.splits[other_split]
-        if id(example) not in explained
-    ]
+    others = []
+    for example in corpus.splits[other_split]:
+        if id(example) not in explained:
+            others.append(example)
     if not others:
         expected = (
             "more examples than those that are explained, for the directions of classes"
@@ -160,6 +165,7 @@ def _add_baselines(
         frequency.update(word.lower() for word in example.all_words)
     draw = np.random.default_rng(0)
     for example, of_example in zip(examples, scores, strict=True):
+        # No layer: a baseline does not look at the model.
         for name, values in compute_baselines(example, frequency, draw).items():
             of_example[name, None] = values
 
@@ -215,6 +221,7 @@ def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
     chosen = []
     for example in examples:
         marks = _find_marked(example)
+        # Without both kinds of words precision and recall are undefined.
         has_both = marks.any() and not marks.all()
         if has_both and taken[example.label] < most:
             taken[example.label] += 1
@@ -239,6 +246,8 @@ def _compute_plausibility(
     from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
     rationales = [_find_marked(example) for example in examples]
+    # As many words count as highest as people marked on average: IoU has no threshold
+    # of its own.
     share = float(np.mean([marks.mean() for marks in rationales]))
     measures = {
         "auprc": average_precision_score,
@@ -248,10 +257,10 @@ def _compute_plausibility(
     results: dict[tuple[Key, str], Any] = {}
     for key in scores[0]:
         for name, measure in measures.items():
-            pairs = zip(rationales, scores, strict=True)
-            results[key, name] = [
-                measure(marks, of_text[key]) for marks, of_text in pairs
-            ]
+            agreements = []
+            for marks, of_text in zip(rationales, scores, strict=True):
+                agreements.append(measure(marks, of_text[key]))
+            results[key, name] = agreements
     return results
 
 
@@ -295,6 +304,8 @@ def _compute_faithfulness(
     """
     whole = predict_probabilities(model, encoded.rows, pad)
     predicted = whole.argmax(1)
+    # Falls are those of the class that is predicted for the whole text, even if another
+    # class wins without the words.
     before = whole.max(1)
     every = np.arange(len(predicted))
     falls: dict[tuple[Key, str], list[Array]] = {}
@@ -327,6 +338,7 @@ def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str,
     tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
     erased: dict[str, Any] = {}
     for name, value in row.items():
+        # Lists have an entry for each token; the label is a number, and stays.
         if isinstance(value, list):
             value = [value[i] for i in tokens]
         erased[name] = value
@@ -341,6 +353,9 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
     """
     if row["input_ids"]:
         return row
+    # GPT-2 and the like add no special tokens: erasing all words leaves nothing to run
+    # on. Batches take their attention mask from the number of ids, so that this token
+    # is read.
     filled: dict[str, Any] = {}
     for name, value in row.items():
         if name == "input_ids":
@@ -361,6 +376,7 @@ def predict_probabilities(
     """
     on_cpu = next(model.parameters()).device.type == "cpu"
     # A CPU gains nothing by large batches, and texts of a small one have nearly the same length: less padding.
+    # In float64, since falls of a saturated probability are small.
     logits = predict_logits(model, rows, pad, batch=16 if on_cpu else 128).double()
     config = getattr(model, "config", None)
     is_multi_label = (

@@ -54,12 +54,15 @@ def pool_vectors(
             and site.layer is not None
             and stack in ("", site.stack)
         ):
+            # Pooled inside the hook: the states of all layers at all tokens are never
+            # held at once.
             states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 
     with evaluation_mode(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
             streams = positions.streams(batch)
             mask = find_real_tokens(streams, stack or next(iter(streams)))
+            # A batch that misses a layer must not read that of the batch before.
             states.clear()
             model(**batch.inputs)
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
@@ -80,12 +83,15 @@ def predict_logits(
     MeasureError if the model refuses a batch, as T5 does for texts without the mark of their end.
     """
     padding = to_padding(pad)
+    # By length, so that batches need little padding; undone at the end.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
     logits: list[Tensor] = []
     with evaluation_mode(model):
         for part in _iter_batches(rows, order, batch, padding):
             inputs = pad_batch([rows[i] for i in part], padding)
+            # With labels a model also computes its loss, which comes first if it
+            # returns a tuple.
             del inputs["labels"]
             on_device = {name: value.to(device) for name, value in inputs.items()}
             try:
@@ -111,10 +117,10 @@ def _iter_batches(
     """
     parts = [order]
     if padding.side == "none":
-        parts = [
-            list(part)
-            for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"]))
-        ]
+        parts = []
+        # The order is by length, so that equal lengths follow each other.
+        for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"])):
+            parts.append(list(part))
     for part in parts:
         for first in range(0, len(part), batch):
             yield part[first : first + batch]
@@ -141,11 +147,19 @@ def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> 
     if not rows:
         return Padding(token)
     by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
-    few = [by_length[place * (len(rows) - 1) // (TRIED - 1)] for place in range(TRIED)]
-    lengths = {len(row["input_ids"]) for row in few}
+    few = []
+    lengths = set()
+    for place in range(TRIED):
+        # At equal steps from the shortest to the longest, both included.
+        row = by_length[place * (len(rows) - 1) // (TRIED - 1)]
+        few.append(row)
+        lengths.add(len(row["input_ids"]))
+    # Texts of equal length get no padding, so that nothing can be learnt about it.
     if len(lengths) < 2:
         return Padding(token)
     alone = torch.cat([predict_logits(model, [row], token) for row in few])
+    # The root of the resolution: batches of another shape sum in another order, and
+    # rounding grows over layers; padding that is read changes far more.
     tolerance = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().max()))
     sides: tuple[Literal["right", "left"], ...] = ("right", "left")
     for side in sides:
@@ -214,6 +228,7 @@ def make_accuracy_records(
         subsets.append((name, labels == number))
     rows: list[dict[str, Any]] = []
     for component, subset in subsets:
+        # A class without texts has no accuracy.
         if not subset.any():
             continue
         right = (predicted == labels)[subset]

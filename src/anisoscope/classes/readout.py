@@ -72,6 +72,8 @@ class _LastStates:
         self.handed_on: dict[str, Tensor] = {}
         self.turned: set[str] = set()
         inside: set[nn.Module] = set()
+        # Every block, since which one is the last of its stack is known only after the
+        # call: each one's variable replaces that of the block before.
         for stack, blocks in find_blocks(model).items():
             for block in blocks:
                 inside.update(block.modules())
@@ -82,6 +84,8 @@ class _LastStates:
                     block.register_forward_hook(self._make_leave_hook(stack)).remove
                 )
         for module in model.modules():
+            # By the name of the class: the norms of transformers' models have no class
+            # in common.
             if module not in inside and "Norm" in type(module).__name__:
                 hooks.callback(
                     module.register_forward_hook(self._replace_norm_output).remove
@@ -121,6 +125,8 @@ class _LastStates:
         ):
             return None
         for stack, last in self.handed_on.items():
+            # Known by memory: a norm is not named after the stack that it ends, and its
+            # input may be a view of the block's output.
             if is_same_memory(last, args[0]):
                 variable, copied = self._make_variable(output)
                 self.variables[stack].append(variable)
@@ -145,6 +151,7 @@ def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
             if value is old:
                 output[name] = new  # type: ignore[index]
         return output
+    # Blocks put their vectors first; attention weights or caches may follow.
     if isinstance(output, list | tuple) and output:
         first = _replace_vectors(output[0], old, new)
         return type(output)([first, *output[1:]])
@@ -162,6 +169,7 @@ def get_logits(output: Any) -> Tensor:
     if logits is None and isinstance(output, list | tuple) and output:
         logits = output[0]
     if logits is None:
+        # A plain torch module returns the tensor itself.
         logits = output
     if isinstance(logits, Tensor) and logits.is_floating_point():
         return logits
@@ -234,6 +242,7 @@ def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor
     They are [sequence, token, dim], one for each variable of the stack.
     """
     gradients: dict[str, list[Tensor]] = {stack: [] for stack in states.variables}
+    # A head that reads no last state (or runs without gradients) has no graph.
     if not logits.requires_grad:
         return gradients
     # A random mixture of the logits: that its gradient vanishes at a token by chance has no probability.
@@ -252,6 +261,7 @@ def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor
         if gradient is None:
             continue
         if stack in states.turned:
+            # [token, sequence, dim] → [sequence, token, dim]
             gradient = gradient.transpose(0, 1)
         gradients[stack].append(gradient)
     return gradients
@@ -302,6 +312,7 @@ def _decide_reading(
     # A head that is saturated at a sequence has no gradient there, and shows nothing.
     is_flat = of_token.sum(1) == 0
     at = _find_way(gradient[~is_flat], mask[~is_flat])
+    # Other sequences of the batch show how the head reads.
     if bool(is_flat.any()):
         of_token = torch.where(is_flat[:, None], _guess_shares(at, mask), of_token)
     weights = of_token / of_token.sum(1, keepdim=True)
@@ -317,10 +328,10 @@ def _find_way(gradient: Tensor, mask: Tensor) -> At | None:
     mask       real tokens [sequence, token]
     """
     for way in WAYS:
-        if all(
-            _is_way(way, *of_sequence)
-            for of_sequence in zip(gradient, mask, strict=True)
-        ):
+        fits = True
+        for of_tokens, real in zip(gradient, mask, strict=True):
+            fits = fits and _is_way(way, of_tokens, real)
+        if fits:
             return way
     return None
 
@@ -345,6 +356,7 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
     if not torch.equal(read, mask):
         return False
     of_real = gradient[real]
+    # A mean gives every token the same gradient, in each dimension.
     return bool((of_real - of_real.mean(0)).abs().max() <= EQUAL * of_real.abs().max())
 
 

@@ -243,15 +243,14 @@ def _attribute_by_layer(
     attributions = []
     for number in range(len(encoded)):
         window = seen[number]
-        vectors = {
-            space: x for space, x in window.vectors.items() if space in directions
-        }
+        # Vectors are attributed by the direction of the class, where there is one.
+        vectors = {}
+        for space, x in window.vectors.items():
+            if space in directions:
+                vectors[space] = x
         # The class is that of the whole text, which may not be the one of a window.
-        attributions.append(
-            compute_attributions(
-                replace(window, found=found, vectors=vectors), directions
-            )
-        )
+        window = replace(window, found=found, vectors=vectors)
+        attributions.append(compute_attributions(window, directions))
     layers = [layer for name, layer in attributions[0] if name in (ATTENTION, VALUE)]
     if not layers:
         return None, {}
@@ -378,12 +377,10 @@ class _ErasedTexts:
         self._run(selections)
         means = []
         for selection in selections:
-            windows = enumerate(np.split(selection, self.ends))
-            means.append(
-                np.mean(
-                    [self.known[number, part.tobytes()] for number, part in windows]
-                )
-            )
+            of_windows = []
+            for number, part in enumerate(np.split(selection, self.ends)):
+                of_windows.append(self.known[number, part.tobytes()])
+            means.append(np.mean(of_windows))
         return np.array(means)
 
     def _run(self, selections: Sequence[Marks]) -> None:
@@ -423,8 +420,14 @@ class _ErasedTexts:
         scores   a number for every word, by attribution
         """
         draw = np.random.default_rng(0)
-        orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]
-        highest = [select_highest(order, share) for order in orders for share in SHARES]
+        orders = list(scores.values())
+        orders += [draw.random(self.count) for _ in range(DRAWS)]
+        # A flat list, all shares of the first order first: one call of the model
+        # answers for all, and each selection is run only once.
+        highest = []
+        for order in orders:
+            for share in SHARES:
+                highest.append(select_highest(order, share))
         without_highest = [~words for words in highest]
         falls: dict[str, Array] = {}
         for measure, kept in (
