@@ -534,6 +534,13 @@ def test_who_cures_a_sample_is_told_how_many_vectors_there_are(tmp_path):
     )
 
 
+def test_a_sample_of_a_run_that_did_not_measure_a_can_be_cured(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    anisoscope.measure(x, metrics="calibrated", output=tmp_path / "run")
+    kept = read_layer_of_run(tmp_path / "run")
+    assert kept.vectors.shape == (60, 5) and len(kept.notes) == 1
+
+
 def test_a_model_is_measured_for_its_vectors(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
     text.write_text(

@@ -52,10 +52,12 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
     ours = _read_stacks(first)
     parts = []
     for run in others:
+        # Units fall into groups by their number modulo the groups: runs of different
+        # groups can only be left out by the coarser one.
         groups = min(settings_of(each)["groups"] for each in (first, run))
-        found = _make_table(
-            metric, _iter_readings(metric, ours, _read_stacks(run), groups)
-        )
+        readings = _iter_readings(metric, ours, _read_stacks(run), groups)
+        found = _make_table(metric, readings)
+        # The same inputs may be sampled at tokens that do not overlap, as in two shards.
         if not len(found):
             came = f"none in {first.name} and {run.name}"
             raise UsageError(
@@ -80,11 +82,11 @@ def find_metric_of_pairs(name: str) -> Metric:
     """Return the metric of that name, if it reads two layers. UsageError for any other."""
     metric = metrics.find_metric_by_name(metrics.resolve_alias(name)[0])
     if not isinstance(metric.reads, LayerPair):
-        known = sorted(
-            each.name
-            for each in metrics.find_all().values()
-            if isinstance(each.reads, LayerPair)
-        )
+        known = []
+        for each in metrics.find_all().values():
+            if isinstance(each.reads, LayerPair):
+                known.append(each.name)
+        known.sort()
         came = f"{metric.name}, of {metric.reads.word}"
         raise UsageError("a metric of two layers", came, f"name {' or '.join(known)}")
     return metric
@@ -97,16 +99,20 @@ def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
     if ours["seed"] != theirs["seed"]:
         came = f"samples of the seeds {ours['seed']} and {theirs['seed']}"
         raise UsageError(expected, came, "measure both with one --seed")
+    # The sample is drawn under the first token policy.
     if ours["tokens"][0] != theirs["tokens"][0]:
         came = f"samples of {ours['tokens'][0]!r} and of {theirs['tokens'][0]!r} tokens"
         raise UsageError(expected, came, "measure both with one --tokens")
     plans = [run.manifest.get("plan") for run in (first, second)]
+    # Vectors have no tokens: rows of the same units are taken as the same.
     same_rows = (
         first.is_paired_by_row
         and second.is_paired_by_row
         and are_same_units(first, second)
     )
     if not same_rows and (plans[0] is None or plans[0] != plans[1]):
+        # The same documents cut into other tokens need another cure than other
+        # documents.
         same_corpus = are_same_units(first, second)
         came = "the same corpus as other tokens" if same_corpus else "other inputs"
         cure = "measure both on one corpus, with one --limit, --max-length and --batch-tokens"
@@ -117,8 +123,10 @@ def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
 def settings_of(run: KeptRun) -> Mapping[str, Any]:
     """Return the settings of a run's measurement; old names are replaced by today's, missing ones by defaults."""
     saved = run.manifest.get("settings", {}).get("settings", {})
-    settings = {"groups": 32, "seed": 0, "tokens": ("all",)}
-    return settings | {SETTINGS.get(name, name): value for name, value in saved.items()}
+    settings: dict[str, Any] = {"groups": 32, "seed": 0, "tokens": ("all",)}
+    for name, value in saved.items():
+        settings[SETTINGS.get(name, name)] = value
+    return settings
 
 
 def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
@@ -158,6 +166,7 @@ def _iter_readings(
     If each run has a single stack, the two are paired whatever their names.
     """
     assert isinstance(metric.reads, LayerPair)
+    # An encoder may be compared with a decoder.
     alone = len(ours) == len(theirs) == 1
     for stack, first in ours.items():
         second = next(iter(theirs.values())) if alone else theirs.get(stack)

@@ -132,6 +132,7 @@ def read_list(path: Path) -> list[Listed]:
         )
     try:
         content = tomllib.loads(path.read_text("utf-8"))
+    # Errors of TOML and of decoding are both ValueErrors.
     except ValueError as error:  # no TOML, or no UTF-8
         raise UsageError(
             f"networks as TOML in {path}",
@@ -180,15 +181,16 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
     # As they are written: with the names of variables, not with folders of one machine.
     declared["model"] = network["model"]
     declared["corpus"] = str(network.get("corpus", defaults.get("corpus", "")))
-    options = {
-        key: value
-        for key, value in {**defaults, **network}.items()
-        if key not in OWN_KEYS
-    }
+    # What a network says itself replaces the default.
+    options = {**defaults, **network}
+    for key in OWN_KEYS:
+        options.pop(key, None)
     for key in ("model", "corpus"):
         if isinstance(options.get(key), str):
             options[key] = os.path.expandvars(options[key])
     try:
+        # As the command line checks its options, so that a list cannot hold what
+        # `measure` refuses.
         job = build_settings(Job, options, also=OWN_KEYS)
     except UsageError as error:
         raise UsageError(
@@ -198,7 +200,7 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
 
 
 Shown = Callable[[str], AbstractContextManager[Progress]]
-"""Show progress beside a title while inside."""
+"""A function that shows progress next to a title, inside a `with` block."""
 
 
 def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
@@ -221,9 +223,11 @@ def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
             with show(f"{number} of {len(networks)}, {listed.name}") as progress:
                 done = _measure_network(listed, folder / "runs", progress)
                 own = list(summarise_run(done, listed))
+        # The disk is full or not writable: the networks that follow would fail alike.
         except OutputError:
             raise
         except AnisoscopeError as error:
+            # One network that is not on this machine should not cost the others.
             left_out[listed.name] = str(error)
             continue
         runs[listed.name] = done.folder
@@ -251,14 +255,16 @@ def write_atlas(atlas: Atlas) -> None:
         atlas.folder / "atlas.csv",
         lambda temporary: temporary.write_text(text, encoding="utf-8"),
     )
-    runs = {
-        name: str(path.relative_to(atlas.folder)) for name, path in atlas.runs.items()
-    }
+    # Relative, so that the atlas can be moved.
+    runs = {}
+    for name, path in atlas.runs.items():
+        runs[name] = str(path.relative_to(atlas.folder))
     write_json(atlas.folder / "atlas.json", {"runs": runs, "left_out": atlas.left_out})
 
 
 def format_csv(table: pd.DataFrame) -> str:
     """Write the table as CSV with six digits a number: enough for every interval, and with small diffs."""
+    # The same line ends on every system, so that tables can be compared byte by byte.
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
@@ -284,6 +290,7 @@ def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolde
     """Measure a network, or return its finished run. UsageError for an unset variable or a series of checkpoints."""
     job = listed.job
     for key, value in (("model", job.model), ("corpus", job.corpus)):
+        # `expandvars` leaves the name of an unset variable as it is.
         if "$" in value:
             variable = value[value.index("$") :].split("/")[0]
             raise UsageError(
@@ -309,6 +316,7 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
     replicates = read_replicates(done.folder, len(records))
     found = judge_stacks(records)
     stacks = [str(depth.rows["stack"].iloc[0]) for depth in found]
+    # Without a stack in the list every measured stack gets a row.
     wanted = listed.declared.get("stack")
     if wanted is not None and wanted not in stacks:
         raise MeasureError(
@@ -348,14 +356,11 @@ def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
     named = list_entries_of("models").get(listed.job.model)
     known = getattr(named, "modality", None)
     if known is None:
-        known = next(
-            (
-                row.modality
-                for row in named_models().values()
-                if row.hub_id == hub_id(listed.job.model)
-            ),
-            None,
-        )
+        # The list may give the hub's id of a model that has a short name.
+        for row in named_models().values():
+            if row.hub_id == hub_id(listed.job.model):
+                known = row.modality
+                break
     word = manifest["corpus"].get("words", {}).get("position", "token")
     return str(known or MODALITIES.get(word, word))
 
@@ -367,6 +372,8 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     after the final norm (`final`); and for the strongest one counts, `q95`, `verdict`, A after centring (`centred`),
     the share of the largest dimension (`dimension_share`), and the `cause` in words.
     """
+    # The norm after the last block is another thing than a layer, and would often be
+    # the weakest or strongest.
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
     final = depth.rows[depth.rows["site"].eq("final")]
@@ -387,19 +394,18 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
         "q95": top.q95,
         "verdict": top.verdict,
     }
-    width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records[
-        "site"
-    ].eq(top.site)
-    row["dimensions"] = (
-        int((width & depth.records["layer"].eq(top.layer)).fillna(False).sum()) or None
+    # There is a record for each dimension, and none of the width itself.
+    is_contribution = (
+        depth.records["metric"].eq("mean_cosine.contribution")
+        & depth.records["site"].eq(top.site)
+        & depth.records["layer"].eq(top.layer)
     )
+    row["dimensions"] = int(is_contribution.fillna(False).sum()) or None
     centred = depth.at(top, "calibrated.centred")
+    share = None
     # The share of an A that may be zero says nothing.
-    share = (
-        depth.at(top, "mean_cosine.top_share", "1")
-        if top.verdict == "anisotropic"
-        else None
-    )
+    if top.verdict == "anisotropic":
+        share = depth.at(top, "mean_cosine.top_share", "1")
     row |= _add_ends("centred", centred) | _add_ends("dimension_share", share)
     row["cause"] = _name_cause(depth, top, centred)
     return row
@@ -416,6 +422,7 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
     if top.verdict != "anisotropic":
         return ""
     parts = []
+    # The smallest number of dimensions that carry half of A, if any does.
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
         if share is not None and has_interval(share) and share.low >= HALF:
@@ -424,7 +431,9 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
     if centred is not None and has_interval(centred):
         after = judge_isotropy(centred.low, centred.high, top.q95)
         words = {"isotropic": "the mean", "anisotropic": "more than the mean"}
-        parts += [words[after]] if after in words else []
+        # An undecided interval names no cause.
+        if after in words:
+            parts.append(words[after])
     return ", ".join(parts)
 
 
@@ -438,11 +447,10 @@ def _summarise_attention(
 
     replicates   each record's value with one group of units left out [record, group], or None
     """
-    counts = [
-        found
-        for place, found in count_heads(records).items()
-        if place[:2] == (stack, "self")
-    ]
+    counts = []
+    for (of_stack, kind, _), found in count_heads(records).items():
+        if (of_stack, kind) == (stack, "self"):
+            counts.append(found)
     rows = attention_heads(records)
     rows = rows[
         rows["metric"].eq("attention.entropy_normalised")
@@ -451,10 +459,10 @@ def _summarise_attention(
     ]
     if not counts or not len(rows):
         return {"heads": None, "sink_heads": None} | _add_ends("entropy", None)
+    # Rows keep their number in the records, by which replicates are found.
     left_out = None if replicates is None else replicates[rows.index.to_numpy()]
-    means, _ = average_heads(
-        rows.assign(layer=0), left_out
-    )  # all heads as those of one layer
+    # All heads as those of one layer, so that they become one mean with one interval.
+    means, _ = average_heads(rows.assign(layer=0), left_out)
     total = {
         "heads": sum(found["heads"] for found in counts),
         "sink_heads": sum(found["sink"] for found in counts),

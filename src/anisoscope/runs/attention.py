@@ -134,6 +134,8 @@ def attention_table(
         entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(
             index
         )
+        # Behind the entropy, which is the first column whenever it was measured:
+        # `VALUES` begins with it.
         table.insert(1, "low", entropy["low"].reindex(table.index))
         table.insert(2, "high", entropy["high"].reindex(table.index))
     if heads:
@@ -200,9 +202,11 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
     by_rule: dict[str, list[Any]] = {}
     for rule, row in _select_named_heads(records):
         by_rule.setdefault(rule.name, []).append(row)
+    # An encoder–decoder has three kinds of attention: of the encoder, of the decoder,
+    # and between them.
     several = rows["kind"].nunique() > 1 or rows["stack"].nunique() > 1
     for (stack, kind), part in rows.groupby(["stack", "kind"], sort=False):
-        # Stack and kind are named only if there are several to tell apart.
+        # Stack and kind are named only if there are several.
         before = ""
         if several:
             before = f"{str(stack).capitalize()}, {kind}-attention: "
@@ -218,14 +222,14 @@ def _iter_findings(
     by_rule   rows of the heads that each rule names
     before    the words that begin each sentence
     """
+    # A head has a record for each metric, and is counted once.
     count = len(part[["layer", "head"]].drop_duplicates())
     are_ordinary = True
     for rule in RULES:
-        found = [
-            row
-            for row in by_rule.get(rule.name, [])
-            if (row.stack, row.kind) == (stack, kind)
-        ]
+        found = []
+        for row in by_rule.get(rule.name, []):
+            if (row.stack, row.kind) == (stack, kind):
+                found.append(row)
         if not found:
             continue
         are_ordinary = False
@@ -258,11 +262,13 @@ def _describe_centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
     if not len(rises):
         return
     line = f"{format_short(CHANGED, 1)} nats"
-    # The whole interval must lie beyond the line, on either side.
-    changed = [
-        row for row in iter_rows(rises) if row.low > CHANGED or row.high < -CHANGED
-    ]
+    changed = []
+    for row in iter_rows(rises):
+        # The whole interval must lie beyond the line, on either side.
+        if row.low > CHANGED or row.high < -CHANGED:
+            changed.append(row)
     if changed:
+        # Centring may sharpen or flatten attention: the largest change of either sign.
         top = max(changed, key=lambda row: abs(row.value))
         heads = count_noun(len(changed), "head")
         layers = describe_layer_numbers([int(row.layer) for row in changed])
@@ -286,6 +292,7 @@ def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
     records = records.reset_index(drop=True)
     rows = select(records, metric=tuple(VALUES), component=None)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
+    # Means over steps of a training would describe no model that ever was.
     if rows["step"].nunique() > 1:
         rows = rows[rows["step"].eq(rows["step"].max()).fillna(False)]
     # Unlike attention, these cosines are measured at several sites and under every policy: one of each is taken.
@@ -332,6 +339,7 @@ def describe_layer_numbers(layers: list[int]) -> str:
             runs.append([layer])
     parts = []
     for run in runs:
+        # Two neighbours are named one by one: `3 and 4`, not `3–4`.
         if len(run) > 2:
             parts.append(f"{run[0]}–{run[-1]}")
         else:

@@ -83,10 +83,14 @@ def run_classes(
     )
     subject = subject or load_subject(job, classifier=True)
     tokenizer = require_tokenizer(subject)
+    # Before the corpus is opened: the length is a part of the run's identity, and may
+    # come from the training.
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
 
     # The corpus, its split, and its classes in the order of the model's.
+    # A corpus in memory was written to a temporary file: it is read from there, and
+    # keeps its name.
     place = corpus_file or classes.corpus
     corpus = open_labelled(
         place, columns=classes.by_role, seed=classes.split_seed, for_training=False
@@ -110,18 +114,19 @@ def run_classes(
     warnings += notes
     classes = replace(classes, at=at)
     panels = _choose_panels(classes, subject.model)
+    # All token policies, since [CLS] and other special tokens behave unlike the words.
+    # `at` is needed even if no token was found: it then measures nothing.
     settings = Settings(
         panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first"
     )
     job = replace(job, corpus=classes.corpus, settings=settings)
 
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
-    asked_for = {
-        name: value
-        for name, value in asdict(classes).items()
-        if name not in NOT_IN_IDENTITY
-    }
+    asked_for = asdict(classes)
+    for name in NOT_IN_IDENTITY:
+        asked_for.pop(name, None)
     identity = {"classes": json_roundtrip(asked_for), "labelled": corpus.fingerprint}
+    # Run after the pass, so that its batches are saved if one of these analyses fails.
     after_pass = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
     reading = OpenedCorpus(plan, described, identity, after_pass.records)
     return run(job, output, subject=subject, reading=reading, **how)
@@ -143,15 +148,14 @@ def _plan_batches(
     encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
     warnings = _warn_of_encoded(encoded, tokenizer, subject.config, length)
     pad = choose_pad(tokenizer, subject.config, encoded.rows)
-    padding = (
-        find_neutral_padding(subject.model, encoded.rows, pad)
-        if usable
-        else Padding(pad)
-    )
+    padding = Padding(pad)
+    if usable:
+        padding = find_neutral_padding(subject.model, encoded.rows, pad)
     if padding.side == "none":
         warnings.append(
             "padding changes what the model says: only utterances of one length are looked at together"
         )
+    # The device of the loaded model: "auto" was decided when it was loaded.
     plan = LabelledPlan(
         encoded,
         padding,
@@ -218,12 +222,15 @@ class _AfterPass:
             set_counted_unit(progress, "passes", TITLES[part])
             try:
                 parts += measures[part](warnings, **shown)
+            # A model may allow one analysis and not another: attention that cannot be
+            # replaced leaves the directions.
             except MeasureError as error:
                 warnings.append(f"{part} left out: {error}")
         found = [part for part in parts if len(part)]
-        return pd.concat(found, ignore_index=True) if found else as_records(
-            pd.DataFrame()
-        ), warnings
+        records = as_records(pd.DataFrame())
+        if found:
+            records = pd.concat(found, ignore_index=True)
+        return records, warnings
 
     def _measure_directions(
         self, notes: list[str], **_shown: Progress
@@ -240,14 +247,9 @@ class _AfterPass:
                 make_separability_records(states, labels, names, stack=self.stack)
             )
         if self.heads:
-            found.append(
-                make_accuracy_records(
-                    np.array(predict_classes(model, plan.encoded, plan.padding)),
-                    labels,
-                    names,
-                )
-            )
-        # the row of the first token of a decoder is that token alone
+            predicted = np.array(predict_classes(model, plan.encoded, plan.padding))
+            found.append(make_accuracy_records(predicted, labels, names))
+        # In a decoder the first token sees itself alone, so that its row says nothing.
         if (
             has_attention(model)
             and self.classes.at == "first"
@@ -258,20 +260,15 @@ class _AfterPass:
                     "H of the first token left out: the model wants padding before it"
                 )
                 return found
-            rows = []
-            for name, values in measure_entropies(
-                model, plan
-            ).items():  # H of the [CLS] row by layer
+            rows: list[dict[str, Any]] = []
+            for name, values in measure_entropies(model, plan).items():
+                # Names are `row.3` of layer 3, and `row` of the mean over layers, which
+                # the records do not repeat.
                 kind, _, layer = name.partition(".")
                 if layer:
-                    rows.append(
-                        {
-                            "component": kind,
-                            "layer": int(layer),
-                            "value": float(values.mean()),
-                        }
-                    )
-                    rows[-1]["n_units"] = len(values)
+                    row = {"component": kind, "layer": int(layer)}
+                    row |= {"value": float(values.mean()), "n_units": len(values)}
+                    rows.append(row)
             found.append(
                 as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack)
             )
@@ -288,6 +285,7 @@ class _AfterPass:
             return []
         chosen = _take_examples(self.corpus, self.classes, self._few)
         few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
+        # With the padding of the pass, which was found not to change decisions.
         plan = LabelledPlan(
             few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device
         )
@@ -297,9 +295,9 @@ class _AfterPass:
     def _few(self) -> int:
         """How many texts the slow parts read: `few`, at most `limit`, or half of a corpus without splits."""
         few = min(self.classes.few, self.classes.limit)
-        if (
-            self.classes.split == ALL
-        ):  # the other half makes the directions that explain
+        # The other half is left for the directions of classes, which may not be made of
+        # the texts that they explain.
+        if self.classes.split == ALL:
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
@@ -341,6 +339,7 @@ def _find_readout(
     if not usable:
         return asked or usual, plan.stack, []
     try:
+        # The first batch is enough: a head reads all texts in the same way.
         reading = read_tokens(model, plan[0])
     except MeasureError as error:
         return (
@@ -370,9 +369,9 @@ def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
 def read_training(model: str) -> dict[str, Any]:
     """Read the training.json in a model's folder as a dict, with today's names; empty if there is none."""
     path = Path(model) / "training.json"
-    return (
-        dict(rename_described(json.loads(path.read_text()))) if path.is_file() else {}
-    )
+    if not path.is_file():
+        return {}
+    return dict(rename_described(json.loads(path.read_text())))
 
 
 def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
@@ -390,6 +389,7 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
                 "none",
                 "name one that has labels: see anisoscope list corpora",
             )
+        # Columns that the user names replace those of the training one by one.
         columns = Columns.as_fields(
             (recipe.get("columns") or {}) | (classes.by_role or {})
         )
@@ -402,9 +402,8 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
     elif classes.split_seed == 0 and _is_same_corpus(
         classes.corpus, recipe.get("corpus", "")
     ):
-        classes = replace(
-            classes, split_seed=recipe.get("split_seed", 0)
-        )  # else what was trained on would be in it
+        # With other splits, texts that the model was trained on would be in the test.
+        classes = replace(classes, split_seed=recipe.get("split_seed", 0))
     return replace(classes, max_length=classes.max_length or trained.get("max_length"))
 
 
@@ -449,6 +448,8 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     Heads of decoders look for the last token that is not the configuration's padding token, so that one is preferred.
     Otherwise: the tokenizer's padding or end token, if no text holds it; else the first token that none of them holds.
     """
+    # Models of text and images keep the padding token in the configuration of the text
+    # part.
     of_text = config.get_text_config() if hasattr(config, "get_text_config") else config
     own = getattr(of_text, "pad_token_id", None)
     if isinstance(own, int) and own >= 0:
@@ -456,7 +457,10 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     candidates = _list_pad_candidates(
         tokenizer, int(getattr(of_text, "vocab_size", 0) or 1)
     )
-    used = {token for row in rows for token in row["input_ids"]}
+    used: set[int] = set()
+    for row in rows:
+        used.update(row["input_ids"])
+    # A token that some text holds would be taken for padding there.
     chosen = next((token for token in candidates if token not in used), candidates[0])
     # Both, because heads read one or the other.
     config.pad_token_id = chosen
@@ -510,6 +514,7 @@ def match_class_order(
     if len(own) != len(corpus.labels):
         reason = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
         return corpus, False, [f"{reason}: its head is not used"]
+    # The names that transformers gives to classes without any.
     if all(re.fullmatch(r"LABEL_\d+", name) for name in own):
         return (
             corpus,
@@ -518,6 +523,7 @@ def match_class_order(
                 f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"
             ],
         )
+    # Hubs write the same class `POSITIVE` and `positive`.
     place = {name.lower(): i for i, name in enumerate(own)}
     if set(place) != {name.lower() for name in corpus.labels}:
         reason = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
@@ -534,12 +540,17 @@ def _reorder_classes(corpus: LabelledCorpus, new: list[int]) -> LabelledCorpus:
 
     new   the new number of each class, by the old one
     """
+    # `new` maps old numbers to new ones; here the inverse is needed.
     labels = tuple(corpus.labels[new.index(number)] for number in range(len(new)))
     renumbered: dict[int, Any] = {}
     splits = {}
     for split, examples in corpus.splits.items():
+        of_split = []
         for example in examples:
-            if id(example) not in renumbered:  # one of two splits stays one
+            # An example that is in two splits stays one object: examples are compared by
+            # identity, so that none explains itself.
+            if id(example) not in renumbered:
                 renumbered[id(example)] = replace(example, label=new[example.label])
-        splits[split] = tuple(renumbered[id(example)] for example in examples)
+            of_split.append(renumbered[id(example)])
+        splits[split] = tuple(of_split)
     return replace(corpus, labels=labels, splits=splits)

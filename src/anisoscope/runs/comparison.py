@@ -47,7 +47,7 @@ SETTINGS_TO_TELL = {
     "seed": "other vectors were sampled (--seed)",
     "sample": "samples of other sizes (--sample)",
 }
-"""Settings of a measurement that change what a value means or how sure it is, and what is said of them."""
+"""Settings of a measurement that change what a value means or how sure it is, and the words of their cautions."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class ComparedRuns:
                     run=run.name, against=self.names[0]
                 )
             )
+        # If no run shares a layer with the first, one empty table still has the columns.
         rows = [part for part in parts if len(part)] or parts[:1]
         return pd.concat(rows, ignore_index=True)[
             ["run", "against", *KEYS, *OF_DIFFERENCES]
@@ -115,9 +116,10 @@ class ComparedRuns:
 
     def of_components(self, chosen: Sequence[str]) -> "ComparedRuns":
         """Return the comparison limited to some components (classes, dimensions). UsageError for unknown ones."""
-        known = sorted(
-            {str(one.where["component"]) for own in self.differences for one in own}
-        )
+        components: set[str] = set()
+        for own in self.differences:
+            components.update(str(one.where["component"]) for one in own)
+        known = sorted(components)
         for name in chosen:
             if name not in known:
                 raise UsageError(
@@ -125,15 +127,19 @@ class ComparedRuns:
                     repr(name),
                     suggest_names(name, known),
                 )
-        kept = tuple(
-            tuple(one for one in own if str(one.where["component"]) in chosen)
-            for own in self.differences
-        )
-        findings = []
-        for other, own in zip(self.runs[1:], kept, strict=True):
-            findings += list(differs(self.runs[0], other, own, self.metric))
+        kept = []
+        findings: list[Finding] = []
+        for other, own in zip(self.runs[1:], self.differences, strict=True):
+            of_chosen = [one for one in own if str(one.where["component"]) in chosen]
+            kept.append(tuple(of_chosen))
+            # Sentences on all components may have been too many to write; those on a few
+            # are not.
+            findings += differs(self.runs[0], other, of_chosen, self.metric)
         return replace(
-            self, differences=kept, findings=tuple(findings), components=tuple(chosen)
+            self,
+            differences=tuple(kept),
+            findings=tuple(findings),
+            components=tuple(chosen),
         )
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
@@ -147,6 +153,7 @@ class ComparedRuns:
         found = []
         for run, differences in zip(self.runs[1:], self.differences, strict=True):
             own: Sequence[Difference] = differences
+            # Only another metric needs another comparison.
             if metric != self.metric:
                 own = compare_runs(
                     self.runs[0], run, metric, heads=self.heads, tokens=self.tokens
@@ -177,17 +184,23 @@ def compare(
         differences.append(tuple(own))
         for caution in list_cautions(first, other, own):
             cautions.setdefault(caution, []).append(other.name)
+        # A difference without layers in common says so itself, below.
         if own and all(np.isnan(one.low) for one in own):
             # No difference has an interval (old runs, too few units): compare the intervals of the values instead.
             findings += _tell_gaps(first, other, name, tokens)
         else:
             findings += differs(first, other, own, name)
-    notes = tuple(
-        f"{join_words(names)} against {first.name}: {text}"
-        for text, names in cautions.items()
-    )
+    notes = []
+    for text, names in cautions.items():
+        notes.append(f"{join_words(names)} against {first.name}: {text}")
     return ComparedRuns(
-        name, tuple(runs), tokens, heads, tuple(differences), notes, tuple(findings)
+        name,
+        tuple(runs),
+        tokens,
+        heads,
+        tuple(differences),
+        tuple(notes),
+        tuple(findings),
     )
 
 
@@ -198,6 +211,8 @@ def list_cautions(
     notes = [explain_pairing(first, second)]
     ours = _get_corpus(first)
     theirs = _get_corpus(second)
+    # From the coarsest cause to the finest: another corpus makes its limits and splits
+    # irrelevant.
     same_name = ours.get("name") == theirs.get("name")
     same_corpus = same_name and ours.get("fingerprint") == theirs.get("fingerprint")
     if not same_name:
@@ -260,6 +275,7 @@ def _warn_of_tokens(
     """
     length = _get_corpus(first).get("max_length")
     other_length = _get_corpus(second).get("max_length")
+    # Only texts are cut into windows.
     is_text = length is not None
     if not same_corpus or not is_text or not _have_other_tokens(first, second):
         return
@@ -300,6 +316,7 @@ def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
     ours, theirs = (
         run.manifest.get("settings", {}).get("settings", {}) for run in (first, second)
     )
+    # A setting that an old run does not name is not known to differ.
     for name, words in SETTINGS_TO_TELL.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
             yield f"{words[0].upper()}{words[1:]} ({_write_both(first, second, ours[name], theirs[name])})."
@@ -342,6 +359,8 @@ def _warn_of_depth(differences: Sequence[Difference]) -> Iterator[str]:
     """Say if a layer was compared with one of another number, as in models of different depths."""
     # `layer_other` is missing if what was compared belongs to no layer.
     matched = [one for one in differences if not pd.isna(one.layer_other)]
+    # In equally deep models every layer meets its own number, and nothing need be
+    # explained.
     if all(one.layer_other == one.where["layer"] for one in matched):
         return
     layers = [one.where["layer"] for one in differences]
@@ -366,13 +385,14 @@ def differs(
         return
     groups = _group_by_stack(differences)
     has_stacks = len({(stack, kind) for stack, kind, _ in groups}) > 1
+    # Differences without components count as one.
     n_components = len({component for _, _, component in groups})
     if n_components > MOST_COMPONENTS:
         return
     paired = ", paired" if are_paired(first, second) else ""
     for (stack, kind, component), own in groups.items():
         subject = beginning
-        # The stack and the component are named only if there are several to tell apart.
+        # The stack and the component are named only if there are several.
         if has_stacks:
             subject = f"{_name_stack(stack, kind)}: {subject}"
         if n_components > 1:
@@ -411,10 +431,11 @@ def _tell_difference(
     """
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
+    # Whoever has no interval is unclear too.
     unclear = [one for one in differences if not _is_clear(one)]
-    words = (
-        ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
-    )
+    words = ("higher", "lower")
+    if metric == A:
+        words = ("more anisotropic", "less anisotropic")
     parts = []
     numbers: list[dict[str, Any]] = []
     for word, own in zip(words, (higher, lower), strict=True):
@@ -470,15 +491,14 @@ def _describe_unclear(
     of_heads = _are_of_heads(every)
     if alone:
         return "in any head" if of_heads else "in any layer"
-    return (
-        f"in {count_noun(len(unclear), 'head')}"
-        if of_heads
-        else _describe_places(unclear, every)
-    )
+    if of_heads:
+        return f"in {count_noun(len(unclear), 'head')}"
+    return _describe_places(unclear, every)
 
 
 def _are_of_heads(differences: Sequence[Difference]) -> bool:
     """Return whether differences are those of single heads, not of whole layers."""
+    # A comparison is of heads or of layers, never of both.
     return any(not pd.isna(one.where["head"]) for one in differences)
 
 
@@ -488,42 +508,38 @@ def _to_plain_dict(one: Difference) -> dict[str, Any]:
     It holds `metric`, `stack`, `layer`, `head`, `site`, `component`, the values `first` and `second`, and their
     difference as `value` with the ends `low` and `high` of its interval.
     """
-    kept = {
-        name: one.where[name]
-        for name in ("metric", "stack", "layer", "head", "site", "component")
-    }
-    known: dict[str, Any] = {
-        name: None if pd.isna(value) else value for name, value in kept.items()
-    }
-    numbers: dict[str, Any] = {
+    found: dict[str, Any] = {}
+    for name in ("metric", "stack", "layer", "head", "site", "component"):
+        value = one.where[name]
+        found[name] = None if pd.isna(value) else value
+    found |= {
         "first": one.first,
         "second": one.second,
         "value": one.value,
         "low": one.low,
         "high": one.high,
     }
-    return {
-        name: x.item() if hasattr(x, "item") else x
-        for name, x in (known | numbers).items()
-    }
+    for name, value in found.items():
+        # Numbers of numpy and pandas cannot be written as JSON.
+        if hasattr(value, "item"):
+            found[name] = value.item()
+    return found
 
 
 def _describe_places(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
     """Name the layers of the `chosen` differences in words; `every` holds the differences of all layers."""
     names = [_place_name(one) for one in every]
-    return describe_layers(
-        [i for i, one in enumerate(every) if any(one is other for other in chosen)],
-        names,
-    )
+    # By identity: differences hold NaN, which is not equal to itself.
+    numbers_of_chosen = {id(one) for one in chosen}
+    places = [i for i, one in enumerate(every) if id(one) in numbers_of_chosen]
+    return describe_layers(places, names)
 
 
 def _place_name(one: Difference) -> str:
     """Name the layer of a difference; `the whole model` if it has none."""
-    return (
-        name_layer(pd.Series(one.where))
-        if not pd.isna(one.where["layer"])
-        else "the whole model"
-    )
+    if pd.isna(one.where["layer"]):
+        return "the whole model"
+    return name_layer(pd.Series(one.where))
 
 
 def _tell_gaps(

@@ -1,7 +1,7 @@
 """Vectors to try cures (corrections of anisotropy) on: the tokens that a run sampled, or a model measured for it.
 
-A run keeps a uniform sample of its tokens with their vectors at every layer (`--sample` says how many, 2,048 if
-nothing is said). A after a cure is no function of means and second moments, since each vector gets a norm of its
+A run keeps a uniform sample of its tokens with their vectors at every layer (`--sample` says how many, by default
+2,048). A after a cure is no function of means and second moments, since each vector gets a norm of its
 own: cures are fitted and tried on these vectors, with the units of the run.
 """
 
@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
@@ -68,6 +69,7 @@ def read_layer_of_vectors(opened: Any, layer: str | None) -> Array:
             "pool them first: x.mean(1)",
         )
     rows = np.arange(opened.shape[0], dtype=np.int64)
+    # A block is [row, position, dim]; vectors have a single position.
     found: Array = opened.block(layer or names[0], rows)[:, 0].double().numpy()
     return found
 
@@ -83,6 +85,7 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
     records = run.records
     path = folder / SAMPLE
     layers: dict[str, tuple[Site, Array, NDArray[np.int64]]] = {}
+    # Stacks are read apart: an encoder and a decoder have different tokens.
     for stack in read_sampled_stacks(load_file(path) if path.exists() else {}).values():
         for site, vectors in stack.layers.items():
             layers[_name_of(site)] = site, vectors, stack.unit
@@ -91,18 +94,18 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
         raise UsageError(
             f"a sample of vectors of hidden states in {folder}", "none", cure
         )
-    name = (
-        _find_layer(layer, list(layers))
-        if layer is not None
-        else _find_highest(records, layers)
-    )
+    if layer is None:
+        name = _find_highest(records, layers)
+        chosen = ", where A is highest"
+    else:
+        name = _find_layer(layer, list(layers))
+        chosen = ""
     _, vectors, units = layers[name]
-    chosen = "" if layer is not None else ", where A is highest"
     notes = [f"{len(vectors):,} sampled vectors of {name}{chosen} (another: --layer)"]
-    everything = select(records, metric="mean_cosine", component=None, head=None)[
-        "n_vectors"
-    ].max()
-    if everything == everything and len(vectors) < everything:
+    rows = select(records, metric="mean_cosine", component=None, head=None)
+    everything = rows["n_vectors"].max()
+    # It is missing if A was not measured.
+    if not pd.isna(everything) and len(vectors) < everything:
         notes.append(
             f"the run measured {int(everything):,} vectors: --sample keeps more of them"
         )
@@ -118,17 +121,17 @@ def measure_layer(
 
     measure  writes a run into the folder that it is given
     """
+    # Only the sample is wanted; a run folder that the user did not ask for would stay
+    # behind.
     with TemporaryDirectory() as folder:
         return read_layer_of_run(measure(Path(folder) / "run").folder, layer)
 
 
 def _name_of(site: Site) -> str:
     """Return a layer's name as users see it: `encoder layer 5`, `decoder final norm`."""
-    return (
-        f"{site.stack} final norm"
-        if site.layer is None
-        else f"{site.stack} layer {site.layer}"
-    )
+    if site.layer is None:
+        return f"{site.stack} final norm"
+    return f"{site.stack} layer {site.layer}"
 
 
 def _find_layer(asked: str, names: list[str]) -> str:
@@ -137,10 +140,13 @@ def _find_layer(asked: str, names: list[str]) -> str:
     asked   the layer as the user wrote it
     names   names of the layers that were sampled
     """
+    # Users copy names from tables (`layer 5`), records (`encoder.5`) and pages (`final
+    # norm`).
     wanted = asked.replace("layer", " ").replace("norm", " ").replace(".", " ").split()
     found = []
     for name in names:
         words = [word for word in name.split() if word not in ("layer", "norm")]
+        # With the stack, or without it.
         if wanted in (words, words[1:]):
             found.append(name)
     if len(found) == 1:
@@ -163,6 +169,7 @@ def _find_highest(
 ) -> str:
     """Return the name of the sampled layer with the highest A (mean cosine); the last layer if A was not measured."""
     rows = select(records, metric="mean_cosine", component=None, head=None)  # type: ignore[arg-type]
+    # A comparison with NaN is false: if no layer has a value, the last one stays.
     best, highest = list(layers)[-1], -np.inf
     for name, (site, _, _) in layers.items():
         here = rows[rows["stack"].eq(site.stack) & rows["site"].eq(site.label)]

@@ -1,6 +1,6 @@
 """Differences between two runs, with an interval: paired by unit if both measured the same units, else unpaired.
 
-A run keeps, beside each value, the values with one group of units left out (`replicates.parquet`). If two runs put the
+A run keeps, with each value, the values with one group of units left out (`replicates.parquet`). If two runs put the
 same units into the same groups, the difference is measured with the same group left out on both sides: what the runs
 share (hard documents, long ones) cancels. The interval is the delete-a-group jackknife of the difference itself.
 """
@@ -103,6 +103,7 @@ class KeptRun:
         """
         units = manifest.get("units")
         shard = manifest.get("settings", {}).get("shard") or [0, 1]
+        # The hash is that of the whole corpus, of which a shard read a part.
         if units is not None and shard[1] > 1:
             units = f"{units}, shard {shard[0] + 1}/{shard[1]}"
         return cls(name, records, replicates, units, manifest, sample)
@@ -125,6 +126,8 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
     the tokenizer, so that the batches must be the same. Vectors and inputs are paired row by row, by their units.
     None if nothing is known.
     """
+    # Units meet in pairs only if the same of them are left out together: the number of
+    # groups and the seed decide that.
     groups = [settings.groups, settings.spectrum_groups, settings.seed]
     if "fingerprint" in corpus:
         parts = [corpus["fingerprint"], corpus.get("limit"), corpus.get("split")]
@@ -135,14 +138,14 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
         if of_tokens:
             parts.append(getattr(plan, "fingerprint", None))
         return hash_parts([json.dumps([groups, parts], default=str)])
+    # Vectors: the unit of each row, as the caller gave it.
     unit = getattr(plan, "unit", None)
     if isinstance(unit, np.ndarray):
         return hash_parts(
             [json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)]
         )
-    if (
-        corpus.get("name") == "inputs"
-    ):  # of the caller, known by their content; a loader's may be others next time
+    # Inputs of the caller are known by their content; a loader's may be others next time.
+    if corpus.get("name") == "inputs":
         return hash_parts([json.dumps(groups), str(getattr(plan, "fingerprint", ""))])
     return None
 
@@ -182,9 +185,8 @@ def write_replicates(
     left_out  its value with each group of units left out [row, group]
     """
     columns: dict[str, Any] = {"row": rows}
-    columns |= {
-        f"group_{group}": left_out[:, group] for group in range(left_out.shape[1])
-    }
+    for group in range(left_out.shape[1]):
+        columns[f"group_{group}"] = left_out[:, group]
     frame = pd.DataFrame(columns)
     write_atomic(
         path,
@@ -205,6 +207,7 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
         return None
     try:
         frame = pd.read_parquet(path)
+        # Records without replicates, such as maxima, have no row in the file.
         found = np.full((rows, frame.shape[1] - 1), np.nan)
         found[frame["row"].to_numpy()] = frame.drop(columns="row").to_numpy(
             dtype=np.float64
@@ -250,13 +253,14 @@ def compare_runs(
     ours = _select(first, metric, heads, tokens)
     theirs = _select(second, metric, heads, tokens)
     paired = are_paired(first, second)
+    # Layers 3 and 9 of a model of 12 are not the first and last of two: if only some
+    # were measured, relative depths mean nothing.
     by_number = bool(_get_chosen_layers(first) or _get_chosen_layers(second))
     found: list[Difference] = []
     pairs = list(_match(ours.rows, theirs.rows, by_number))
     if heads:
-        pairs.sort(
-            key=lambda pair: pair[0].row
-        )  # layer by layer, as in the records, not head by head
+        # Layer by layer, as in the records: places are matched head by head.
+        pairs.sort(key=lambda pair: pair[0].row)
     for row, other in pairs:
         found.append(_subtract(ours, theirs, row, other, paired))
     return found
@@ -305,11 +309,13 @@ def find_metric(run: KeptRun, name: str) -> str:
     name = SHORT_NAMES.get(name, METRICS.get(name, name))
     if name in known:
         return name
+    # Only if the name is not in the records, so that most comparisons start fast.
     from anisoscope.metrics import KNOWN_AS  # loads torch
 
     meant = KNOWN_AS.get(re.sub(r"[\s-]+", "_", name.strip().lower()), name)
     if meant in known:
         return meant
+    # The name of a whole metric, which has several values.
     values = sorted(value for value in known if value.startswith(f"{meant}."))
     if values:
         raise UsageError(
@@ -341,6 +347,7 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
     name   the metric's name in the records
     """
     metric = find_metric(run, name)
+    # The row number is where the replicates of a record are.
     records = run.records.reset_index(drop=True)
     numbered = records.assign(row=np.arange(len(records)))
     rows = numbered[numbered["metric"].eq(metric).fillna(False)]
@@ -350,6 +357,7 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
             f"the series {run.name}",
             "name the folders of its checkpoints",
         )
+    # Metrics of attention have no policy: for them the option is ignored.
     if tokens is not None and rows["token_policy"].notna().any():
         kept = (
             rows["token_policy"].eq(tokens).fillna(False) | rows["token_policy"].isna()
@@ -372,9 +380,10 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
             )
         rows = rows[of_heads]
     elif of_heads.all():
-        left_out = (
-            None if run.replicates is None else run.replicates[rows["row"].to_numpy()]
-        )
+        left_out = None
+        if run.replicates is not None:
+            left_out = run.replicates[rows["row"].to_numpy()]
+        # Means have rows and replicates of their own, which are numbered from 0.
         means, left_out = average_heads(rows, left_out)
         return _Selection(means.assign(row=np.arange(len(means))), left_out)
     else:
@@ -394,12 +403,12 @@ def _match(
         ours["stack"].dropna().unique(),
         theirs["stack"].dropna().unique(),
     )
-    if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
+    # An encoder may be compared with a decoder: its stack gets the other's name.
+    if len(stacks) == len(other_stacks) == 1:
         theirs = theirs.assign(stack=stacks[0])
-    other_places = {
-        place: list(part.itertuples())
-        for place, part in theirs.groupby(_join_places(theirs), sort=False)
-    }
+    other_places = {}
+    for place, part in theirs.groupby(_join_places(theirs), sort=False):
+        other_places[place] = list(part.itertuples())
     for place, part in ours.groupby(_join_places(ours), sort=False):
         if place in other_places:
             yield from _match_layers(
@@ -411,27 +420,23 @@ def _match_layers(
     rows: list[Any], others: list[Any], by_number: bool
 ) -> Iterator[tuple[Any, Any]]:
     """Yield (row of the first run, row of the second): layers of the same number, or of the nearest relative depth."""
+    # Rows here differ in the layer alone: all else is in the place by which they were
+    # grouped.
     by_layer = {_read_layer(row): row for row in others}
     deepest, deepest_other = max(map(_read_layer, rows)), max(by_layer)
-    is_final = (
-        rows[0].site == "final"
-    )  # it stands after the last block, whatever its number
+    # The final norm comes after the last block, whatever number that has.
+    is_final = rows[0].site == "final"
     if (deepest == deepest_other or by_number) and not is_final:
         for row in rows:
             if _read_layer(row) in by_layer:
                 yield row, by_layer[_read_layer(row)]
         return
+    depths = [_read_layer(other) / max(deepest_other, 1) for other in others]
     for row in rows:
         depth = _read_layer(row) / max(deepest, 1)
-        yield (
-            row,
-            min(
-                others,
-                key=lambda other: abs(
-                    _read_layer(other) / max(deepest_other, 1) - depth
-                ),
-            ),
-        )
+        distances = [abs(other_depth - depth) for other_depth in depths]
+        # The first of two that are equally near.
+        yield row, others[distances.index(min(distances))]
 
 
 def _join_places(rows: pd.DataFrame) -> pd.Series:
@@ -460,6 +465,7 @@ def _subtract(
     value = float(other.value) - float(row.value)
     low = high = np.nan
     if ours.left_out is not None and theirs.left_out is not None:
+        # Whole rows: which groups hold nothing of this place is seen in them.
         left_out, others_left_out = ours.left_out[row.row], theirs.left_out[other.row]
         if paired:
             half = half_width_paired(
@@ -493,17 +499,18 @@ def half_width_paired(
 
     The same group is left out on both sides, so that what both runs share cancels.
     """
+    # A group without data on either side was not left out of anything, and is no
+    # replicate.
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
     left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(
         np.isnan(ours), value, ours
     )
     error, groups = _estimate_error(left_out[present])
-    return (
-        float(special.stdtrit(groups - 1, 0.975) * error)
-        if groups >= FEWEST
-        else np.nan
-    )
+    if groups < FEWEST:
+        return np.nan
+    # Student's t at 97.5 %, with one degree of freedom fewer than groups.
+    return float(special.stdtrit(groups - 1, 0.975) * error)
 
 
 def half_width_unpaired(ours: Array, theirs: Array) -> float:
@@ -513,14 +520,15 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
 
     Squared errors are added, and the degrees of freedom are Welch's. NaN if a run has fewer than three groups.
     """
-    (error, groups), (other_error, other_groups) = (
-        _estimate_error(x[~np.isnan(x)]) for x in (ours, theirs)
-    )
+    error, groups = _estimate_error(ours[~np.isnan(ours)])
+    other_error, other_groups = _estimate_error(theirs[~np.isnan(theirs)])
     if min(groups, other_groups) < FEWEST:
         return np.nan
     variance = error**2 + other_error**2
+    # Both runs are the same in all groups; the degrees of freedom would be 0/0.
     if variance == 0:
         return 0.0
+    # Welch–Satterthwaite.
     freedom = variance**2 / (
         error**4 / (groups - 1) + other_error**4 / (other_groups - 1)
     )
@@ -534,9 +542,8 @@ def _estimate_error(left_out: Array) -> tuple[float, int]:
     groups = len(left_out)
     if groups < FEWEST:
         return np.nan, groups
-    return float(
-        np.sqrt((groups - 1) / groups * np.square(left_out - left_out.mean()).sum())
-    ), groups
+    squares = np.square(left_out - left_out.mean()).sum()
+    return float(np.sqrt((groups - 1) / groups * squares)), groups
 
 
 def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
@@ -604,6 +611,8 @@ class Condition:
         Its whole interval must lie beyond; a difference without an interval is judged by its value. MeasureError if
         there is nothing to judge, so that a comparison that failed is not mistaken for one that passed.
         """
+        # First and last are those from input to output, in whatever order the records
+        # are.
         ordered = sorted(differences, key=_get_depth)
         defined = [one for one in ordered if not np.isnan(one.value)]
         if not defined:
@@ -631,6 +640,7 @@ class Condition:
         if self.where == "any":
             return list(ordered)
         if self.where in ("first", "last"):
+            # All differences at that depth, since several stacks may end there.
             end = _get_depth(ordered[0 if self.where == "first" else -1])
             return [one for one in ordered if _get_depth(one) == end]
         if self.where in ("max", "min"):
@@ -653,8 +663,10 @@ class Condition:
     def _is_beyond(self, one: Difference) -> bool:
         """Return whether the whole interval of the difference (without one, its value) lies beyond the limit."""
         if self.sign == ">":
-            return (one.value if np.isnan(one.low) else one.low) > self.limit
-        return (one.value if np.isnan(one.high) else one.high) < self.limit
+            least = one.value if np.isnan(one.low) else one.low
+            return least > self.limit
+        largest = one.value if np.isnan(one.high) else one.high
+        return largest < self.limit
 
 
 def _get_depth(one: Difference) -> tuple[float, bool]:
@@ -680,6 +692,7 @@ def parse_condition(text: str) -> Condition:
 
     UsageError if the text has another form.
     """
+    # A minus sign as in our own output (U+2212) is read too.
     found = re.fullmatch(r"\s*([\w.]+?)\s*([<>])\s*([+−-]?\d*\.?\d+)\s*", text)
     if not found:
         raise UsageError(
@@ -688,6 +701,7 @@ def parse_condition(text: str) -> Condition:
             "as --fail-if 'A.last > +.02'",
         )
     name, sign, number = found.groups()
+    # `attention.entropy` ends with a value's name, not with a place.
     metric, _, place = name.rpartition(".")
     if not metric or not (place in PLACES or place.isdigit()):
         metric, place = name, "any"

@@ -9,7 +9,13 @@ from anisoscope.classes.faithfulness import DIRECTED
 from anisoscope.classes.pooling import find_neutral_padding
 from anisoscope.classes.sentence import Classifier
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, take_balanced
+from anisoscope.data.labelled import (
+    TRAIN,
+    Example,
+    Examples,
+    LabelledCorpus,
+    take_balanced,
+)
 from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.errors import ModelError
 from anisoscope.models.load import Subject, is_classifier
@@ -42,6 +48,8 @@ def open_classifier(
     The directions of its classes are computed on the named corpus, or on the one that the model was trained on. Without
     a corpus there are none. ModelError for a model without a classification head.
     """
+    # Only if there is a corpus to find: without one, filling in would ask the user for
+    # it.
     recipe = read_training(classes.model).get("recipe", {})
     if classes.corpus or recipe.get("corpus"):
         classes = fill_from_training(classes)
@@ -54,17 +62,15 @@ def open_classifier(
     stack = list_reading_stacks(model)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     corpus, notes = _open_corpus(classes, subject, corpus_file)
-    examples = (
-        take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels))
-        if corpus
-        else ()
-    )
-    rows = encode(
-        examples or [Example(words, 0) for words in TRIAL], tokenizer, length
-    ).rows
-    padding: Padding = find_neutral_padding(
-        model, rows, choose_pad(tokenizer, subject.config, rows)
-    )
+    examples: Examples = ()
+    if corpus:
+        # From the training split: the text to explain may be of another one.
+        examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels))
+    tried_on = examples or tuple(Example(words, 0) for words in TRIAL)
+    rows = encode(tried_on, tokenizer, length).rows
+    pad = choose_pad(tokenizer, subject.config, rows)
+    padding: Padding = find_neutral_padding(model, rows, pad)
+    # The corpus knows the classes by name if the model has only their numbers.
     names = _name_classes(subject.config, corpus)
     opened = Classifier(model, tokenizer, names, length, padding, stack)
     if corpus is None:
@@ -73,27 +79,26 @@ def open_classifier(
     plan = LabelledPlan(
         encode(examples, tokenizer, length), padding, stack=stack, device=device
     )
-    return replace(
-        opened, directions=measure_class_directions(model, plan, len(names))
-    ), notes
+    directions = measure_class_directions(model, plan, len(names))
+    return replace(opened, directions=directions), notes
 
 
 def _name_classes(config: Any, corpus: LabelledCorpus | None) -> tuple[str, ...]:
     """Return the names of the classes: the model's own or, if it has none (LABEL_0 …), those of the corpus."""
     names = tuple(str(config.id2label[i]) for i in range(config.num_labels))
     are_nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
-    return corpus.labels if corpus is not None and are_nameless else names
+    if corpus is not None and are_nameless:
+        return corpus.labels
+    return names
 
 
 def _refuse_model(subject: Subject) -> ModelError:
     """Make the error for a model that names no class of a whole text. The caller raises it."""
     architectures = getattr(subject.config, "architectures", None) or ()
     of_tokens = any(name.endswith("ForTokenClassification") for name in architectures)
-    got = (
-        "which names a class for each token"
-        if of_tokens
-        else "which has no head for classes"
-    )
+    got = "which has no head for classes"
+    if of_tokens:
+        got = "which names a class for each token"
     return ModelError(
         "a classifier of texts",
         f"{subject.name}, {got}",
@@ -113,6 +118,7 @@ def _open_corpus(
     if not classes.corpus:
         return None, []
     place = corpus_file or classes.corpus
+    # No more texts than the directions take: a hub corpus need not be loaded whole.
     corpus = open_labelled(
         place,
         columns=classes.by_role,

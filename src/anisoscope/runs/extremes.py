@@ -52,6 +52,8 @@ PLACE = ["stack", "kind", "layer"]
 
 def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
     """Select the records of the metrics of extremes (`PREFIXES`); a series gives those of its last step."""
+    # By the beginning of their names: `massive.largest`, `massive.rate` and so on are
+    # one metric.
     named = np.zeros(len(records), dtype=bool)
     for prefix in PREFIXES:
         named |= (
@@ -84,6 +86,7 @@ def activations_table(records: pd.DataFrame) -> pd.DataFrame:
     sequences with a massive activation; the highest kurtosis with its dimension; the matrix entropy.
     """
     rows = extreme_rows(records)
+    # Records of heads are of attention, and have a table of their own.
     rows = rows[rows["head"].isna()]
     if not len(rows):
         return pd.DataFrame(columns=["stack", "layer", "site"])
@@ -94,6 +97,7 @@ def activations_table(records: pd.DataFrame) -> pd.DataFrame:
         if label is not None:
             by_place.setdefault((row.stack, row.layer, row.site), {})[label] = row.value
     table = pd.DataFrame(by_place.values(), columns=list(ACTIVATION_LABELS.values()))
+    # A column that was not measured would be all empty.
     table = table.dropna(axis=1, how="all")
     # Records hold every value as a float.
     for name in ("dimension", "position", "token", "kurtosis dimension"):
@@ -128,6 +132,7 @@ def sinks_table(
     table = wide[measured].rename_axis(columns=None)
     if "sink rate" in table:
         rates = behind[behind["label"].eq("sink rate")].set_index(index)
+        # Behind the sink rate, which is the first column if it was measured.
         table.insert(1, "low", rates["low"].reindex(table.index))
         table.insert(2, "high", rates["high"].reindex(table.index))
     return table.reset_index()
@@ -169,6 +174,8 @@ def sink_rows(
     records = records.reset_index(drop=True)
     rows = extreme_rows(records)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
+    # Missing components as None, as in the keys of the labels: pandas has a value of its
+    # own for what is missing.
     components = rows["component"].astype(object).where(rows["component"].notna(), None)
     keys = zip(rows["metric"], components, strict=True)
     rows = rows.assign(label=[SINK_LABELS.get(key, "") for key in keys])
@@ -190,7 +197,9 @@ def sink_rows(
         order = part.sort_values(
             "value", ascending=OF_ENDS[str(label)] == "min", kind="stable"
         )
+        # Sorted, so that the first row of a layer is that of its extreme head.
         of_layer = order.drop_duplicates(PLACE).copy()
+        # The row is the layer's from here on, not that head's.
         of_layer["head"] = pd.NA
         parts.append(of_layer)
     return pd.concat(parts, ignore_index=True).sort_values(PLACE, kind="stable")
@@ -214,6 +223,8 @@ def extreme_findings(
         before = f"{str(stack).capitalize()}: " if several else ""
         yield from _describe_massive(part, before, words or {})
         yield from _describe_heavy_tails(part, before)
+    # Activations belong to a stack; sinks and logits to a kind of its attention as
+    # well.
     kinds = rows[rows["head"].notna()]
     several = kinds["kind"].nunique() > 1 or kinds["stack"].nunique() > 1
     for place, part in kinds.groupby(["stack", "kind"], sort=False):
@@ -236,10 +247,13 @@ def _describe_massive(
     largest = select(rows, metric="massive.largest", component="1")
     if not len(rates) or not len(largest):
         return
+    # A rate above 0: at least one sequence has one.
     found = iter_rows(rates[rates["value"].gt(0)])
     top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
     here = select(rows, layer=top.layer, site=top.site)
     where = f"The largest coordinate is {format_number(top.value)} {at_layer(top)}, {_place_of(here, words)}."
+    # The ratio at the layer of the largest coordinate, so that the two sentences are of
+    # one place.
     ratios = iter_rows(select(here, metric="massive.over_median"))[:1]
     # A median of zero gives no finite ratio.
     if ratios and math.isfinite(ratios[0].value):
@@ -312,6 +326,8 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     rates = rates[rates["low"].notna()]
     if not len(rates):
         return
+    # Over all heads, as papers on sinks report it; the sentence before is on single
+    # heads.
     first = select(rows, metric="sinks.first_rate", component=LINE)["value"].mean()
     first_rate = ""
     if np.isfinite(first):
@@ -358,7 +374,10 @@ def _describe_values_of_sinks(
     """
     norms = rows[rows["metric"].eq("sinks.value_norm") & rows["high"].lt(MOST)]
     heads = {(row.layer, row.head) for row in found}
-    brief = [row for row in iter_rows(norms) if (row.layer, row.head) in heads]
+    brief = []
+    for row in iter_rows(norms):
+        if (row.layer, row.head) in heads:
+            brief.append(row)
     if brief:
         mean = float(np.mean([row.value for row in brief]))
         text = f"{before}In {len(brief)} of these heads the sink adds next to nothing to the output:"

@@ -30,8 +30,13 @@ class Finding:
 
 def entry(row: Any) -> dict[str, Any]:
     """Return the columns of a record that a finding keeps (`ENTRIES`) as a plain dict; missing values become None."""
-    found = {name: getattr(row, name) for name in ENTRIES}
-    return {
-        name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x
-        for name, x in found.items()
-    }
+    found: dict[str, Any] = {}
+    for name in ENTRIES:
+        value = getattr(row, name)
+        if pd.isna(value):
+            value = None
+        # Numbers of numpy and pandas cannot be written as JSON.
+        elif hasattr(value, "item"):
+            value = value.item()
+        found[name] = value
+    return found

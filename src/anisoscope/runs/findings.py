@@ -103,6 +103,7 @@ def judge_stacks(records: pd.DataFrame) -> list[Depth]:
     count).
     """
     records = select(records, head=None, site=SITES)
+    # Layers whose A is undefined (no usable vector) get no verdict, and no row.
     rows = select(records, metric="mean_cosine", component=None)
     rows = rows[rows["value"].notna()]
     if not len(rows):
@@ -113,6 +114,7 @@ def judge_stacks(records: pd.DataFrame) -> list[Depth]:
     for before, part in _iter_checkpoints(records):
         for stack in stacks:
             own = select(part, stack=stack)
+            # A checkpoint may lack a stack that another one has.
             judged = _judge_layers(own)
             if len(judged):
                 beginning = (
@@ -126,12 +128,11 @@ def _judge_layers(records: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of A of one stack from input to output, with the columns `q95` and `verdict`."""
     rows = sort_by_depth(select(records, metric="mean_cosine", component=None))
     rows = rows[rows["value"].notna()]
-    law = select(records, metric=Q95, component=None)[
-        ["layer", "site", "value"]
-    ].rename(columns={"value": "q95"})
-    judged = rows.merge(
-        law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left"
-    )
+    place = ["layer", "site"]
+    law = select(records, metric=Q95, component=None)[[*place, "value"]]
+    law = law.rename(columns={"value": "q95"}).drop_duplicates(place)
+    # A layer whose q95 was not measured stays, and gets no verdict.
+    judged = rows.merge(law, on=place, how="left")
     ends = zip(judged["low"], judged["high"], judged["q95"], strict=True)
     judged["verdict"] = [judge_isotropy(*row) for row in ends]
     return judged
@@ -147,19 +148,19 @@ def _iter_checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame
     several = records["seed"].nunique() > 1
     for seed, part in records.groupby("seed", sort=False, dropna=False):
         last = part["step"].max()
-        of_last = (
-            part[part["step"].eq(last).fillna(False)]
-            if part["step"].notna().any()
-            else part
-        )
-        yield (
-            (f"Seed {seed}, step {last:,}: " if several else f"Step {last:,}: "),
-            of_last,
-        )
+        of_last = part
+        if part["step"].notna().any():
+            of_last = part[part["step"].eq(last).fillna(False)]
+        beginning = f"Step {last:,}: "
+        if several:
+            beginning = f"Seed {seed}, step {last:,}: "
+        yield beginning, of_last
 
 
 def sort_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of one stack (encoder or decoder) from its input to its output."""
+    # False sorts before True: the final norm has the number of the last layer, and
+    # follows it.
     return rows.sort_values(
         ["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x
     )
@@ -179,6 +180,8 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
 
     Return `isotropic`, `anisotropic` or `undecided`; empty if an end or q95 is missing.
     """
+    # Missing ends are NaN, and every comparison with NaN is false: they would pass as
+    # anisotropic or undecided.
     if q95 is None or not all(map(math.isfinite, (low, high, q95))):
         return ""
     if high <= q95:
@@ -188,6 +191,7 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
 
 def unjudged(depth: Depth) -> Iterator[Finding]:
     """Say that there is no verdict, and the highest A (anisotropy), if no layer has an interval."""
+    # A single layer with an interval is enough for `where_anisotropic` to speak.
     if not any(depth.rows["verdict"]):
         text = f"No interval, hence no verdict: the highest A is {format_short(depth.top.value)} {at_layer(depth.top)}."
         yield Finding("unjudged", depth.before + text, (entry(depth.top),))
@@ -209,6 +213,7 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         behind = layers
         parts = _describe_isotropic(depth, names)
     if undecided:
+        # Last in either case: what is not known follows what is.
         parts.append(f"undecided {describe_layers(undecided, names)}")
     text = "; ".join(parts)
     yield Finding(
@@ -242,17 +247,17 @@ def _describe_anisotropic(
     found = f"anisotropic {describe_layers(anisotropic, names)}"
     if len(names) == 1:
         return [f"{found} ({highest})"]
-    reaching = [
-        i for i, row in enumerate(layers) if row.high >= top.low
-    ]  # the highest itself among them
+    reaching = []
+    for i, row in enumerate(layers):
+        # The highest layer is itself among them, unless it has no interval.
+        if row.high >= top.low:
+            reaching.append(i)
     overlapping = [i for i in reaching if layers[i].Index != top.Index]
-    # "strongest" is said only of a layer that no other's interval reaches
+    # Only a layer that no other's interval reaches is called strongest.
     word = "strongest" if len(reaching) == 1 else "highest"
-    tied = (
-        f"; intervals overlap with {list_layers(overlapping, names)}"
-        if overlapping
-        else ""
-    )
+    tied = ""
+    if overlapping:
+        tied = f"; intervals overlap with {list_layers(overlapping, names)}"
     return [found, f"{word} {at_layer(top)} ({highest}){tied}"]
 
 
@@ -261,9 +266,7 @@ def _describe_isotropic(depth: Depth, names: list[str]) -> list[str]:
 
     names   names of all layers
     """
-    isotropic = [
-        i for i, row in enumerate(iter_rows(depth.rows)) if row.verdict == "isotropic"
-    ]
+    isotropic = _find_places(iter_rows(depth.rows), "isotropic")
     if not isotropic:
         return []
     found = f"isotropic {describe_layers(isotropic, names)}"
@@ -280,14 +283,14 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
     top = depth.top
     if top.verdict != "anisotropic":
         return
-    width = len(
-        select(
-            depth.records,
-            metric="mean_cosine.contribution",
-            layer=top.layer,
-            site=top.site,
-        )
+    # There is a record for each dimension, if A was measured dimension by dimension.
+    contributions = select(
+        depth.records,
+        metric="mean_cosine.contribution",
+        layer=top.layer,
+        site=top.site,
     )
+    width = len(contributions)
     # The smallest number that can be judged counts: half in one dimension says more than half in ten.
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
@@ -315,6 +318,7 @@ def _judge_share(share: Any, *, is_last: bool) -> str:
 
     Empty if the interval decides nothing, or if they carry less than half and a larger number is to be judged next.
     """
+    # The whole interval lies above one half.
     if share.low >= HALF:
         return "More than half of the anisotropy lies"
     if share.low >= HALF - AROUND and HALF <= share.high <= HALF + AROUND:
@@ -348,6 +352,7 @@ def class_directions(records: pd.DataFrame) -> Iterator[Finding]:
     ].sort_values("layer")
     if not len(rows):
         return
+    # An interval wholly above chance, not only its value.
     above = [i for i, low in enumerate(rows["low"]) if low > CHANCE]
     if not above:
         top = _find_top(rows)
@@ -371,6 +376,8 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     The sentence also says from which layer on all intervals overlap with that of the last layer.
     """
     rows = select(records, metric="class_direction.dimensions", component=None)
+    # An interval without width comes from groups that all agree, and would overlap with
+    # nothing.
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = (
         select(records, metric="class_direction.auc")["component"].dropna().nunique()
@@ -380,6 +387,8 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
         return
     *before, last = iter_rows(rows)
     first = last
+    # From the last layer back, until one whose interval lies apart: the layers between
+    # form one plateau.
     for row in reversed(before):
         if row.high < last.low or row.low > last.high:
             break
@@ -416,6 +425,7 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     in_all_layers = iter_rows(rows[rows["layer"].isna()])
     if not in_all_layers:
         return
+    # The record without a layer is of all layers at once.
     whole = in_all_layers[0]
     text = f"{_judge_change(whole)}: with uniform weights instead, accuracy changes by {format_measured(whole)}"
     in_one_layer = iter_rows(rows[rows["layer"].notna()].sort_values("layer"))
@@ -452,6 +462,8 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     maps = rows[~rows["component"].isin(["random", "rare"])]
     if not chance or not len(maps):
         return
+    # The baseline of random words takes as many words away, and shows what any loss of
+    # words does.
     best, random = _find_top(maps), chance[0]
     name = f"‘{best.component}’ of layer {best.layer}"
     fall, fall_of_random = format_measured(best), format_measured(random)
@@ -481,22 +493,21 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         return
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
+        # The vector that users compare is that of the last layer.
         last = iter_rows(sort_by_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
         before = f"{str(stack).capitalize()}: " if several else ""
         if has_enough_pairs(last.n_vectors, last.n_units):
             there = select(part, layer=last.layer, site=last.site)
             (rare,) = iter_rows(select(there, metric="floor.q99"))
-            law = iter_rows(
-                select(
-                    records,
-                    metric=Q95,
-                    stack=stack,
-                    layer=last.layer,
-                    site=last.site,
-                    component=None,
-                )
+            law = select(
+                records,
+                metric=Q95,
+                stack=stack,
+                layer=last.layer,
+                site=last.site,
+                component=None,
             )
-            yield _describe_floor(before, last, rare, law)
+            yield _describe_floor(before, last, rare, iter_rows(law))
         else:
             units = count_noun(int(last.n_units), "unit")
             text = f"{before}Too few vectors for a noise floor: {last.n_vectors:,} from {units}."
@@ -533,6 +544,7 @@ def has_enough_pairs(vectors: float, units: float) -> bool:
     vectors   number of sampled vectors
     units     number of units that they come from, taken as equally large
     """
+    # n²/2 pairs, less those inside a unit: of equally large units a share of 1/units.
     return vectors**2 * (1 - 1 / max(units, 1)) / 2 >= FEWEST_PAIRS
 
 

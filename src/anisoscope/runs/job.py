@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anisoscope.models.load import Subject
 
 NOT_IN_IDENTITY = ("device", "device_map", "trust_remote_code", "keep", "no_state")
-"""Fields of a job that are no part of what is measured."""
+"""Fields of a job that do not change the numbers."""
 
 
 def read_shard(given: Any) -> Any:
@@ -46,6 +46,7 @@ def read_shard(given: Any) -> Any:
 
     UsageError unless it has the form I/N with 1 ≤ I ≤ N.
     """
+    # cyclopts hands over the words of an option as a list.
     text = given[0] if isinstance(given, list) and len(given) == 1 else given
     if not isinstance(text, str):
         return given
@@ -59,6 +60,7 @@ def read_shard(given: Any) -> Any:
             repr(text),
             "the second of four shards is --shard 2/4",
         )
+    # Users count from 1, indices of batches from 0.
     return part - 1, parts
 
 
@@ -292,12 +294,14 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
         They are those known without model and corpus.
         """
-        maker = (
-            named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
-        )
-        modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]
-        used: list[Any] = [*modules]
+        used: list[Any] = ["anisoscope.runs.run"]
+        # A corpus that is made by a function of ours changes with its code.
+        if self.corpus in named_corpora():
+            module, _, _ = named_corpora()[self.corpus].maker.partition(":")
+            if module:
+                used.append(module)
         for metric in self.settings.chosen:
+            # Both are needed: what a metric computes, and what it reads of the sums.
             used += [metric.compute, type(metric.reads)]
             if (summary := metric.reads.summary()) is not None:
                 used.append(summary)
@@ -315,25 +319,30 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
         more   function that measures something after the pass (`OpenedCorpus.more`); its module is hashed too
         """
+        # Options that few runs use: unset, they leave no trace in the identity.
         rare = ("train_seed", "tower", "columns", "unit_column", "label_column")
-        left_out = {
-            *NOT_IN_IDENTITY,
-            *(name for name in rare if getattr(self, name) is None),
-        }
+        left_out = set(NOT_IN_IDENTITY)
+        for name in rare:
+            if getattr(self, name) is None:
+                left_out.add(name)
+        # As without the option, so that runs made before it are found again.
         if not self.to_merge:
             left_out.add("to_merge")
-        described = {
-            name: value for name, value in asdict(self).items() if name not in left_out
-        }
+        described = asdict(self)
+        for name in left_out:
+            del described[name]
         described |= {
             "weights_sha256": subject.weights_sha256,
             "architecture": subject.form,
         }
+        # The classes that made the batches, the tokens and every layer: a change in any
+        # of them may change the numbers.
         kinds = {
             type(plan),
             type(subject.processor),
             *map(type, subject.model.modules()),
         }
+        # The function may be wrapped or partial: its own module is what counts.
         after = "" if more is None else unwrap(more).__module__
         code = hash_code_used(
             *self.code, *kinds, *([after] if is_tracked(after) else [])

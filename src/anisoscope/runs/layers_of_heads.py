@@ -59,6 +59,7 @@ def average_heads(
 
     The result has one row per layer, metric and site; its `head` is null.
     """
+    # So that the index of a row is its number in `left_out`.
     numbered = rows.reset_index(drop=True)
     found: list[dict[str, Any]] = []
     replicates: list[Array] = []
@@ -72,19 +73,24 @@ def average_heads(
         value = float(size(defined["value"].to_numpy(dtype=np.float64)).mean())
         mean = None
         if left_out is not None:
+            # The mean is made with the same group left out of every head; NaN of one
+            # head makes that replicate NaN.
             mean = size(left_out[defined.index.to_numpy()]).mean(axis=0)
             replicates.append(mean)
-        row: dict[str, Any] = {
-            str(name): entry for name, entry in defined.iloc[0].items()
-        }
+        # What the heads have in common, from the first of them.
+        row: dict[str, Any] = {}
+        for name, entry in defined.iloc[0].items():
+            row[str(name)] = entry
         row["head"] = pd.NA
         found.append(row | _estimate(value, mean, RANGES.get(metric, UNBOUNDED)))
+    # Rows became dictionaries, which lose pandas' types for whole numbers and texts
+    # with missing values.
     frame = pd.DataFrame(found, columns=rows.columns).astype(rows.dtypes.to_dict())
     if left_out is None:
         return frame, None
-    return frame, np.stack(replicates) if replicates else np.zeros(
-        (0, left_out.shape[1])
-    )
+    if not replicates:
+        return frame, np.zeros((0, left_out.shape[1]))
+    return frame, np.stack(replicates)
 
 
 def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:

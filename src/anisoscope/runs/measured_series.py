@@ -28,6 +28,7 @@ def expand_series(names: Sequence[Any]) -> list[Any]:
 
     UsageError for two such folders, for a series of several seeds, and for one that is not measured.
     """
+    # A series may be named among single runs: it is replaced where it is.
     folders = [name for name in names if _is_measured_series(name)]
     if len(folders) > 1:
         # Which checkpoint belongs to which of the other series, only the user knows.
@@ -65,6 +66,7 @@ def _list_checkpoints(series: str) -> list[str]:
     folder = expand_home(series)
     try:
         rows = json.loads((folder / SERIES).read_text("utf-8"))["checkpoints"]
+        # By number: in the names of folders step 1000 sorts before step 20.
         rows = sorted(rows, key=lambda row: int(row["step"]))
         seeds = sorted({int(row["seed"]) for row in rows})
         found = [str(folder / row["folder"]) for row in rows]
@@ -103,6 +105,7 @@ def name_checkpoints(
             named.append(kept)
             continue
         folder, seed, step = place
+        # As short as it can be without two checkpoints of one name.
         short = f"{seed}-{step}" if several_seeds else step
         if several_series:
             short = f"{folder.name}/{short}"
@@ -126,6 +129,7 @@ def refuse_unmeasured_series(name: str) -> None:
     """Raise UsageError if a name means checkpoints not yet measured: a folder of them, a pattern or a list."""
     if not is_series(name):
         return
+    # A text file may list checkpoints or hold vectors: what is inside decides.
     if Path(name).is_file():
         from anisoscope.data.vector_files import holds_vectors  # loads torch
 

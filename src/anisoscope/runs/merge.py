@@ -47,9 +47,11 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         facts["units"] = identify_units(corpus, None, whole.settings)
         facts["settings"] = first["settings"] | {"corpus": corpus["name"]}
 
+    # After all checks, so that a merge that is refused leaves no folder.
     target = RunFolder.start(output, identity, resume=False)
     facts |= _add_up_facts(manifests)
     facts["run"] = make_run_id(identity)
+    # The whole is no shard any more.
     facts["settings"] = facts["settings"] | {"shard": [0, 1]}
     facts["corpus"] = corpus | {
         "n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)
@@ -79,6 +81,7 @@ def _add_up_facts(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _find_kind(manifests: Sequence[dict[str, Any]]) -> str:
     """Return what is merged: shards of batches, shards of files, or runs of different files."""
     corpora = [manifest.get("corpus", {}) for manifest in manifests]
+    # A shard of files knows the list that it was divided from.
     if all("all_files" in corpus for corpus in corpora):
         return FILES
     # A run measured with --to-merge lists its own files only.
@@ -143,9 +146,8 @@ def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
     left_out   further entries that need not agree
     """
     identity = part.identity() or {}
-    if (
-        "classes" in identity
-    ):  # AUC, accuracy and what is replaced or explained are no sums
+    # AUC, accuracy and what is replaced or explained are no sums, which could be added.
+    if "classes" in identity:
         cure = "measure them in one go with anisoscope classes"
         raise MeasureError(
             "shards of anisoscope measure",
@@ -155,11 +157,9 @@ def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
     if not part.sums_path.exists():
         cure = "measure it with --shard, or with --to-merge if the others are of other files"
         raise MeasureError(f"sums in {part.folder}", "none", cure)
-    return {
-        name: value
-        for name, value in identity.items()
-        if name not in ("shard", *left_out)
-    }
+    for name in ("shard", *left_out):
+        identity.pop(name, None)
+    return identity
 
 
 def _join_files(
@@ -196,11 +196,13 @@ def _join_files(
                 got,
                 "name each shard of one division once",
             )
+        # Whose file is whose, for the error that names the shard which read it first.
         owner |= dict.fromkeys(corpus["files"], part.folder)
         hashes |= corpus["files"]
     _require_all_files(files, owner, manifests[0]["settings"]["shard"][1])
 
     whole = dict(first)
+    # Thousands of names that say no more than the fingerprint does.
     del whole["files"], whole["all_files"]
     for name in COUNTED:
         whole[name] = sum(manifest["corpus"][name] for manifest in manifests)
@@ -301,6 +303,7 @@ def _list_missing_shards(missing: Sequence[int], shards: int) -> list[int]:
     missing   indices of the batches or files
     shards    how many the corpus was divided into
     """
+    # Entry i went to shard i modulo their number.
     return sorted({index % shards for index in missing})
 
 
@@ -327,6 +330,7 @@ def _add_files(
     manifests   of the shards, in the same order
     """
     settings = Settings.read(manifests[0]["settings"]["settings"])
+    # Without a plan: each part had its own.
     whole = Measurement(settings)
     for part in parts:
         whole = whole.merge(Measurement.restore(part.sums_path, settings))

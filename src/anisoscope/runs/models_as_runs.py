@@ -40,7 +40,7 @@ OF_MODELS = (
 )
 
 Show = Callable[[str], AbstractContextManager[Progress]]
-"""Show progress beside a title while inside."""
+"""A function that shows progress next to a title, inside a `with` block."""
 
 
 def is_model(name: str) -> bool:
@@ -50,6 +50,8 @@ def is_model(name: str) -> bool:
     """
     path = expand_home(name)
     if path.is_dir():
+        # Only folders can be runs; of those a run's own files decide, since a model may
+        # be saved next to it.
         return not _is_run(path) and (_has_model_files(path) or is_series(name))
     if not path.exists():
         _refuse_missing_run(name, path)
@@ -73,6 +75,7 @@ def _refuse_missing_run(name: str, path: Path) -> None:
             f"{name}, which is not there",
             f"did you mean {similar}?",
         )
+    # A bare word (`gpt2`) is a model of the hub.
     if "/" not in name:
         return
     # `runs/x` is sooner a run that is not there than a model of the owner "runs".
@@ -105,10 +108,11 @@ def open_or_measure(
     models = [name for name in names if is_model(name)]
     if not models:
         _refuse_options_without_models(measuring)
-        return name_checkpoints(
-            [open_kept_run(expand_home(name)) for name in names], names
-        )
+        opened = [open_kept_run(expand_home(name)) for name in names]
+        return name_checkpoints(opened, names)
     for name in models:
+        # All names are checked before the first model is measured: a typo in the last
+        # would cost the time of all.
         refuse_unmeasured_series(name)
         check_model(name)
     check_corpus(measuring.corpus)
@@ -147,6 +151,7 @@ def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:
     settings   the metrics that the comparison needs. If these are whole panels, a finished run of the job's own
                settings, as `anisoscope measure` makes it, serves as well
     """
+    # Only what the comparison needs, which is faster than a full measurement.
     own = replace(job, settings=settings)
     if holds_vectors(job.model):
         reading = select_fields(job, VectorColumns)
@@ -171,8 +176,12 @@ def choose_settings(wanted: Iterable[str]) -> Settings:
     names = []
     for word in wanted:
         name, _ = resolve_alias(SHORT_NAMES.get(word, word))
+        # `attention.entropy` is a value of the metric `attention`; `module:NAME` is a
+        # metric of the user's, whose name has dots of its own.
         metric = find_metric_by_name(name if ":" in name else name.partition(".")[0])
-        if metric.reads.runs > 1:  # of the tokens that both runs sampled
+        if metric.reads.runs > 1:
+            # No run measures it: it is computed of the tokens that both sampled, which
+            # runs of hidden states keep.
             metric = find_metric_by_name("mean_cosine")
             panels.append("hidden")
         names.append(metric.name)
@@ -189,6 +198,7 @@ def name_model(name: str) -> str:
 
 def _refuse_options_without_models(measuring: ModelsOptions) -> None:
     """UsageError if an option says how to measure, but only finished runs are compared."""
+    # An option that differs from its default was given by the user.
     plain = select_fields(ModelsOptions(), ModelsOptions)
     for name, value in select_fields(measuring, ModelsOptions).items():
         if value != plain[name]:

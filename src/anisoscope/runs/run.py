@@ -136,6 +136,8 @@ def run(
     if subject is None and reading is None and rank_and_world()[1] == 1:
         key = make_key(job)
     if resume:
+        # Folders are named after the model first, so that only those of this model are
+        # opened.
         folders = [output] if output else sorted(root.glob(f"{make_slug(job.model)}-*"))
         finished_run = find_finished(key, folders)
         if finished_run is not None:
@@ -144,12 +146,17 @@ def run(
     subject = subject or load_subject(job)
     job = _fill_from_subject(job, subject)
     with open_process_group(job.device):
+        # With several processes each tokenises a share of the texts, and they exchange
+        # the tokens.
         shared = replace(subject, processor=share_tokenizer(subject.processor))
         reading = reading or OpenedCorpus(*open_plan_of(job, shared))
+        # The progress counts documents, clips or images: the corpus knows which.
         words = reading.corpus.get("words", WORDS)
         set_counted_unit(progress, pluralise(words["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
         target = RunFolder(output or root / _name_folder(job, identity))
+        # One process alone touches the folder: the others would find what it has just
+        # begun.
         if rank_and_world()[0] == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
         # Process 0 decides for all: processes on other machines may not see its folder.
@@ -185,6 +192,7 @@ def add_floor_of_sentences(job: Job, subject: Subject) -> Job:
     Who compares such vectors needs to know which cosine is noise. A job that names its metrics is returned unchanged.
     """
     settings = job.settings
+    # The floor comes from sampled vectors: without a sample there is none.
     chosen = not settings.metrics and "hidden" in settings.panel and settings.sample > 0
     if not chosen or not hasattr(subject.model, "sentence"):
         return job
@@ -214,6 +222,7 @@ def _measure_into(
     cost = None
     if is_first:
         cost = _announce_cost(subject, job, reading.plan, progress)
+    # A clock that never jumps for the duration, the date for the reader.
     clock = time.monotonic()
     started = datetime.now(UTC).isoformat(timespec="seconds")
     # A list, so that the hint printed on Ctrl-C sees whether the pass was finished by then.
@@ -231,8 +240,11 @@ def _measure_into(
                 target.note(identity)
         if not is_first:
             return
+        # Shards are merged by their sums; values with intervals could not be added up.
         if keep_sums or job.shard[1] > 1 or job.to_merge:
             measurement.save(target.sums_path)
+        # After the sums are on disk: what follows may fail, and need not be paid for by
+        # the pass.
         more, warnings = None, list[str]()
         if reading.more is not None:
             more, warnings = reading.more(progress)
@@ -261,6 +273,7 @@ def _announce_cost(
     """Print the estimated cost of the pass above the progress bar, and return it; None if it cannot be estimated."""
     cost = _estimate_cost_of_pass(subject, job, plan)
     if cost is not None:
+        # Of several measurements of a comparison only the first one says what it costs.
         if not (isinstance(progress, Shown) and progress.brief):
             remark(progress, cost.line)
         remark(progress, cost.without_spectrum)
@@ -274,17 +287,19 @@ def _decode_tokens(
 
     Empty if no token ids were kept or the processor cannot decode them.
     """
+    # `where` says for each maximum in which unit, at which position and token it was
+    # found; the column `token` holds the id, −1 if it is not known.
     ids: set[int] = set()
     for _, where in measurement.extremes.terms.values():
         ids.update(where[..., WHERE.index("token")].flatten().tolist())
     known = sorted(number for number in ids if number >= 0)
     if not known or not hasattr(processor, "decode"):
         return {}
-    return {
-        "tokens": {
-            str(number): str(processor.decode([number])).strip(" ") for number in known
-        }
-    }
+    texts = {}
+    for number in known:
+        # Many vocabularies keep the blank before a word in its token.
+        texts[str(number)] = str(processor.decode([number])).strip(" ")
+    return {"tokens": texts}
 
 
 def _copy_to_other_hosts(target: RunFolder) -> None:
@@ -294,9 +309,11 @@ def _copy_to_other_hosts(target: RunFolder) -> None:
     Such processes run on other machines, or their folder is on a file system in memory. Nothing is copied if every
     process sees a finished run in `target`.
     """
-    broadcast_from_first(None)  # nobody reads what is not written yet
+    # A barrier: nobody looks before process 0 has written everything.
+    broadcast_from_first(None)
     if not is_true_anywhere(not target.complete):
         return
+    # Only process 0 sends; what the others hand in is ignored.
     held: Any = (target.records, target.manifest) if rank_and_world()[0] == 0 else ()
     finished_run = broadcast_from_first(held)
     if not target.complete:
@@ -339,14 +356,19 @@ def _measure_share(
     own_state = target.state_path(rank)
 
     held = _take_over_interrupted(target, job, plan)
-    todo = [
-        batch for batch in _list_batches_of_shard(job, reading) if batch not in held
-    ]
+    todo = []
+    for batch in _list_batches_of_shard(job, reading):
+        if batch not in held:
+            todo.append(batch)
+    # Dealt out in turn, after those already measured were taken away, so that every
+    # process has about as much left to do.
     reads_all = reads_same_batches(subject.model)
     share = frozenset(todo if reads_all else todo[rank::world])
     if is_first:
         # They are not measured again; the progress counts them as done.
         share |= held
+    # Process 0 alone goes on from a state: it holds what all processes of the earlier
+    # start had measured.
     part = run_pass(
         subject.model,
         plan,
@@ -389,6 +411,8 @@ def _list_batches_of_shard(job: Job, reading: OpenedCorpus) -> range:
         # A shard of files has a plan of its own, all of which it measures.
         return range(n_batches)
     shard, n_shards = job.shard
+    # In turn, not in one piece: a corpus often begins with other texts than it ends
+    # with.
     return range(shard, n_batches, n_shards)
 
 
@@ -411,6 +435,8 @@ def finish(
     _check_counted(measurement)
     settings = facts["settings"]
     seed = settings["train_seed"]
+    # The columns that are the same in every record of this run. A checkpoint's records
+    # carry the seed of its training, others that of the measurement.
     given = {
         "run": facts["run"],
         "model": facts["model"],
@@ -420,14 +446,14 @@ def finish(
         "step": settings["step"],
     }
     replicates = Replicates(measurement.settings.groups)
-    parts = [
-        part
-        for part in (measurement.records(replicates), more)
-        if part is not None and len(part)
-    ]
-    records = (
-        pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
-    )
+    parts = []
+    for part in (measurement.records(replicates), more):
+        if part is not None and len(part):
+            parts.append(part)
+    # A shard to which no batch fell has no records, but still the columns.
+    records = as_records(pd.DataFrame())
+    if parts:
+        records = pd.concat(parts, ignore_index=True)
     if not settings.get("no_state", False):
         _write_state(target.folder, measurement, replicates)
     manifest = facts | {
@@ -438,6 +464,7 @@ def finish(
         "warnings": [*facts["notes"], *_iter_warnings(measurement)],
         **describe_environment(),
     }
+    # These columns are written once for all rows, whatever the parts held in them.
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
 
 
@@ -467,11 +494,12 @@ def _measure_state(folder: Path) -> dict[str, int]:
 def _check_counted(measurement: Measurement) -> None:
     """Raise MeasureError if every vector of a pass was left out (all were zero, NaN or Inf)."""
     excluded = measurement.excluded()
-    if (
-        not excluded or not set(measurement.sums.sites()) <= excluded.keys()
-    ):  # some site left nothing out
+    # One site that left nothing out is enough: something was counted.
+    if not excluded or not set(measurement.sums.sites()) <= excluded.keys():
         return
     terms = measurement.sums.terms
+    # Sites count different things (vectors, rows, pairs): the first count that a site
+    # has is enough to know whether anything is left.
     for site in excluded:
         counts = next(terms[site, name] for name in COUNTS if (site, name) in terms)
         if int(counts.sum()):
@@ -499,9 +527,12 @@ def load_subject(job: Job, *, classifier: bool = False) -> Subject:
 
 def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
     """Return the job with `dtype` and `device` as they are in the loaded model, if they were "auto"."""
-    weights = [
-        p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta
-    ]
+    weights = []
+    for parameter in subject.model.parameters():
+        # Weights that a device map keeps on the disk have neither numbers nor a device.
+        if parameter.is_floating_point() and not parameter.is_meta:
+            weights.append(parameter)
+    # Vectors, or a model of fully quantised weights.
     if not weights:
         return replace(job, device="cpu") if job.device == "auto" else job
     dtype: Any = job.dtype
@@ -528,6 +559,7 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
             # The corpus has texts alone, which the processor's own tokenizer reads.
             processor = processor.tokenizer
 
+    # A shard of files reads its own files alone, and never opens the others.
     if reads_own_files(job, corpus, subject.modality):
         reading["files"] = job.shard
     if job.to_merge:
@@ -584,6 +616,7 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
         or is_in_step(subject.model)
     ):
         return None
+    # Texts are sorted by length; other plans may say how long their longest input is.
     longest = (
         int(plan.lengths.max())
         if isinstance(plan, TextPlan)
@@ -596,6 +629,8 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
 
 def estimate_cost_before(job: Job) -> Cost:
     """Estimate the cost of a job from the configuration of its model alone: no weights and no corpus are read."""
+    # `module:factory` and series have no configuration that could be read without
+    # building them.
     if ":" in job.model and not job.model.startswith("builtin:"):
         raise UsageError(
             "--dry-run of a model with a configuration",
@@ -615,6 +650,8 @@ def estimate_cost_before(job: Job) -> Cost:
             came,
             "measure with --limit 1: it says what it costs before it begins",
         )
+    # As a measurement chooses it: what the model reads, and no more than the usual
+    # window.
     longest = job.max_length or min(
         find_longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH
     )
@@ -671,6 +708,8 @@ def _iter_warnings(measurement: Measurement) -> Iterator[str]:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
     for matrix, terms in measurement.weights.items():
+        # Of a large embedding matrix only the number of rows was kept: the partition
+        # function needs its eigenvectors.
         if terms.keys() == {"rows"}:
             cure = "takes minutes at this size and was left out; --metric partition measures it"
             yield f"I(W), the isotropy of {matrix}, {cure}"
@@ -707,6 +746,8 @@ def _warn_of_units(measurement: Measurement) -> Iterator[str]:
 
 def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
     """Yield a sentence if the spectrum has no intervals, and one if some layers have no spectrum."""
+    # Second moments [dim, dim] may be kept for fewer groups than other sums, so that
+    # their intervals can be missing alone.
     groups = measurement.moments.groups
     if groups is not None:
         missing = jackknife.explain_no_interval(
@@ -716,41 +757,36 @@ def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
             yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     is_asked_for = "moment" in measurement.settings.list_terms("hidden")
     if is_asked_for and measurement.settings.flatten != "image":
-        layers = [
-            site
-            for site in measurement.sites.values()
-            if site.quantity in LAYER_QUANTITIES
-        ]
-        without = [
-            site
-            for site in layers
-            if (site.name, "moment") not in measurement.sums.terms
-        ]
-        explained = explain_missing_spectrum(len(without), len(layers))
+        layers = without = 0
+        for site in measurement.sites.values():
+            if site.quantity in LAYER_QUANTITIES:
+                layers += 1
+                without += (site.name, "moment") not in measurement.sums.terms
+        explained = explain_missing_spectrum(without, layers)
         if explained:
             yield explained
 
 
 def _warn_of_towers(measurement: Measurement) -> Iterator[str]:
     """Yield a sentence for each tower (image or sound part) that lacks the site `final` while another stack has it."""
-    stacks = {
-        site.stack: False
-        for site in measurement.sites.values()
-        if site.quantity == "hidden"
-    }
-    stacks |= {
-        site.stack: True
-        for site in measurement.sites.values()
-        if site.quantity == "final"
-    }
+    stacks: dict[str, bool] = {}
+    for site in measurement.sites.values():
+        if site.quantity == "hidden":
+            stacks.setdefault(site.stack, False)
+        elif site.quantity == "final":
+            stacks[site.stack] = True
     for stack, has_final in stacks.items():
+        # Only in models like CLIP: there a missing norm of one tower looks like a
+        # mistake.
         if not has_final and any(stacks.values()) and stack in TOWER_STACKS:
             yield f"{stack} has no `final`: the rest of the model reads the output of its last block without a norm"
 
 
 def make_slug(name: str) -> str:
     """Turn a model or corpus name into a part of a folder's name: lower case, `-` for other characters, at most 60."""
-    plain_name = "".join(
-        c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")
-    )
+    plain_name = ""
+    for character in name.replace("builtin:", ""):
+        is_plain = character.isalnum() or character in "-."
+        plain_name += character if is_plain else "-"
+    # The end of a path or hub id names the model; its beginning, whose it is.
     return plain_name.strip("-.").lower()[-60:]

@@ -42,7 +42,7 @@ LIBRARIES = (
 """What may give a model another configuration, or a corpus other tokens or pixels, in another version."""
 
 ADAPTER = "adapter_config.json"
-"""Beside what changes another model, whose state it does not tell."""
+"""The file of an adapter, which changes another model: of that one's state it says nothing."""
 
 
 def make_key(job: Job) -> str | None:
@@ -51,6 +51,7 @@ def make_key(job: Job) -> str | None:
     None if model or corpus would have to be read to know their state. Two jobs with the same key have the same
     identity, if the code that they use is unchanged.
     """
+    # Code that comes with a model may change without a sign of it.
     if (
         job.trust_remote_code
         or (model := identify_model_state(job.model)) is None
@@ -59,6 +60,7 @@ def make_key(job: Job) -> str | None:
         return None
     versions = dict.fromkeys(LIBRARIES, "") | {"python": platform.python_version()}
     for name in LIBRARIES:
+        # What is not installed was not used; its version stays empty.
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return make_run_id(json_roundtrip(asdict(job)), model, corpus, versions)
@@ -68,8 +70,11 @@ def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
     """Return the finished run with this key among the folders, if the code that it used is unchanged; else None."""
     for folder in folders if key is not None else ():
         run = RunFolder(folder)
-        with suppress(AnisoscopeError):  # damaged ones are told where they are read
+        # A damaged run is reported where it is read; here it is just not the one.
+        with suppress(AnisoscopeError):
             if run.complete and run.manifest.get("asked") == key:
+                # The key knows settings and data, not our code: the run lists what it
+                # used, and its hashes are compared with today's.
                 code = (run.identity() or {}).get("code")
                 if isinstance(code, dict) and code and are_unchanged(code):
                     return run
@@ -81,22 +86,26 @@ def identify_model_state(name: str) -> Any:
 
     None if it is unknown.
     """
+    # Part of the package: its hash is known.
     if name == BUILTIN:
         return BUILTIN_SHA256
     folder = Path(name)
     if folder.is_dir():
         alone = (folder / "config.json").exists() and not (folder / ADAPTER).exists()
         return _list_stamps([folder]) if alone else None
+    # A factory of the user's, which may return another model each time.
     if ":" in name:
         return None
     try:
         base, revision = split_name(name)
-    except ModelError:  # told where it is loaded
+    except ModelError:
+        # Reported when it is loaded.
         return None
     try:
         base = hub_id(base)
         place = locate_checkpoint(f"{base}@{revision}" if revision else base)
     except ModelError:
+        # Offline, or the hub does not answer: the commit that the name meant last time.
         return recall_commit("model", base, revision)
     return None if ADAPTER in place.files else place.commit
 
@@ -109,6 +118,7 @@ def identify_corpus_state(job: Job) -> Any:
     if not job.corpus:
         return "built in"
     row = named_corpora().get(job.corpus)
+    # Labelled corpora are read as texts here.
     modality = row.modality if row and row.modality != "labelled" else "text"
     try:
         place = resolve_corpus(
@@ -143,5 +153,7 @@ def _list_stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
         for file in files:
             if file.is_file():
                 stat = file.stat()
+                # Size and time instead of content: a corpus of many gigabytes is not
+                # read for a key.
                 stamps.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns))
     return stamps

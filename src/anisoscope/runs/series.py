@@ -110,11 +110,11 @@ class _SeriesInProgress:
         self.folders: dict[Checkpoint, Path] = {}
         self.forms: dict[Checkpoint, dict[str, Any]] = {}
         self.skipped: dict[str, str] = {}
-        self.corpus: Any = None  # its state
+        # Its state, as `identify_corpus_state` returns it.
+        self.corpus: Any = None
         self.overwrite = False
-        self.marker = (
-            "manifest.json" if derived is None else derived.name
-        )  # what a run folder is finished with
+        # The file that is written last into a run folder.
+        self.marker = "manifest.json" if derived is None else derived.name
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
         """Return the job that measures this checkpoint, with its model, step and seed filled in."""
@@ -130,25 +130,28 @@ class _SeriesInProgress:
         if not self.skip_bad:
             raise error
         self.skipped[checkpoint.subject] = str(error)
+        # Without a folder it is neither measured nor read at the end.
         self.folders.pop(checkpoint, None)
 
     def examine(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Locate every checkpoint and compare their architectures and vocabularies, before anything is measured."""
-        import transformers  # once, before several threads want it  # noqa: F401
+        # Once, before several threads want it.
+        import transformers  # noqa: F401
 
-        self.corpus = (
-            identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
-        )
+        if checkpoints:
+            # All checkpoints read the same corpus.
+            self.corpus = identify_corpus_state(self.job_of(checkpoints[0]))
+        pending: dict[Checkpoint, Future[tuple[dict[str, Any], Path]]] = {}
+        # In threads, since each may ask the hub and wait for its answer.
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            pending = {
-                checkpoint: pool.submit(self._read_form, checkpoint)
-                for checkpoint in checkpoints
-            }
+            for checkpoint in checkpoints:
+                pending[checkpoint] = pool.submit(self._read_form, checkpoint)
         # If none can be found, the reason is hardly a single bad checkpoint.
         is_any_there = any(read.exception() is None for read in pending.values())
         known: dict[str, Any] = {}
         for checkpoint, read in pending.items():
             error = read.exception()
+            # If all fail, `result` below raises the error of the first.
             if is_any_there and isinstance(error, ModelError):
                 self.skip_or_raise(checkpoint, error)
                 continue
@@ -192,6 +195,8 @@ class _SeriesInProgress:
         state   key of the checkpoint's current state (commit, or sizes and times of files)
         """
         job = self.job_of(checkpoint)
+        # The device and the like change the folder's name as little as they change the
+        # numbers.
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
         key = make_run_id(described, self.corpus, state, self._hash_code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
@@ -201,9 +206,10 @@ class _SeriesInProgress:
 
         No model is loaded yet, so the modules of all model families are counted.
         """
-        families_of_ours = [
-            family.module for family in families().values() if family.module
-        ]
+        families_of_ours = []
+        for family in families().values():
+            if family.module:
+                families_of_ours.append(family.module)
         derived = [] if self.derived is None else [self.derived.make]
         return hash_code_used(*job.code, *families_of_ours, *derived)
 
@@ -217,6 +223,7 @@ class _SeriesInProgress:
         except ModelError as error:
             self.skip_or_raise(checkpoint, error)
             return
+        # The derived file is made from the sums, which an ordinary run does not keep.
         how: dict[str, Any] = {
             "progress": progress,
             "subject": subject,
@@ -226,12 +233,15 @@ class _SeriesInProgress:
         write_json(folder / SHAPE, self.forms[checkpoint])
         if derived is None:
             return
+        # The run may have been finished earlier, without sums: then it is measured
+        # again.
         sums = folder / "sums.safetensors"
         if not sums.exists():
             run(job, folder, overwrite=True, **how)
         write_atomic(
             folder / derived.name, lambda path: derived.make(sums, job.settings, path)
         )
+        # Gigabytes for each checkpoint of a series, which nothing reads any more.
         for spent in (sums, folder / "reservoir.safetensors"):
             spent.unlink(missing_ok=True)
 
@@ -240,16 +250,17 @@ class _SeriesInProgress:
         self.overwrite = True
         for folder in self.folders.values():
             RunFolder(folder).clear()
+            # `clear` knows the files of a run; these two are the series' own.
             for name in {SHAPE, self.marker}:
                 (folder / name).unlink(missing_ok=True)
 
     def list_unfinished(self) -> list[Checkpoint]:
         """Return the checkpoints whose run folder lacks the file that is written last."""
-        return [
-            checkpoint
-            for checkpoint, folder in self.folders.items()
-            if not (folder / self.marker).exists()
-        ]
+        unfinished = []
+        for checkpoint, folder in self.folders.items():
+            if not (folder / self.marker).exists():
+                unfinished.append(checkpoint)
+        return unfinished
 
     def finish(self) -> Series:
         """Write `records.parquet` and `series.json` from the run folders, and return the series.
@@ -259,6 +270,8 @@ class _SeriesInProgress:
         runs = {
             checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()
         }
+        # The plan is a hash of all tokens: with another tokenizer a curve over steps
+        # would compare different texts.
         plans = {(done.identity() or {}).get("plan") for done in runs.values()}
         if len(plans) > 1:
             cure = "measure checkpoints of one vocabulary as one series"
@@ -275,6 +288,7 @@ class _SeriesInProgress:
             same.setdefault(weights[checkpoint], []).append(checkpoint.subject)
         repeated = [names for names in same.values() if len(names) > 1]
         series = Series(self.output, runs, self.skipped, repeated)
+        # All processes see the same folders; one writes.
         if rank_and_world()[0] == 0:
             self._write(series, weights)
         return series
@@ -285,9 +299,8 @@ class _SeriesInProgress:
         weights   hash of the weights of each checkpoint
         """
         for checkpoint, folder in self.folders.items():
-            if not (
-                folder / SHAPE
-            ).exists():  # a process was killed between a run and its shape
+            # A process may have been killed between a run and its shape.
+            if not (folder / SHAPE).exists():
                 write_json(folder / SHAPE, self.forms[checkpoint])
         rows = []
         for checkpoint, done in series.runs.items():
@@ -295,6 +308,8 @@ class _SeriesInProgress:
                 asdict(checkpoint)
                 | {"folder": done.folder.name, "weights_sha256": weights[checkpoint]}
             )
+        # The environment is left out of the comparison: another version of a library is
+        # no reason to write again.
         described = {
             "model": self.name,
             "checkpoints": rows,
@@ -358,6 +373,7 @@ def measure_series(
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
     if isinstance(job, Job):
+        # A name that does not change, since the function below is called later.
         same_job = job
         work = _SeriesInProgress(
             lambda _: same_job, output, derived, skip_bad, job.model
@@ -382,9 +398,9 @@ def _measure_unfinished(
     # With nothing left to measure, nothing is downloaded, and nobody's files need be looked at.
     done: list[str] = []
     if todo:
-        done = [
-            checkpoint.subject for checkpoint in work.folders if checkpoint not in todo
-        ]
+        for checkpoint in work.folders:
+            if checkpoint not in todo:
+                done.append(checkpoint.subject)
     store = _CheckpointStore([checkpoint.subject for checkpoint in todo], keep, done)
 
     def attempt(i: int, wait: bool) -> None:
@@ -429,11 +445,14 @@ class _CheckpointStore:
             delete_checkpoint(spent)
         self.fetched: list[int] = []
         self.coming: dict[int, Future[None]] = {}
+        # One download at a time: two would share the line and neither would be there in
+        # time.
         self.pool = ThreadPoolExecutor(1)
 
     def get(self, i: int, following: int | None) -> None:
         """Wait until checkpoint `i` is on disk, and start to download number `following` if there is room for it."""
         self._begin(i)
+        # Waits, and raises what went wrong with the download.
         self.coming[i].result()
         if self.keep > 1 and following is not None:
             self._begin(following)

@@ -32,7 +32,7 @@ SHORT = {
     "mean_cosine.top_share": "top-3 share",
     "spectrum.effective_rank": "effective rank",
 }
-"""Columns of the short table, by metric; `low`, `high` and `verdict` stand behind A."""
+"""Columns of the short table, by metric; `low`, `high` and `verdict` follow A."""
 ENDS = ["value", "low", "high"]
 PLACE = ["stack", "layer", "site"]
 
@@ -50,7 +50,7 @@ def pivot_by_layer(
     rows = _select_whole_values(
         select(records, site=SITES, metric=(*metrics, Q95), head=None), tokens
     )
-    # Step and seed are keys only if they tell rows apart: a single run has the same in all.
+    # Step and seed are keys only if they differ: a single run has the same in all rows.
     is_series = rows["step"].nunique() > 1 or rows["seed"].nunique() > 1
     index = ["step", "seed"] if is_series else []
     keys = [*index, *PLACE]
@@ -58,6 +58,7 @@ def pivot_by_layer(
     places = _sort_places(rows, [*index, "stack"])
     table = pd.DataFrame(columns, index=places.set_index(keys).index, dtype="float64")
     ends = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
+    # Empty text is no verdict, and missing in the table.
     verdicts = [judge_isotropy(*row) or None for row in ends]
     table["verdict"] = pd.Series(verdicts, table.index, dtype="string")
     return table, rows
@@ -72,6 +73,7 @@ def _collect_columns(
     """
     parts: dict[Any, pd.DataFrame] = {}
     for metric, part in rows.groupby("metric", sort=False):
+        # Merged or repeated records may hold a place twice; the index must be unique.
         parts[metric] = part.drop_duplicates(keys).set_index(keys)
     columns: dict[tuple[str, str], Any] = {}
     # A and q95 are columns even if they were not measured: the verdict reads them.
@@ -91,6 +93,7 @@ def _select_whole_values(rows: pd.DataFrame, tokens: str | None) -> pd.DataFrame
     """
     _require_policy(rows, tokens)
     rows = select(rows, token_policy=[tokens or select_lead_policy(rows), None])
+    # The share of the largest dimensions is recorded for 1, 3 and 10 of them.
     is_top_share = rows["metric"].eq("mean_cosine.top_share")
     is_of_three = rows["component"].eq("3").fillna(False)
     return rows[is_top_share & is_of_three | ~is_top_share & rows["component"].isna()]
@@ -99,9 +102,9 @@ def _select_whole_values(rows: pd.DataFrame, tokens: str | None) -> pd.DataFrame
 def _sort_places(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return the rows of A that have a value, each group of the `keys` from its input to its output."""
     known = rows[rows["metric"].eq(A) & rows["value"].notna()]
-    ordered = [
-        sort_by_depth(part) for _, part in known.groupby(keys, sort=False, dropna=False)
-    ]
+    ordered = []
+    for _, part in known.groupby(keys, sort=False, dropna=False):
+        ordered.append(sort_by_depth(part))
     return pd.concat(ordered) if ordered else known
 
 
@@ -179,26 +182,23 @@ def side_by_side(
     run differs from the first by intervals that do not overlap. UsageError if a run lacks the metric for whole
     layers.
     """
-    parts = {
-        name: _rows_of(records, name, metric, tokens) for name, records in runs.items()
-    }
+    parts = {}
+    columns = {}
+    for name, records in runs.items():
+        rows = _rows_of(records, name, metric, tokens)
+        parts[name] = rows
+        by_place = rows.set_index(PLACE)
+        for end in ENDS:
+            columns[name, end] = by_place[end]
     behind = pd.concat(parts.values())
+    # A layer that a run lacks is a row all the same, with nothing in its columns.
     index = pd.MultiIndex.from_frame(behind[PLACE].drop_duplicates())
-    indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
-    table = pd.DataFrame(
-        {(name, end): rows[end] for name, rows in indexed.items() for end in ENDS},
-        index=index,
-    )
+    table = pd.DataFrame(columns, index=index)
     first, *others = parts.items()
-    return (
-        table,
-        behind,
-        [
-            finding
-            for other in others
-            for finding in intervals_apart(first, other, metric)
-        ],
-    )
+    findings: list[Finding] = []
+    for other in others:
+        findings += intervals_apart(first, other, metric)
+    return table, behind, findings
 
 
 def _rows_of(
@@ -251,6 +251,7 @@ def intervals_apart(
     """
     (name, a), (name_2, b) = one, other
     pairs = sort_by_depth(a).merge(b, on=PLACE, suffixes=("", "_2"))
+    # Layers in which either run has no interval cannot be judged.
     judged = pairs[pairs[["low", "high", "low_2", "high_2"]].notna().all(axis=1)]
     beginning = f"{name_2} against {name}" + ("" if metric == A else f" in {metric}")
     if not len(judged):
@@ -271,12 +272,13 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     rows        layers with the values and intervals of both runs
     """
     names = [name_layer(row) for row in rows.itertuples()]
-    words = (
-        ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
-    )
+    words = ("higher", "lower")
+    if metric == A:
+        words = ("more anisotropic", "less anisotropic")
     # The gap between the intervals, negative if they overlap.
     gap_above = rows["low_2"] - rows["high"]
     gap_below = rows["low"] - rows["high_2"]
+    # A gap above 0 on one side: that side's whole interval lies beyond the other's.
     parts: list[str] = []
     numbers: list[Any] = []
     for word, gap in zip(words, (gap_above, gap_below), strict=True):
@@ -284,11 +286,10 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
             text, entries = _describe_side(gap, rows, names)
             parts.append(f"{word} {text}")
             numbers += entries
-    same = [
-        place
-        for place in range(len(rows))
-        if gap_above[place] <= 0 and gap_below[place] <= 0
-    ]
+    same = []
+    for place in range(len(rows)):
+        if gap_above[place] <= 0 and gap_below[place] <= 0:
+            same.append(place)
     if same:
         overlap = describe_layers(same, names) if parts else "in every layer"
         parts.append(f"intervals overlap {overlap}")

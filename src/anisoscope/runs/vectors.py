@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject
-from anisoscope.progress import remark
+from anisoscope.progress import Progress, remark
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
 
 UNASKED = ("floor",)
-"""Metrics that vectors get beside the panel of hidden states: a search needs to know which cosine is noise."""
+"""Metrics that vectors get with the panel of hidden states: a search needs to know which cosine is noise."""
 LABELLED_BYTES = 1 << 31
 """Most of one layer's labelled vectors, which are held at once."""
 
@@ -44,13 +45,13 @@ def run_vectors(
         "warnings": plan.warnings,
         "words": plan.words,
     }
+    # The file or call that the vectors came from.
     described |= vectors.source
-    dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix(
-        "torch."
-    )
-    dtype = (
-        dtype if dtype in ("float64", "float16", "bfloat16") else "float32"
-    )  # others are computed in float32
+    first_layer = next(iter(vectors.layers.values()))
+    dtype = str(getattr(first_layer, "dtype", "")).removeprefix("torch.")
+    # Other types, such as integers, are computed in float32.
+    if dtype not in ("float64", "float16", "bfloat16"):
+        dtype = "float32"
     given: dict[str, Any] = {
         "model": vectors.name,
         "corpus": STACK,
@@ -58,12 +59,11 @@ def run_vectors(
         "device": "cpu",
     }
     job = replace(job, settings=settings, **given)
-    more = (
-        None
-        if vectors.labels is None
-        else lambda _progress: _measure_separability(vectors, job)
-    )
+    more = None
+    if vectors.labels is not None:
+        more = partial(_measure_separability, vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
+    # Which columns were read as the vector: a wrong guess should be seen at once.
     remark(how.get("progress"), str(vectors.source.get("reading", "")))
     return run(
         job,
@@ -89,9 +89,10 @@ def limit_settings(vectors: VectorArrays, settings: Settings) -> Settings:
 def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     """Return the names of the chosen metrics that can be measured on these vectors. UsageError if none can."""
     known = metrics.find_all()
-    measurable = [
-        name for name, metric in known.items() if not _explain_missing(metric, vectors)
-    ]
+    measurable = []
+    for name, metric in known.items():
+        if not _explain_missing(metric, vectors):
+            measurable.append(name)
     for name in settings.metrics:
         why = _explain_missing(metrics.find_metric_by_name(name), vectors)
         if why:
@@ -103,6 +104,7 @@ def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...
     for name in measurable:
         if known[name].reads.labelled and name not in chosen:
             chosen.append(name)
+    # The panels that were named hold only metrics of a model.
     if not chosen:
         raise UsageError(
             "the panels hidden and spectrum of vectors",
@@ -129,7 +131,8 @@ def _explain_missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
     if len(vectors.layers) < metric.reads.layers:
         return "give the vectors of several layers, as a list of arrays"
     if metric.reads.is_of_sequences(metric.needs) and not vectors.are_sequences:
-        return "measure the model for the others"  # single vectors have no positions, and no neighbours
+        # Single vectors have no positions, and no neighbours in a text.
+        return "measure the model for the others"
     return ""
 
 
@@ -153,9 +156,12 @@ def _choose_policies(
 
 
 def _measure_separability(
-    vectors: VectorArrays, job: Job
+    vectors: VectorArrays, job: Job, _progress: Progress | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return (records of how well classes are separated in each layer, warnings for layers that were left out)."""
+    """Return (records of how well classes are separated in each layer, warnings for layers that were left out).
+
+    It is called after the pass, with a progress that it does not need.
+    """
     assert vectors.labels is not None
     empty = as_records(pd.DataFrame())
     if len(vectors.classes) < 2:
@@ -167,12 +173,14 @@ def _measure_separability(
     warnings = []
     count = vectors.shape[0]
     for number, (layer, values) in enumerate(vectors.layers.items()):
+        # Eight bytes a number in float64.
         if 8 * count * values.shape[-1] > LABELLED_BYTES:
             warnings.append(
                 f"no AUC of classes in layer {number}: {count:,} vectors are too many to hold at once"
             )
             continue
         x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
+        # As in the pass, which leaves such vectors out.
         is_finite = np.isfinite(x).all(1)
         found = make_separability_records(
             x[is_finite, None],
@@ -182,5 +190,6 @@ def _measure_separability(
             units=vectors.units[is_finite],
             groups=job.settings.groups,
         )
+        # Each call sees a single layer, and numbers it 0.
         parts.append(found.assign(layer=number).astype({"layer": "Int64"}))
     return pd.concat(parts, ignore_index=True) if parts else empty, warnings
