@@ -52,8 +52,8 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
     ours = _read_stacks(first)
     parts = []
     for run in others:
-        # Units fall into groups by their number modulo the groups: runs of different
-        # groups can only be left out by the coarser one.
+        # The runs may have been measured with other --groups: the smaller number serves
+        # for both.
         groups = min(settings_of(each)["groups"] for each in (first, run))
         readings = _iter_readings(metric, ours, _read_stacks(run), groups)
         found = _make_table(metric, readings)

@@ -132,8 +132,8 @@ def read_list(path: Path) -> list[Listed]:
         )
     try:
         content = tomllib.loads(path.read_text("utf-8"))
-    # Errors of TOML and of decoding are both ValueErrors.
-    except ValueError as error:  # no TOML, or no UTF-8
+    # No TOML, or no UTF-8: both errors are ValueErrors.
+    except ValueError as error:
         raise UsageError(
             f"networks as TOML in {path}",
             str(error),
@@ -372,8 +372,7 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     after the final norm (`final`); and for the strongest one counts, `q95`, `verdict`, A after centring (`centred`),
     the share of the largest dimension (`dimension_share`), and the `cause` in words.
     """
-    # The norm after the last block is another thing than a layer, and would often be
-    # the weakest or strongest.
+    # The norm after the last block is no layer: it has columns of its own.
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
     final = depth.rows[depth.rows["site"].eq("final")]

@@ -83,14 +83,14 @@ def run_classes(
     )
     subject = subject or load_subject(job, classifier=True)
     tokenizer = require_tokenizer(subject)
-    # Before the corpus is opened: the length is a part of the run's identity, and may
-    # come from the training.
+    # What the model reads at most, unless the user or the training says less. It becomes
+    # part of the run's identity.
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
 
     # The corpus, its split, and its classes in the order of the model's.
-    # A corpus in memory was written to a temporary file: it is read from there, and
-    # keeps its name.
+    # Python may call a corpus by one name and keep it in a file of another: it is read
+    # from the file, and keeps its name in the run.
     place = corpus_file or classes.corpus
     corpus = open_labelled(
         place, columns=classes.by_role, seed=classes.split_seed, for_training=False
@@ -115,7 +115,7 @@ def run_classes(
     classes = replace(classes, at=at)
     panels = _choose_panels(classes, subject.model)
     # All token policies, since [CLS] and other special tokens behave unlike the words.
-    # `at` is needed even if no token was found: it then measures nothing.
+    # If no token was found, `at` is not used: the panel `class` is left out.
     settings = Settings(
         panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first"
     )

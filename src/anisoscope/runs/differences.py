@@ -465,7 +465,6 @@ def _subtract(
     value = float(other.value) - float(row.value)
     low = high = np.nan
     if ours.left_out is not None and theirs.left_out is not None:
-        # Whole rows: which groups hold nothing of this place is seen in them.
         left_out, others_left_out = ours.left_out[row.row], theirs.left_out[other.row]
         if paired:
             half = half_width_paired(
@@ -499,8 +498,7 @@ def half_width_paired(
 
     The same group is left out on both sides, so that what both runs share cancels.
     """
-    # A group without data on either side was not left out of anything, and is no
-    # replicate.
+    # A group that holds nothing of this place in either run gives no replicate.
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
     left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(

@@ -326,8 +326,7 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     rates = rates[rates["low"].notna()]
     if not len(rates):
         return
-    # Over all heads, as papers on sinks report it; the sentence before is on single
-    # heads.
+    # Averaged over all heads, as Gu et al. (2025) report it.
     first = select(rows, metric="sinks.first_rate", component=LINE)["value"].mean()
     first_rate = ""
     if np.isfinite(first):

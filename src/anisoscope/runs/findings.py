@@ -181,7 +181,7 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
     Return `isotropic`, `anisotropic` or `undecided`; empty if an end or q95 is missing.
     """
     # Missing ends are NaN, and every comparison with NaN is false: they would pass as
-    # anisotropic or undecided.
+    # undecided.
     if q95 is None or not all(map(math.isfinite, (low, high, q95))):
         return ""
     if high <= q95:
@@ -376,8 +376,7 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     The sentence also says from which layer on all intervals overlap with that of the last layer.
     """
     rows = select(records, metric="class_direction.dimensions", component=None)
-    # An interval without width comes from groups that all agree, and would overlap with
-    # nothing.
+    # An interval without width (all groups agree) would overlap with hardly any other.
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = (
         select(records, metric="class_direction.auc")["component"].dropna().nunique()

@@ -46,7 +46,7 @@ def read_shard(given: Any) -> Any:
 
     UsageError unless it has the form I/N with 1 ≤ I ≤ N.
     """
-    # cyclopts hands over the words of an option as a list.
+    # The command line hands over the words of an option as a list.
     text = given[0] if isinstance(given, list) and len(given) == 1 else given
     if not isinstance(text, str):
         return given
@@ -325,7 +325,6 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         for name in rare:
             if getattr(self, name) is None:
                 left_out.add(name)
-        # As without the option, so that runs made before it are found again.
         if not self.to_merge:
             left_out.add("to_merge")
         described = asdict(self)

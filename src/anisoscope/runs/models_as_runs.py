@@ -50,8 +50,8 @@ def is_model(name: str) -> bool:
     """
     path = expand_home(name)
     if path.is_dir():
-        # Only folders can be runs; of those a run's own files decide, since a model may
-        # be saved next to it.
+        # Only a folder can be a run. What is no run may hold a model, or a series of
+        # checkpoints.
         return not _is_run(path) and (_has_model_files(path) or is_series(name))
     if not path.exists():
         _refuse_missing_run(name, path)

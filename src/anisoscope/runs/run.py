@@ -411,8 +411,8 @@ def _list_batches_of_shard(job: Job, reading: OpenedCorpus) -> range:
         # A shard of files has a plan of its own, all of which it measures.
         return range(n_batches)
     shard, n_shards = job.shard
-    # In turn, not in one piece: a corpus often begins with other texts than it ends
-    # with.
+    # In turn: batches of texts are in order of length, so that each shard gets short
+    # and long ones.
     return range(shard, n_batches, n_shards)
 
 
@@ -532,7 +532,7 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
         # Weights that a device map keeps on the disk have neither numbers nor a device.
         if parameter.is_floating_point() and not parameter.is_meta:
             weights.append(parameter)
-    # Vectors, or a model of fully quantised weights.
+    # Vectors have no model, and a quantised model may have no such weights.
     if not weights:
         return replace(job, device="cpu") if job.device == "auto" else job
     dtype: Any = job.dtype
@@ -616,7 +616,7 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
         or is_in_step(subject.model)
     ):
         return None
-    # Texts are sorted by length; other plans may say how long their longest input is.
+    # Attention costs most for the longest input; plans may not know how long that is.
     longest = (
         int(plan.lengths.max())
         if isinstance(plan, TextPlan)
@@ -629,8 +629,7 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
 
 def estimate_cost_before(job: Job) -> Cost:
     """Estimate the cost of a job from the configuration of its model alone: no weights and no corpus are read."""
-    # `module:factory` and series have no configuration that could be read without
-    # building them.
+    # `module:factory` builds a model by its own code: it has no configuration to read.
     if ":" in job.model and not job.model.startswith("builtin:"):
         raise UsageError(
             "--dry-run of a model with a configuration",
@@ -708,8 +707,8 @@ def _iter_warnings(measurement: Measurement) -> Iterator[str]:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
     for matrix, terms in measurement.weights.items():
-        # Of a large embedding matrix only the number of rows was kept: the partition
-        # function needs its eigenvectors.
+        # Of a large matrix only the number of rows was kept, without what I(W) is
+        # computed from.
         if terms.keys() == {"rows"}:
             cure = "takes minutes at this size and was left out; --metric partition measures it"
             yield f"I(W), the isotropy of {matrix}, {cure}"

@@ -241,7 +241,7 @@ class _SeriesInProgress:
         write_atomic(
             folder / derived.name, lambda path: derived.make(sums, job.settings, path)
         )
-        # Gigabytes for each checkpoint of a series, which nothing reads any more.
+        # Large files for each checkpoint of a series, which nothing reads any more.
         for spent in (sums, folder / "reservoir.safetensors"):
             spent.unlink(missing_ok=True)
 

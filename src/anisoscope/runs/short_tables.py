@@ -73,7 +73,7 @@ def _collect_columns(
     """
     parts: dict[Any, pd.DataFrame] = {}
     for metric, part in rows.groupby("metric", sort=False):
-        # Merged or repeated records may hold a place twice; the index must be unique.
+        # The index must be unique, even if records hold a place twice.
         parts[metric] = part.drop_duplicates(keys).set_index(keys)
     columns: dict[tuple[str, str], Any] = {}
     # A and q95 are columns even if they were not measured: the verdict reads them.
