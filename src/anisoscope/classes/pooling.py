@@ -119,8 +119,8 @@ def _iter_batches(
     if padding.side == "none":
         parts = []
         # The order is by length, so that equal lengths follow each other.
-        for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"])):
-            parts.append(list(part))
+        for _, equal in groupby(order, key=lambda i: len(rows[i]["input_ids"])):
+            parts.append(list(equal))
     for part in parts:
         for first in range(0, len(part), batch):
             yield part[first : first + batch]
