@@ -26,12 +26,13 @@ Failed = Callable[[nn.Module, str, Exception], object]
 """A function that is called if a call cannot be read, with its module, its entry point, and the error."""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
+# How modules call their number of heads.
 HEADS = (
     "num_heads",
     "num_attention_heads",
     "n_head",
     "heads",
-)  # how modules call their number of heads
+)
 RECENT = 8  # products of a module that are remembered until its softmax
 PRODUCTS: tuple[tuple[Any, str], ...] = (
     *((torch, name) for name in ("matmul", "bmm", "baddbmm", "einsum", "softmax")),
@@ -124,12 +125,10 @@ class _Watch:
         self, modules: set[nn.Module], look: Look, failed: Failed, thread: int
     ) -> None:
         """Watch `modules` in one thread: `look` gets their attention calls, `failed` the errors while one is read."""
-        self.modules, self.look, self.failed, self.thread = (
-            modules,
-            look,
-            failed,
-            thread,
-        )
+        self.modules = modules
+        self.look = look
+        self.failed = failed
+        self.thread = thread
         self.pending = _Pending()
 
     def wrap(
@@ -154,9 +153,8 @@ class _Watch:
                 if module is None:
                     return output
                 if is_product and self.pending.module is not module:
-                    self.pending = _Pending(
-                        module
-                    )  # products of another module are of no use any more
+                    # Products of another module are of no use any more.
+                    self.pending = _Pending(module)
                 try:
                     read(module, output, *given, **named)
                 except Exception as error:

@@ -127,9 +127,8 @@ class Masking:
         else:
             # Keys behind the mask are of a cache that is not full yet.
             behind = max(0, keys - mask.shape[1])
-            real = nn.functional.pad(
-                mask[:, -keys:] != 0, (0, behind)
-            )  # [sequence, key]
+            # [sequence, key]
+            real = nn.functional.pad(mask[:, -keys:] != 0, (0, behind))
         # Without a window, distances between tokens do not matter, unless a cache shifts queries against keys.
         if window is None and packed is None and (queries == keys or not causal):
             return cls._from_padding(real, causal, keys, bias)

@@ -88,9 +88,8 @@ class Source:
         """
         latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
         heads = call.key.shape[1]
-        expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(
-            1, 2
-        )  # [sequence, head, token, dim]
+        # [sequence, head, token, dim]
+        expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(1, 2)
         # The expanded vector ends with the value.
         width_of_own = expanded.shape[3] - call.value.shape[3]
         own = expanded[..., :width_of_own]

@@ -98,10 +98,8 @@ class ScoreKernels:
 
         Returns {QUERIES, KEYS: of a block of scores; DIM: width of a head, rounded up to a power of 2; num_warps}.
         """
-        width, of_pairs = (
-            self.query.shape[3],
-            self.hidden is not None or self.bias is not None,
-        )
+        width = self.query.shape[3]
+        of_pairs = self.hidden is not None or self.bias is not None
         is_large = width > WIDE or self.query.dtype.itemsize >= 4 or of_pairs
         block = SMALL_BLOCK if is_large else BLOCK
         return {

@@ -27,15 +27,15 @@ so that little is computed above the diagonal in vain.
 """
 DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
 """The same on an accelerator: 512 MiB, and few launches."""
+# Scores are in bits: a power of 2 costs a quarter of an exponential.
 LOG2E, LN2 = (
     math.log2(math.e),
     math.log(2),
-)  # scores are in bits: a power of 2 costs a quarter of an exponential
+)
 SHIFT_ABOVE = 46.0  # largest |score| in bits whose power is taken as it is: float32 overflows at 128
 TINY = 1e-30  # length of a row that sees nothing
-SCRATCH = (
-    threading.local()
-)  # buffers of the last call, by type and device: pages that are mapped already
+# Buffers of the last call, by type and device: pages that are mapped already.
+SCRATCH = threading.local()
 SUMMED = (
     "total",
     "weighted",
@@ -251,9 +251,8 @@ class _Walk:
         self.counts = self.edges = self.median = self.value = self.output = (
             self.mass
         ) = torch.empty(0)
-        self.giving = self.real.unsqueeze(
-            1
-        )  # [sequence, head, query]: whose weights are added up by key
+        # [sequence, head, query]: whose weights are added up by key
+        self.giving = self.real.unsqueeze(1)
 
     def _prepare_for_size_of_scores(self) -> None:
         """Decide from a bound of the scores whether they may overflow, and set numbers that are not finite to zero.
@@ -285,9 +284,8 @@ class _Walk:
         self.hidden: Tensor | None = None
         if self.span is None and self.masking.keys is not None:
             # A mask may be longer than the keys.
-            self.hidden = ~self.masking.keys[
-                ..., : self.keys
-            ]  # [sequence, 1 or head, query or 1, key]
+            # [sequence, 1 or head, query or 1, key]
+            self.hidden = ~self.masking.keys[..., : self.keys]
         self.first = self._find_first_key()
 
     def sum_on_chip(self, columns: bool) -> None:
@@ -323,10 +321,8 @@ class _Walk:
             whole = self._compute_denominators(total, shift, slice(None))
             weights.append(torch.where(self.spoiled, 0.0, self.giving / whole))
         received = scores.sum_columns(shift, torch.stack(weights))
-        self.unit_rows, self.mass = (
-            received[0].unsqueeze(2),
-            received[1:].flatten(0, 1).unsqueeze(2),
-        )
+        self.unit_rows = received[0].unsqueeze(2)
+        self.mass = received[1:].flatten(0, 1).unsqueeze(2)
 
     def _zero_undefined(self, masking: Masking) -> Tensor:
         """Set queries and keys with NaN or Inf to zero, and return which rows they make undefined.
@@ -509,9 +505,8 @@ class _Walk:
         """
         if self.sinks is not None:
             sink = self.sinks.to(self.real).view(1, -1, 1)[:, heads] * LOG2E
-            total = (
-                total + (sink - shift).exp2()
-            )  # a sink far above the scores leaves them nothing
+            # A sink far above the scores leaves them nothing.
+            total = total + (sink - shift).exp2()
         return total.clamp(min=TINY)
 
     def _get_buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -610,9 +605,8 @@ class _Walk:
         """Return how many queries see each key [sequence, head, key]; only real queries with defined rows count."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
-            pairs = (~self.hidden).to(
-                self.number
-            )  # [sequence, 1 or head, query or 1, key]
+            # [sequence, 1 or head, query or 1, key]
+            pairs = (~self.hidden).to(self.number)
             # All queries see the same keys.
             if pairs.shape[2] == 1:
                 return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(
@@ -630,9 +624,8 @@ class _Walk:
             *self.giving.shape[:2], self.keys
         )
         if self.causal:
-            later = (
-                self.giving.flip(-1).cumsum(-1).flip(-1)
-            )  # queries from the key's own position on
+            # Queries from the key's own position on.
+            later = self.giving.flip(-1).cumsum(-1).flip(-1)
             # No query sees keys after the last one.
             missing = self.keys - later.shape[-1]
             seen = later[..., : self.keys]
@@ -642,9 +635,8 @@ class _Walk:
 
     def result(self) -> dict[str, Tensor]:
         """Return the statistics that `attention_rows` documents, from the running sums."""
-        total_of_keys, weighted, _, shift, _, _, first, _ = self.sums.unbind(
-            0
-        )  # each [sequence, head, query]
+        # Each [sequence, head, query].
+        total_of_keys, weighted, _, shift, _, _, first, _ = self.sums.unbind(0)
         total, weighted, shift, shrink = self._add_sinks(total_of_keys, weighted, shift)
         # both in one operation: on an accelerator a launch costs more than the numbers
         ends = self.sums[SUMMED.index("largest") : SUMMED.index("smallest") + 1]

@@ -37,9 +37,8 @@ def sum_scores(
     q = query.to(exact).double() * scale
     k = key.to(exact).double().repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _expand_seen(q, k, masking)
-    span = masking.span(
-        len(q), q.shape[2], k.shape[2]
-    )  # read once for all layers of a mask
+    # Read once for all layers of a mask.
+    span = masking.span(len(q), q.shape[2], k.shape[2])
     if span is not None and not span.causal:
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
@@ -121,9 +120,8 @@ def _sum_separate_rows(
     leans: list[Tensor] = []
     spreads: list[Tensor] = []
     for query, keys, seen_keys, counted in zip(q, k, seen, rows, strict=True):
-        share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(
-            min=1
-        )  # [1 or head, query, key]
+        # [1 or head, query, key]
+        share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(min=1)
         share = share * counted.unsqueeze(-1)
         scores = query @ keys.transpose(1, 2)
         mean_key = share @ keys  # [head, query, dim]

@@ -82,10 +82,8 @@ def tabulate_explained_text(explanation: "Explanation") -> list[Table]:
     for row in explanation.erasures.to_dict("records"):
         cells = [str(row["attribution"])]
         for measure in ("comprehensiveness", "sufficiency"):
-            low, high = (
-                format_short(float(row[f"{measure}_low"])),
-                format_short(float(row[f"{measure}_high"])),
-            )
+            low = format_short(float(row[f"{measure}_low"]))
+            high = format_short(float(row[f"{measure}_high"]))
             cells += [format_short(float(row[measure])), f"{low} to {high}"]
         of_erasures.append(cells)
     agreement = explanation.agreement

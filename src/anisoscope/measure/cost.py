@@ -307,10 +307,8 @@ def _cut_to_real(row: Tensor, mask: Tensor, most: int | None) -> Tensor:
 
 def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
     """Find the sites and flops of a text model on the meta device (shapes without numbers), from ids there too."""
-    real, row = (
-        torch.ones(1, SHORT, dtype=torch.bool),
-        torch.zeros(1, dtype=torch.int64),
-    )
+    real = torch.ones(1, SHORT, dtype=torch.bool)
+    row = torch.zeros(1, dtype=torch.int64)
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
         ids["decoder_input_ids"] = ids["input_ids"]

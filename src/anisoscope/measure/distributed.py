@@ -44,9 +44,8 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
     ours = world > 1 and not dist.is_initialized()
     if ours:
         with _explain_lost_process():
-            here = int(
-                os.environ.get("LOCAL_WORLD_SIZE", "1")
-            )  # NCCL refuses two processes on one GPU
+            # NCCL refuses two processes on one GPU.
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             alone = (
                 device.startswith("cuda") and here <= torch.accelerator.device_count()
             )
@@ -164,10 +163,8 @@ class _SharedTokenizer:
         if [len(part) for part in parts] != [
             len(texts[i::world]) for i in range(world)
         ]:
-            expected, came = (
-                "the same corpus for every process",
-                "texts that differ in number",
-            )
+            expected = "the same corpus for every process"
+            came = "texts that differ in number"
             raise MeasureError(expected, came, "give each machine the same copy")
         return {"input_ids": [parts[i % world][i // world] for i in range(len(texts))]}
 
@@ -196,10 +193,8 @@ def _explain_lost_process() -> Iterator[None]:
 
 def _ended() -> MeasureError:
     """Make the error for a torchrun job in which another process has ended. The caller raises it."""
-    expected, came = (
-        "every process of the torchrun job to go on to the end",
-        "another one has ended (it says why)",
-    )
+    expected = "every process of the torchrun job to go on to the end"
+    came = "another one has ended (it says why)"
     return MeasureError(
         expected, came, "correct that; the same command with --resume continues"
     )
@@ -267,11 +262,9 @@ class Steps:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         """Find out whether forward calls of `model` wait for other processes."""
         spread = find_spread(model)
-        self.together, self._same, self._device = (
-            spread.in_step,
-            bool(spread.ranks),
-            device,
-        )
+        self.together = spread.in_step
+        self._same = bool(spread.ranks)
+        self._device = device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
         """Find out whether the job goes on: (does any process have another batch, a signal that one received or 0).
@@ -380,12 +373,10 @@ def gather_parts(part: Measurement) -> Measurement:
     rest = Measurement(
         part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen
     )
-    rest.sites, rest.pieces, rest.refused, rest.proof = (
-        part.sites,
-        part.pieces,
-        part.refused,
-        part.proof,
-    )
+    rest.sites = part.sites
+    rest.pieces = part.pieces
+    rest.refused = part.refused
+    rest.proof = part.proof
     every = [(rest, [*part.reservoirs])] * world
     with _explain_lost_process():
         sums = part.sums.all_reduce()

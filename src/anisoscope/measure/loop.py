@@ -379,9 +379,10 @@ def find_device(model: nn.Module) -> torch.device:
         if not parameter.is_meta:
             return parameter.device
     for module in model.modules():
+        # Accelerate laid all off.
         computes_on = getattr(
             getattr(module, "_hf_hook", None), "execution_device", None
-        )  # accelerate laid all off
+        )
         if computes_on is not None:
             return torch.device(computes_on)
     return torch.device("cpu")

@@ -34,10 +34,9 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    query, key = (
-        totals["query.head_moment"],
-        totals["key.head_moment"],
-    )  # [replicate head dim dim]
+    # [replicate head dim dim]
+    query = totals["query.head_moment"]
+    key = totals["key.head_moment"]
     # Query heads that share a key head.
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
     largest, both = find_first_direction(query + key)

@@ -33,10 +33,9 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, unit = (
-        totals["subset_n"],
-        totals["subset_unit"],
-    )  # [replicate subset head], [replicate subset head dim]
+    # [replicate subset head], [replicate subset head dim]
+    n = totals["subset_n"]
+    unit = totals["subset_unit"]
     first = [pair[0] for pair in PAIRS]
     second = [pair[1] for pair in PAIRS]
     same = np.equal(first, second)[:, None]

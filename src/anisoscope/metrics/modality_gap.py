@@ -38,10 +38,9 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (images with captions, chats).
     """
-    n, unit = (
-        totals["modality_n"],
-        totals["modality_unit"],
-    )  # [replicate modality head], [… dim]
+    # [replicate modality head], [… dim]
+    n = totals["modality_n"]
+    unit = totals["modality_unit"]
     mean = ratio(unit, n[..., None])
     image, text = mean[:, 0], mean[:, 1]
     across = dot(image, text)

@@ -33,9 +33,8 @@ def compute(totals: Totals) -> Values:
     The values are their norms (`query_norm`, `key_norm`), scalar product (`dot`) and `cosine`. Replicate 0 is over all
     data; each other replicate leaves out one group of units (documents, clips).
     """
-    query = ratio(
-        totals["query.vector"], totals["query.n"][..., None]
-    )  # [replicate policy head head_dim]
+    # [replicate policy head head_dim]
+    query = ratio(totals["query.vector"], totals["query.n"][..., None])
     key = ratio(totals["key.vector"], totals["key.n"][..., None])
     # Query heads that share a key head.
     key = np.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)

@@ -65,9 +65,8 @@ def add_class_sums(
     # A norm that is NaN is neither above nor below a limit.
     counted = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)
     unit = x[counted] / norm[counted, None]
-    row = (
-        group[counted] * classes + label[counted]
-    )  # of the sums below, whose first two axes are flattened
+    # Of the sums below, whose first two axes are flattened.
+    row = group[counted] * classes + label[counted]
     n = sums.buffer(site, "class_n", (sums.groups, classes), x.device)
     total = sums.buffer(site, "class_unit", (sums.groups, classes, dim), x.device)
     n.view(-1).index_add_(0, row, torch.ones_like(norm[counted]))

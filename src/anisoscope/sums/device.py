@@ -39,6 +39,7 @@ def sum_on_device(
     """
     squares = "unit_square" in terms
     call = (x.transpose(1, 2), masks, subsets, squares)
+    # Kernels read a mask byte by byte, as truth values.
     if masks.dtype == subsets.dtype == torch.bool and has_kernels(x, KERNELS):
         form = (
             x.device,
@@ -49,10 +50,8 @@ def sum_on_device(
             subsets.shape[1],
             squares,
         )
-        by_kernel, by_torch = (
-            partial(_sum_by_kernels, *call),
-            partial(_sum_by_products, *call),
-        )
+        by_kernel = partial(_sum_by_kernels, *call)
+        by_torch = partial(_sum_by_products, *call)
         out = compute_checked(form, by_kernel, by_torch, what="sums of vectors")
     else:
         out = _sum_by_products(*call)
@@ -85,6 +84,8 @@ def _sum_by_products(
     # The largest number of a vector, which is not finite if one of them is not.
     largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, dtype=single)
     finite = largest < torch.inf
+    # The power of two next above the largest number: dividing by it is exact, and no
+    # square overflows.
     power = torch.frexp(largest)[1].clamp(-most, most).to(single).exp2()
     # Stored head by head, as the product below reads it.
     scaled = x.new_empty(x.shape, dtype=single)
@@ -102,6 +103,8 @@ def _sum_by_products(
     out = _count_on_device(norm, counted, finite, weights, policies)
     # One product gives Σx by policy, then Σu by policy, then Σu by subset.
     weights = weights.to(single).unsqueeze(1)
+    # Powers relative to the longest vector: as weights in float32 they would overflow.
+    # `top` is put back in float64.
     top = (power * counted).amax().clamp(min=least)
     by_norm = weights[:, :, :policies] * (power * counted / top).unsqueeze(2)
     by_direction = weights * inverse_length.unsqueeze(2)

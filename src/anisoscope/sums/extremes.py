@@ -49,6 +49,7 @@ class Extremes:
         """
         empty = value.isnan() | value.isneginf()
         value = torch.where(empty, -torch.inf, value).double()
+        # A place after every real one, so that it never wins a tie.
         nowhere = torch.tensor(NOWHERE, device=where.device)
         where = torch.where(empty.unsqueeze(-1), nowhere, where)
         if (site, term) not in self.terms:
@@ -109,6 +110,8 @@ class Extremes:
         """Return the larger values over all processes, in each of them. All processes must call it."""
         import torch.distributed as dist
 
+        # A copy on the CPU: what is gathered is pickled, and goes to processes with
+        # other devices.
         ours = self.merge(Extremes())
         everyone = [ours] * dist.get_world_size()
         dist.all_gather_object(everyone, ours)
@@ -136,12 +139,13 @@ def take_larger(
     other, other_where = second
     unit, index = where[..., 0], where[..., 1]
     other_unit, other_index = other_where[..., 0], other_where[..., 1]
+    # The index counts within a unit, so it decides only between tokens of one unit.
     is_earlier = other_unit < unit
     is_earlier |= (other_unit == unit) & (other_index < index)
     wins = (other > value) | ((other == value) & is_earlier)
-    return torch.where(wins, other, value), torch.where(
-        wins.unsqueeze(-1), other_where, where
-    )
+    larger = torch.where(wins, other, value)
+    place = torch.where(wins.unsqueeze(-1), other_where, where)
+    return larger, place
 
 
 def find_largest_over_tokens(
@@ -160,6 +164,8 @@ def find_largest_over_tokens(
         order = _order_by_place(tokens)
         values = values[order]
         tokens = tokens[order]
+    # In order of place, the first of equal values is the one that `take_larger` would
+    # keep.
     largest = values.amax(0)
     is_largest = values == largest
     # argmax returns the first of equal values on a CPU only: so the smallest number of a row is looked for.
@@ -167,6 +173,8 @@ def find_largest_over_tokens(
     number = torch.arange(count, dtype=torch.int32, device=values.device).view(
         -1, *[1] * (values.dim() - 1)
     )
+    # A column with a NaN equals its maximum nowhere: any row will do, since `offer`
+    # ignores NaN.
     first = torch.where(is_largest, number, count).amin(0).clamp(max=count - 1)
     return largest, tokens[first]
 
@@ -191,5 +199,6 @@ def _order_by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
 
     places   of each token: number of its unit, its number in the unit, its position, its id
     """
+    # Two stable sorts, the less important key first, sort by both.
     by_index = torch.argsort(places[:, 1], stable=True)
     return by_index[torch.argsort(places[by_index, 0], stable=True)]

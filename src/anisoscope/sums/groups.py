@@ -68,7 +68,8 @@ class Sums:
                 str(groups),
                 "use groups=32; an interval needs groups to leave out",
             )
-        self.groups, self.units = groups, set[int]()
+        self.groups = groups
+        self.units = set[int]()
         self.terms: dict[tuple[str, str], Tensor] = {}
         self._joined: dict[Any, tuple[Tensor, list[Tensor]]] = {}
 
@@ -160,6 +161,8 @@ class Sums:
             )
         merged = Sums(self.groups)
         merged.units = self.units | other.units
+        # Cloned: batches are added in place, and a merged state must not change the two
+        # it came from.
         merged.terms = {key: total.clone() for key, total in self.terms.items()}
         for key, total in other.terms.items():
             if key not in merged.terms:
@@ -196,6 +199,8 @@ class Sums:
             f"{site}|{term}": value.cpu().contiguous()
             for (site, term), value in self.terms.items()
         }
+        # A name without a site cannot clash with a sum. Safetensors keeps text only in
+        # its metadata.
         tensors["|units"] = torch.tensor(sorted(self.units), dtype=torch.int64)
         save_file(tensors, path, metadata={"groups": str(self.groups)})
 
@@ -217,12 +222,15 @@ class Sums:
         import torch.distributed as dist
 
         shapes, units = self._gather_shapes()
+        # NCCL reduces tensors on a GPU only, Gloo those on the CPU.
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         # A process without a term of the others adds zeros to it.
         parts = [
             self.buffer(*key, shape, device).flatten().to(device)
             for key, shape in shapes.items()
         ]
+        # Without any site there is nothing to concatenate, yet every process must take
+        # part in the call.
         nothing = torch.zeros(0, dtype=torch.float64, device=device)
         flat = torch.cat([nothing, *parts])
         dist.all_reduce(flat)
@@ -247,6 +255,8 @@ class Sums:
         for their_shapes, their_units in everyone:
             shapes |= their_shapes
             units |= their_units
+        # Sorted, since the columns of the flattened tensor must mean the same in every
+        # process.
         return dict(sorted(shapes.items())), units
 
 
@@ -266,6 +276,8 @@ class Totals:
     def __init__(self, terms: Mapping[str, Array]) -> None:
         """Take sums by group [group, ...], and note which groups hold any data."""
         self._terms = terms
+        # A group without data leaves nothing out. As a replicate it would equal the
+        # whole, and the interval would count a degree of freedom too many.
         has_data = [
             value.reshape(len(value), -1).any(axis=1) for value in terms.values()
         ]
@@ -301,6 +313,8 @@ class Totals:
 
         Returns [replicate, …].
         """
+        # Sums are linear: what is left without a group is the whole less that group.
+        # All replicates cost one pass.
         total = per_group.sum(axis=0, keepdims=True)
         return np.concatenate([total, total - per_group])
 
@@ -336,6 +350,8 @@ def sum_vectors(
     # [sequence token head dim], as most models keep heads: no copy is made below.
     x = x.transpose(1, 2)
     if subsets is None or "subset_unit" not in terms:
+        # No rows, but with the dtype and device of the masks, so that nothing below
+        # needs a special case.
         subsets = masks[:, :0]
     if on_cpu:
         out, inverse = _sum_in_pieces(x, masks, subsets, terms)
@@ -377,6 +393,8 @@ def _sum_in_pieces(
             part, inverse = _sum_piece(*piece, terms)
             parts.append(part)
             inverses_of_parts.append(inverse)
+        # Pieces of one long sequence add up; short sequences of one piece have a row
+        # each.
         sums.append({name: sum(part[name] for part in parts) for name in parts[0]})  # type: ignore[misc]
         inverses.append(torch.cat(inverses_of_parts, 1))
     return _concatenate_sums(sums), torch.cat(inverses)
@@ -416,6 +434,8 @@ def sum_single_vectors(
         subsets = masks[:, :0]
     present, counts = torch.unique(group, return_counts=True)
     size = len(present)
+    # Do the groups come as 0, 1, …, 0, 1, …? A last round that is not full goes the
+    # general way.
     have_equal_counts = bool((counts == counts[0]).all())
     if have_equal_counts and torch.equal(group, group[:size].repeat(int(counts[0]))):
         out, inverse = _sum_groups_in_turn(x, masks, subsets, rest, size)
@@ -426,11 +446,8 @@ def sum_single_vectors(
         # No sequence has two vectors.
         for name in inside_sequences:
             out[name] = torch.zeros_like(out["n"])
-    return (
-        {name: value for name, value in out.items() if name in terms | COUNTED},
-        inverse,
-        present,
-    )
+    chosen = {name: value for name, value in out.items() if name in terms | COUNTED}
+    return chosen, inverse, present
 
 
 def _sum_groups_in_turn(
@@ -445,10 +462,13 @@ def _sum_groups_in_turn(
     terms            names of the sums
     size             number of groups
     """
+    # [sequence 1 dim] to [group turn dim]: the group is now the sequence, its vectors
+    # are the tokens.
     vectors = torch.unflatten(x[:, 0], 0, (-1, size)).transpose(0, 1)
     weights = torch.unflatten(masks[:, :, 0], 0, (-1, size)).permute(1, 2, 0)
     of_subsets = torch.unflatten(subsets[:, :, 0], 0, (-1, size)).permute(1, 2, 0)
     out, inverse = sum_vectors(vectors.unsqueeze(1), weights, of_subsets, terms)
+    # From [group, head, turn] back to the order in which the vectors came.
     return out, inverse.permute(2, 0, 1).reshape(-1, 1, 1)
 
 
@@ -523,6 +543,8 @@ def _sum_piece(
         x, norm, finite = _redo_in_float64(x)
     # Norms of vectors around a large mean are nearly equal: their variance is a small difference.
     norm = norm.double()
+    # Nearly every batch comes here: without masks for left-out vectors the sums take a
+    # fifth less.
     if all_usual:
         inverse = norm.reciprocal().to(x.dtype)
         counted = torch.ones_like(norm)
@@ -534,12 +556,15 @@ def _sum_piece(
         counted = usable.double()
         if finite is None:
             finite = torch.ones_like(usable)
+        # The first token policy is that of all real tokens: padding is zero too, but is
+        # not reported as such.
         real = masks[:, 0].bool().unsqueeze(-1)
         out = {
             "zero": (real & finite & ~usable).sum((1, 2)),
             "nonfinite": (real & ~finite).sum((1, 2)),
         }
     masks = masks.to(x.dtype)
+    # Counts and norms in one product [sequence, policy, 3 · head], in float64.
     columns = torch.cat([counted, norm, norm.square()], -1)
     out["n"], out["norm"], out["norm_square"] = torch.matmul(
         masks.double(), columns
@@ -573,8 +598,10 @@ def _check_range_of_norms(x: Tensor, norm: Tensor) -> tuple[bool, bool]:
     large = 1 / small
     if small < least and most < large:
         return True, False
+    # Written with "not", so that a norm that is NaN comes here too.
     if not most < large:
         return False, True
+    # A norm of 0 may be a vector of zeros, or one whose squares vanished in float32.
     return False, bool(x[norm <= small].any())
 
 
@@ -619,6 +646,7 @@ def _sum_linear_terms(
     weights = torch.cat([masks, subsets], 1)
     if x.shape[2] == 1:
         scaled = weights * inverse.transpose(1, 2)
+        # Rows of `linear`: Σx by policy, Σu by policy, Σu by subset.
         linear = sum_weighted(torch.cat([masks, scaled], 1), x)
         return (
             linear[:, :policies],
@@ -639,6 +667,7 @@ def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
     unit   sum of the unit vectors of each sequence [..., dim]
     """
     several = n > 1
+    # A = (‖Σu‖² − n) / (n(n − 1)): the n pairs of a vector with itself are taken off.
     cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
     return {
         "sequence_cosine": torch.where(several, cosine, 0.0),
@@ -654,16 +683,16 @@ def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     x   vectors [..., dim]
     """
+    # Set to zero, not weighted by zero: Inf · 0 is NaN, and would spoil the sums of the
+    # whole sequence.
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
     norm = torch.linalg.vector_norm(x, dim=-1)
     finite &= norm < LARGEST
     usable = finite & (norm > 1 / LARGEST)
-    return (
-        torch.where(usable.unsqueeze(-1), x, 0.0),
-        torch.where(usable, norm, 0.0),
-        finite,
-    )
+    x = torch.where(usable.unsqueeze(-1), x, 0.0)
+    norm = torch.where(usable, norm, 0.0)
+    return x, norm, finite
 
 
 def sum_rows(
@@ -691,6 +720,8 @@ def sum_rows(
     outcomes = rows["outcomes"]
     several = weights * (outcomes > 1)
     normalised = several * cleaned[0] / outcomes.clamp(min=2).log()
+    # NaN for a sequence with fewer than two rows: it adds 0 to the sum and is not
+    # counted.
     similarity = rows["row_similarity"]
     terms |= {
         "rows": weights.sum(-1),

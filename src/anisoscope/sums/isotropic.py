@@ -104,9 +104,9 @@ def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
     d = _check_dimension(d)
     power = (d - 3) / 2
     square = t * t
-    complement = (1 - np.abs(t)) * (
-        1 + np.abs(t)
-    )  # 1 − t², without its rounding near t = ±1
+    # 1 − t², without its rounding near t = ±1.
+    complement = (1 - np.abs(t)) * (1 + np.abs(t))
+    # log(1 − t²) from whichever of t² and 1 − t² is small, and so carries all digits.
     log_shape = np.where(
         square < 0.5, special.xlog1py(power, -square), special.xlogy(power, complement)
     )
@@ -126,9 +126,8 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
     t = np.clip(_to_floats(t), -1, 1)
     b = (_check_dimension(d) - 1) / 2
     square = t * t
-    complement = (1 - np.abs(t)) * (
-        1 + np.abs(t)
-    )  # 1 − t², without its rounding near t = ±1
+    # 1 − t², without its rounding near t = ±1.
+    complement = (1 - np.abs(t)) * (1 + np.abs(t))
     # Either form of P(T² ≥ t²) is exact where its argument is not rounded: t² near 0, 1 − t² near 1.
     both_tails = np.where(
         square < 0.5,
@@ -148,6 +147,8 @@ def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
     """
     p = _check_probability("p", p)
     b = (_check_dimension(d) - 1) / 2
+    # The law is symmetric about 0: find |t| from both tails together, then give it the
+    # sign.
     both_tails = 2 * np.minimum(p, 1 - p)
     square = special.betainccinv(0.5, b, both_tails)
     return (np.sign(p - 0.5) * np.sqrt(square))[()]
@@ -179,6 +180,7 @@ def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
     d = _check_dimension(d)
     n = _check_count(n)
     statistic = d * (1 + (n - 1) * _to_floats(a))
+    # A below −1/(n−1) cannot come from data; it gets the p-value of that end, 1.
     return special.gammaincc(d / 2, np.maximum(statistic, 0) / 2)
 
 

@@ -54,6 +54,7 @@ def jackknife_interval(
     groups = len(left_out)
     if groups < FEWEST:
         return _leave_undefined(value)
+    # ∞ − ∞ of undefined replicates is NaN, which is what is wanted: no interval.
     with np.errstate(invalid="ignore"):
         deviation = left_out - left_out.mean(axis=0)
         error = np.sqrt((groups - 1) / groups * (deviation**2).sum(axis=0))
@@ -64,9 +65,9 @@ def jackknife_interval(
     # A share of 0 in every replicate has no width here, though the next thing counted may differ.
     agree = (left_out == value).all(axis=0)
     low, high = wilson_interval(value, counted, level)
-    return Estimate(
-        value, np.where(agree, low, estimate.low), np.where(agree, high, estimate.high)
-    )
+    low = np.where(agree, low, estimate.low)
+    high = np.where(agree, high, estimate.high)
+    return Estimate(value, low, high)
 
 
 def estimate_mean(
@@ -122,9 +123,9 @@ def wilson_interval(
     half = z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     scale = 1 + z**2 / n
     # Rounding may put an end on the other side of the share.
-    return np.clip((middle - half) / scale, 0, p), np.clip(
-        (middle + half) / scale, p, 1
-    )
+    low = np.clip((middle - half) / scale, 0, p)
+    high = np.clip((middle + half) / scale, p, 1)
+    return low, high
 
 
 def _compute_student_quantile(freedom: int, level: float) -> float:
@@ -173,13 +174,17 @@ def _put_ends_inside_bounds(
             np.where(on_logit_scale, value - least, 1.0), edge, width - edge
         )
         above = np.clip(np.where(on_logit_scale, most - value, 1.0), edge, width - edge)
-        step = np.minimum(
-            factor * (error / below + error / above), 500
-        )  # exp(500) is still finite
+        # Half the width on the scale z = log(below / above), whose slope is
+        # 1/below + 1/above; exp(500) is still finite.
+        step = np.minimum(factor * (error / below + error / above), 500)
+        # Back from z ∓ step to the value:
+        # least + width / (1 + (above / below) · exp(step)).
         inner_low = least + width * below / (below + above * np.exp(step))
         inner_high = most - width * above / (above + below * np.exp(step))
         low = np.where(on_logit_scale, inner_low, low)
         high = np.where(on_logit_scale, inner_high, high)
+    # Rounding, and values at their bound, must not put an end on the wrong side of the
+    # value.
     return Estimate(value, np.minimum(low, value), np.maximum(high, value))
 
 
@@ -191,6 +196,8 @@ def holm(p_values: Sequence[float] | Array) -> Array:
     adjusted = np.full_like(p, np.nan)
     tested = np.flatnonzero(~np.isnan(p))
     order = tested[np.argsort(p[tested], kind="stable")]
+    # The smallest p-value is multiplied by the number of tests, the next by one less;
+    # none may fall below the one before it.
     factors = np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * factors))
     return adjusted

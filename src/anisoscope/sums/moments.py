@@ -56,9 +56,8 @@ class Moments:
         """
         self.sums, self._groups, self._widest, self._share = sums, groups, widest, share
         self.pending: dict[tuple[str, str, int], Tensor] = {}
-        self.many: set[str] = (
-            set()
-        )  # sites on an accelerator whose products are in float32
+        # Sites on an accelerator whose products are in float32.
+        self.many: set[str] = set()
 
     @property
     def groups(self) -> int | None:
@@ -73,6 +72,8 @@ class Moments:
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
         """Prepare for a batch; `group` is the group of units that each of its sequences is in."""
         self._group = group.cpu()
+        # Both are the same for all sites of a batch: they are found once, at the first
+        # site.
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
         self._drawn: dict[tuple[int, torch.device, int, int], Tensor] = {}
 
@@ -127,11 +128,8 @@ class Moments:
                     buffer[g, 0] += product
             else:
                 # In float32, less a mean: of large equal parts no digits would be left for the differences.
-                self._update(
-                    site,
-                    g,
-                    {"moment": self._shift(site, rows, real), "unit_moment": unit},
-                )
+                shifted = self._shift(site, rows, real)
+                self._update(site, g, {"moment": shifted, "unit_moment": unit})
 
     def _choose_dtype(self, site: str, x: Tensor, inverse: Tensor) -> torch.dtype:
         """Return the type in which a site's products are computed: float64, or that of the vectors, float32 at least.
@@ -185,11 +183,15 @@ class Moments:
             return True
         if site in self.many:
             return False
+        # Of the first policy, all real tokens. On an accelerator the host waits for
+        # this number: hence `many`.
         count = float(self.sums.terms[site, "n"][:, 0].sum()) * self._share
         if count <= FEW * dim:
             return True
         if x.device.type == "cpu":
             return False
+        # Over counted vectors, as those left out have 0. Far from 1, float32 cannot
+        # hold the squares of typical vectors.
         mean_inverse = float(inverse.sum() / (inverse > 0).sum())
         if not 1 / MOST_NORM < mean_inverse < MOST_NORM:
             return True
@@ -242,6 +244,8 @@ class Moments:
             groups = 1
         else:
             groups = 0
+        # A number that was asked for is taken at any width. Moments cannot be split
+        # more finely than the other sums.
         return min(self._groups or groups, self.sums.groups)
 
     def _get_pending(
@@ -264,14 +268,9 @@ class Moments:
         pairs: list[tuple[Tensor, Tensor]] = []
         for term, x in rows.items():
             dim = x.shape[1]
-            pairs.append(
-                (
-                    self._get_pending(
-                        (site, term, group), x, partial(x.new_zeros, dim, dim)
-                    ),
-                    x,
-                )
-            )
+            make = partial(x.new_zeros, dim, dim)
+            into = self._get_pending((site, term, group), x, make)
+            pairs.append((into, x))
         if x.device.type != "cpu":
             for into, x in pairs:
                 into.addmm_(x.T, x)
@@ -285,18 +284,21 @@ class Moments:
         for (site, term, g), matrix in self.pending.items():
             if term == "shift":
                 continue
-            # Only the upper half of a product was computed.
+            # Both halves are taken from the upper one, so that the sum is exactly symmetric.
             upper = matrix.double().triu_()
             product = upper + upper.triu(1).T
             if term == "moment":
                 # From the moments of x − c to those of x.
                 shift = self.pending[site, "shift", 0].to(product)
                 total, n = product[:-1, -1], product[-1, -1]
+                # Σxxᵀ = Σ(x−c)(x−c)ᵀ + c tᵀ + t cᵀ + n ccᵀ with t = Σ(x−c); `crossed`
+                # and its transpose share n ccᵀ.
                 crossed = torch.outer(shift, total + n / 2 * shift)
                 product = product[:-1, :-1] + crossed + crossed.T
                 self.sums.terms[site, "moment_vector"][g, 0] += total + n * shift
                 self.sums.terms[site, "moment_n"][g, 0] += n
             self.sums.terms[site, term][g, 0] += product
+            # Kept as a buffer for the next batches.
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -345,11 +347,11 @@ def add_head_moments(
 ) -> None:
     """Add Σxxᵀ of every head in float64 to `sums` (terms `head_moment`, `head_moment_n`).
 
-    weight  [sequence, head, token]: 0 or 1
-    group   [sequence]: below `groups`
-
+    weight   [sequence, head, token]: 0 or 1
+    group    [sequence]: below `groups`
     groups   number of groups of units
     """
+    # Not weight · x: padding may hold NaN, and NaN · 0 is NaN.
     rows = torch.where(weight.bool().unsqueeze(-1), x, 0.0).double()
     heads, dim = x.shape[1], x.shape[3]
     moment = sums.buffer(site, "head_moment", (groups, heads, dim, dim), x.device)

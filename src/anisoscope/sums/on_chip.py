@@ -61,6 +61,7 @@ def compute_checked(
     """
     key = (what, *form)
     if key not in CHECKED:
+        # The plain result is given back, as it is at hand and is right in either case.
         expected = by_torch()
         CHECKED[key] = _is_right(by_kernel, expected, what, counts)
         return expected
@@ -122,6 +123,8 @@ def compute_difference(
     if counts is not None and expected.shape == counts.shape:
         found, expected = found[counts > 0], expected[counts > 0]
     defined = expected.isfinite()
+    # NaN and ∞ at other places are a wrong answer, though no difference of numbers
+    # would show it.
     if not torch.equal(defined, found.isfinite()):
         return math.inf
     found, expected = found[defined], expected[defined]

@@ -21,8 +21,11 @@ def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
     unit    number of the token's unit (document, clip)
     index   number of the token in its unit; `unit` and `index` broadcast
     """
+    # Two rounds, so that token i of unit u and token u of unit i have unrelated hashes;
+    # without + 1, the first token of unit 0 would hash to 0 under seed 0.
     x = _mix(unit.long() * _GOLDEN + seed)
     x = _mix(x + (index.long() + 1) * _GOLDEN)
+    # The sign bit is dropped: a hash is compared as a number, and is never negative.
     return x & 0x7FFFFFFFFFFFFFFF
 
 
@@ -43,6 +46,8 @@ def draw_tokens(
 
 def _mix(x: Tensor) -> Tensor:
     """Mix the bits of 64-bit numbers (a step of splitmix64)."""
+    # The constants are those of splitmix64, as signed integers. Torch shifts the sign
+    # in from the left: the masks make the shifts unsigned, as the generator wants them.
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return x ^ ((x >> 31) & 0x1FFFFFFFF)
@@ -99,6 +104,8 @@ class Reservoir:
             real, hash_tokens(self.seed, unit[:, None], index), _NONE
         ).flatten()
         kept_hashes = self._kept[0]
+        # A full sample takes only hashes under its largest: after the first batches
+        # most tokens end here, and their vectors are never copied.
         limit = _NONE
         if len(kept_hashes) == self.size:
             limit = int(kept_hashes[-1])
@@ -133,6 +140,7 @@ class Reservoir:
         if self._rows is not None and len(self._rows):
             self._appended.append((self._new_hash, self._new_unit, _to_cpu(self._new)))
             appended = sum(len(hashes) for hashes, _, _ in self._appended)
+            # Sorting at every batch would copy the whole sample each time.
             if appended >= self.size:
                 self._sort_in_new()
         self._rows = None
@@ -148,6 +156,7 @@ class Reservoir:
             parts.insert(0, self._kept)
         hashes, units, vectors = zip(*parts, strict=True)
         joined = torch.cat(hashes)
+        # Stable, so that equal hashes stay in the order in which they came.
         order = torch.argsort(joined, stable=True)[: self.size]
         by_site: dict[str, Tensor] = {}
         for site in vectors[-1]:
@@ -171,6 +180,7 @@ class Reservoir:
         rank = dist.get_rank()
         hashes, units, vectors = self._sort_in_new()
         sites = {site: (tuple(x.shape[1:]), x.dtype) for site, x in vectors.items()}
+        # Not the vectors: most of them are dropped below, when all hashes are known.
         ours = hashes, units, sites
         everyone = [ours] * dist.get_world_size()
         dist.all_gather_object(everyone, ours)

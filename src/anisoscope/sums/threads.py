@@ -34,7 +34,11 @@ def run_in_parallel(
         for part in parts:
             part()
         return
+    # One iterator for all threads: each takes the next part that is left, so slow parts
+    # hold up nobody.
     remaining = iter(parts)
+    # Torch keeps these modes for each thread apart; a new thread would record
+    # gradients.
     inference = torch.is_inference_mode_enabled()
     grad = torch.is_grad_enabled()
 
@@ -57,6 +61,7 @@ def run_in_parallel(
     finally:
         deque(remaining, maxlen=0)
         wait(running)
+    # After all have ended: here an exception of a part is raised.
     for future in running:
         future.result()
 
@@ -66,6 +71,8 @@ def _get_pool(_process: int, threads: int) -> ThreadPoolExecutor:
     """Return the pool of worker threads, each of which lets torch use one thread; a forked process gets a new pool."""
     threads_of_process = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, "anisoscope")
+    # A worker that has begun waits here, so each of the tasks below gets a thread of
+    # its own.
     all_here = Barrier(threads + 1)
 
     def begin() -> None:

@@ -184,6 +184,8 @@ def _measure_lengths(
                 vectors, sequence, head, at, begin + tl.arange(0, DIMS), sizes
             )
         )
+        # NaN and Inf are counted apart and left out of the maximum, whose bits are read
+        # below.
         finite = size < float("inf")
         undefined += tl.sum(
             (size != size).to(tl.int32) | (size == float("inf")).to(tl.int32), 1
@@ -205,6 +207,8 @@ def _measure_lengths(
         squares += scaled * scaled
     norm = tl.sqrt_rn(tl.sum(squares, 1)).to(tl.float64) * power.to(tl.float64)
     finite = undefined == 0
+    # 1.2e-38 is the smallest normal float32: a norm under it has lost digits, and
+    # counts as zero.
     counted = finite & (norm > 1.2e-38)
     place = (sequence * tl.num_programs(1) + head) * sizes[0] + at
     inside = at < sizes[0]
@@ -255,6 +259,7 @@ def _store_counts(found, counts, row, sequence, head, sizes):
         tl.store(
             of_row + i * sequences * sizes[3] * heads, counts[i], mask=row < sizes[3]
         )
+    # `row` counts from 0: only the first row, that of all real tokens, is stored.
     first = found[4] + sequence * heads + head + row
     tl.store(first, counts[3], mask=row == 0)
     tl.store(first + sequences * heads, counts[4], mask=row == 0)
@@ -275,6 +280,7 @@ def _add_tokens(sums, weights, x, power, inverse, SQUARES: tl.constexpr):
     )
     direction = tl.where(counted, inverse * power, 0.0).to(tl.float32)
     # vectors of a block are added relative to the longest, so that no product overflows
+    # The lower limit is 2^-125, the smallest power that `_measure_lengths` writes.
     top = tl.maximum(tl.max(power, 0), 2.350988701644575e-38)
     ratio = tl.where(counted, power / top, 0.0)
     vector += tl.dot(weights * ratio[None, :], scaled, input_precision="ieee").to(
@@ -323,12 +329,16 @@ def _sum_tokens(
         at = begin + tl.arange(0, TOKENS)
         inside = at < sizes[0]
         weights = _load_weights(masks, sequence, row, sizes[2], at, sizes[0])
+        # A row number beyond the policies is one of a subset; outside its range each
+        # load gives 0, so the sum of both is the row's weights.
         weights += _load_weights(
             subsets, sequence, row - sizes[2], sizes[3] - sizes[2], at, sizes[0]
         )
         power = tl.load(powers + of_head + at, mask=inside, other=0.0)
         norm = tl.load(norms + of_head + at, mask=inside, other=0.0)
         inverse = tl.load(norms + count + of_head + at, mask=inside, other=0.0)
+        # Programs share the dimensions of a sequence; counts have none, so one program
+        # counts.
         if tl.program_id(0) == 0:
             counts = _count_tokens(counts, weights, power, norm)
         x = _load_vectors(vectors, sequence, head, at, column, sizes)
