@@ -69,6 +69,8 @@ def resolve_alias(name: str) -> tuple[str, str]:
     The second is the name of one of the metric's values as in the records (`spectrum.isoscore`), or "" if the name
     means the whole metric. A name that the literature does not use is returned unchanged, with "".
     """
+    # A metric's own name comes first: a package may call its metric by a word of the
+    # literature. With a colon it is module:NAME, never an alias.
     if name in find_all() or ":" in name:
         return name, ""
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
@@ -89,6 +91,8 @@ def scan() -> dict[str, Metric]:
         if module.name in NO_METRICS:
             continue
         metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
+        # The name of the file is the name in commands and records: two names for one
+        # metric would drift apart.
         if not isinstance(metric, Metric) or metric.name != module.name:
             expected = (
                 f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py"
@@ -118,6 +122,7 @@ def find_metric_by_name(name: str) -> Metric:
         raise UsageError(
             f"a Metric in {name}", type(metric).__name__, "declare it: NAME = Metric(…)"
         )
+    # The module may have registered it when it was imported.
     if known.get(metric.name) is not metric:
         register(metric)
     return metric
@@ -142,6 +147,7 @@ def _refuse_name(name: str, known: Iterable[str]) -> NoReturn:
 
 def list_metric_names(given: Any) -> tuple[str, ...]:
     """Return the names of metrics that are given as names or as objects, alone or in a list; objects are registered."""
+    # A text is iterable too, letter by letter.
     if isinstance(given, str | Metric):
         given = (given,)
     if not isinstance(given, Iterable):
@@ -175,5 +181,6 @@ def choose_metrics(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
             for name, metric in every
             if is_own("metrics", name) and metric.panel in panels
         ]
+    # In one order, whatever order they were named in.
     ours_first = sorted(chosen, key=lambda name: (not is_own("metrics", name), name))
     return [chosen[name] for name in ours_first]

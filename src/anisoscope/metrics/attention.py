@@ -49,6 +49,7 @@ def compute(totals: Totals) -> Values:
     )
     values["score"] = ratio(totals["score"], totals["pairs"])
     values["row_similarity"] = ratio(totals["row_similarity"], totals["row_sequences"])
+    # A count, not a mean: it says how many rows `entropy_normalised` leaves out.
     values["rows_seeing_one_key"] = totals["rows"] - totals["normalised_rows"]
     if "score_histogram" in totals:
         values["score_histogram"] = totals["score_histogram"]
@@ -94,12 +95,14 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
 def softmax_rows(score: Array) -> Array:
     """Return the softmax over keys of scores [query, key]."""
+    # Less the largest score, which cancels in the ratio: exp does not overflow.
     e = np.exp(score - score.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
 def compute_entropy(row: Array) -> float:
     """Return the entropy of a row of weights, in nats."""
+    # 0 · ln 0 counts as 0, its limit.
     seen = row[row > 0]
     return float(-(seen * np.log(seen)).sum())
 

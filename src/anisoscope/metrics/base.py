@@ -84,6 +84,7 @@ class Metric:
             )
         if not isinstance(self.reads, Reads):
             came = repr(self.reads)
+            # The likeliest slip: `Vectors` for `Vectors()`.
             if isinstance(self.reads, type):
                 came += ", a class: call it"
             raise UsageError(
@@ -128,6 +129,7 @@ class Metric:
     def documentation(self) -> str:
         """Return the docstring of the metric's module; of its function, if the metric was defined in a notebook."""
         module = sys.modules.get(self.compute.__module__)
+        # In a notebook the module is `__main__`, whose docstring is not the metric's.
         if module is None or module.__name__ == "__main__":
             return self.compute.__doc__ or ""
         return module.__doc__ or ""

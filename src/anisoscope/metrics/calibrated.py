@@ -45,10 +45,12 @@ def sum_sample(
     above   [group, group]: number of these pairs with a cosine above q95(d), the 95 % quantile of isotropic vectors
     """
     units = normalise(vectors)
+    # By the mean of all vectors: around the sample's own mean, A would be biased low.
     centred = normalise(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
     limit = q95(vectors.shape[1])
     above = (units @ units.T > limit).astype(np.float64)
+    # A vector has a cosine of 1 to itself, and is no pair.
     np.fill_diagonal(above, 0.0)
     n = member.sum(0)
     # A vector that equals the mean has no direction from it.
@@ -71,6 +73,8 @@ def compute(sample: SampledVectors) -> Values:
     if sample.vectors.shape[1] < 2:
         return {}
     sums = sum_sample(sample.vectors, sample.mean, sample.group, sample.groups)
+    # `leave_out_groups` makes a replicate of every group, and one that holds nothing
+    # must not be one.
     present = np.ix_(sample.present, sample.present)
     above = sums["above"][present]
     pairs = sums["pairs"][present]

@@ -36,6 +36,7 @@ def compute(totals: Totals) -> Values:
     The values are `query`, `query_normalised` (over its largest possible value) and `query_rise`, and the same for
     `key`. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
+    # From the same second pass: the rise compares entropies of the same rows.
     plain = ratio(totals["plain.entropy"], totals["plain.rows"])
     values: Values = {}
     for side in SIDES:

@@ -71,6 +71,7 @@ def make_gram(sample: SampledVectors) -> Gram:
         centred = centred / scale
     products = centred @ centred.T
     np.fill_diagonal(products, 0.0)
+    # Kept with the products, as every pair of layers needs them.
     by_group = products @ sample.member
     total = leave_out_groups(sample.member.T @ by_group)
     without_variance = Gram(products, by_group, total, np.zeros(0))
@@ -86,13 +87,17 @@ def _compute_hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
     x, y     the scalar products of each layer's vectors
     """
     member = sample.member
+    # Tokens that each replicate has: all, then those outside each group [replicate].
     n = len(sample) - np.concatenate([[0.0], member.sum(0)])
     products = leave_out_groups(member.T @ (x.products * y.products) @ member)
+    # Σ(K1)(L1) without a group: rows K1 lose the columns of that group, and the group's
+    # own rows go.
     x_rows = x.by_group.sum(1)
     y_rows = y.by_group.sum(1)
     # A row without a group, times the same of the other layer; the rows of the group itself are left out too.
     without = (x_rows[:, None] - x.by_group) * (y_rows[:, None] - y.by_group)
     rows = np.concatenate([[x_rows @ y_rows], (without * (1 - member)).sum(0)])
+    # The estimate divides by n(n − 3).
     enough = np.where(n > 3, n, np.nan)
     whole = (
         products

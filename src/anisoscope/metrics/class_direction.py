@@ -110,6 +110,7 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
     member = labels[:, None] == np.arange(classes)
     total = member.T.astype(np.float64) @ unit  # [class dim]
     # A vector u of a class with the sum T: its cosine is to T − u, with ‖T − u‖² = ‖T‖² − 2T·u + ‖u‖².
+    # A zero vector was never part of its class's sum, and leaves nothing out of it.
     own = unit * (np.linalg.norm(unit, axis=1) > 0)[:, None]
     along = unit @ total.T - member * (own * unit).sum(1)[:, None]
     square = (
@@ -118,6 +119,8 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
         + member * (own * own).sum(1)[:, None]
     )
     alone = member & (member.sum(0) < 2)
+    # Rounding may make a square slightly negative, if what is left of a class cancels
+    # out.
     return np.where(alone, np.nan, ratio(along, np.sqrt(np.maximum(square, 0))))
 
 
@@ -133,15 +136,15 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
 
     NaN if there is no positive or no negative value.
     """
+    # By ranks, n log n: all pairs of two large classes would not fit in memory.
     ours = values[positive]
     others = np.sort(values[~positive])
     if not len(ours) or not len(others):
         return float("nan")
     # Twice the number of others below each value: once those below, once those below or equal.
-    below = np.searchsorted(others, ours, "left") + np.searchsorted(
-        others, ours, "right"
-    )
-    return float(below.mean() / (2 * len(others)))
+    below = np.searchsorted(others, ours, "left")
+    below_or_equal = np.searchsorted(others, ours, "right")
+    return float((below + below_or_equal).mean() / (2 * len(others)))
 
 
 def dimensions(x: Array, labels: Labels, classes: int) -> float:
@@ -151,6 +154,7 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
     """
     unit = normalise(x)
     member = (labels[:, None] == np.arange(classes)).astype(np.float64)
+    # A class of one has no pair, so no entry on the diagonal.
     member = member[:, member.sum(0) > 1]
     n = member.sum(0)
     total = member.T @ unit
@@ -159,11 +163,13 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
     matrix = total @ total.T / np.outer(n, n)
     # Pairs of distinct vectors alone, so that chance differences make no dimensions.
     np.fill_diagonal(matrix, (np.square(total).sum(1) - n) / (n * (n - 1)))
+    # Double centring takes the direction that all classes share out of the matrix.
     centred = matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
     spread = float(np.trace(centred))
     if spread <= 0:
         return float("nan")
     participation = spread**2 / np.square(centred).sum()
+    # By chance G may have negative eigenvalues, and then the ratio may be below 1.
     return float(np.clip(participation, 1, len(n) - 1))
 
 
@@ -179,6 +185,8 @@ def _compute_separability(x: Array, labels: Labels, classes: int) -> Array:
     for c in np.flatnonzero(members > 1):
         by_class[c] = auc(cosine[:, c], labels == c)
     has_others = members[labels] > 1
+    # −2 is below every cosine: a class without others is never the nearest, and a row
+    # of NaN is no error.
     nearest = np.nanargmax(np.where(np.isnan(cosine), -2.0, cosine), axis=1) == labels
     mean_auc = _average_defined(by_class)
     mean_nearest = _average_defined(nearest[has_others])
@@ -213,6 +221,8 @@ def separability_replicates(
         return np.full((1 + len(present), 3 + classes), np.nan)
     replicates = [_compute_separability(x, labels, classes)]
     for g in present:
+        # The directions are computed again: an utterance that is left out must not help
+        # to define its class.
         kept = group != g
         replicates.append(_compute_separability(x[kept], labels[kept], classes))
     return np.stack(replicates)
@@ -230,8 +240,10 @@ def separability(
 
     Each has a 95 % jackknife interval; class directions are computed again without each group of units.
     """
+    # Units, not vectors, are independent: Wilson's interval counts those.
     counted = len(x) if units is None else len(np.unique(units))
     replicates = separability_replicates(x, labels, classes, groups, units)
+    # Column 2 holds dimensions, which are no share and have bounds of their own.
     shares = jackknife_interval(
         np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted
     )

@@ -44,6 +44,7 @@ def compute(totals: Totals) -> Values:
     _, of_key = find_first_direction(key)
     return {
         "share": ratio(largest, np.trace(query + key, axis1=-2, axis2=-1)),
+        # An eigenvector has no sign.
         "query_alone": np.abs(dot(both, of_query)),
         "key_alone": np.abs(dot(both, of_key)),
         "alone": np.abs(dot(of_query, of_key)),
@@ -55,6 +56,8 @@ def find_first_direction(moment: Array) -> tuple[Array, Array]:
 
     NaN if the moments are 0.
     """
+    # In ascending order: the last is the largest. Of a zero matrix the eigenvector
+    # would be an arbitrary axis.
     values, vectors = np.linalg.eigh(moment)
     is_zero = np.trace(moment, axis1=-2, axis2=-1) == 0
     largest = np.where(is_zero, np.nan, values[..., -1])

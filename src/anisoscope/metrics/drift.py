@@ -3,7 +3,7 @@
 Formula    ‖x̄‖₂ with x̄ = Σx / n; share: ‖x̄‖ / (Σ‖x‖ / n).
 Range      drift [0, ∞), in units of the activations; share [0, 1]: 0 a centred cloud, 1 one constant direction.
 Unit       that of the activations (compare layers by the share).
-Undefined  no vector; share where all norms are 0.
+Undefined  no vector; share if all norms are 0.
 Source     Godey et al. 2024, section 3. (Of unit vectors the drift is A again: ‖ū‖² = A(n − 1)/n + 1/n.)
 """
 
@@ -20,6 +20,7 @@ def compute(totals: Totals) -> Values:
     The key of the first is "", the main value of the metric, and that of the second is `share`. Replicate 0 is
     over all data; each other replicate leaves out one group of units (documents, clips).
     """
+    # ‖Σx‖: divided by n it is ‖x̄‖, by Σ‖x‖ the share, in which n cancels.
     length = np.linalg.norm(totals["vector"], axis=-1)
     return {"": ratio(length, totals["n"]), "share": ratio(length, totals["norm"])}
 

@@ -37,6 +37,8 @@ def compute(sample: SampledVectors) -> Values:
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in LEVELS}
     if not len(cosine):
         return values
+    # Sorting all pairs of a sample takes longer than finding their cosines, and each
+    # replicate would sort again.
     most = max(1, int(np.ceil(FEW * len(cosine))))
     top = np.argpartition(cosine, len(cosine) - most)[len(cosine) - most :]
     top = top[np.argsort(-cosine[top], kind="stable")]
@@ -87,9 +89,11 @@ def _compute_cosines_between_groups(
     for start in range(0, len(sample), ROWS):
         rows = np.arange(start, min(start + ROWS, len(sample)))
         of_rows = direction[rows] @ direction.T
+        # Each pair once, and no vector with itself.
         later = np.arange(len(sample)) > rows[:, None]
         chosen = later & (place[rows][:, None] != place)
         row, column = np.nonzero(chosen)
+        # Rounding puts cosines of equal vectors above 1.
         cosines.append(np.clip(of_rows[row, column], -1.0, 1.0))
         firsts.append(place[rows][row])
         seconds.append(place[column])
@@ -101,6 +105,7 @@ def _count_pairs(sample: SampledVectors, without: int | None) -> int:
     sizes = sample.member.sum(0)
     if without is not None:
         sizes = np.delete(sizes, without)
+    # (Σn_g)² − Σn_g²: all ordered pairs less those inside a group.
     ordered_pairs = float(sizes.sum()) ** 2 - float((sizes**2).sum())
     return round(ordered_pairs / 2)
 

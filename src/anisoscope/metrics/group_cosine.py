@@ -17,6 +17,8 @@ from anisoscope.metrics.class_direction import reference as of_pairs
 from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 
+# All subsets in a row, as the sums hold them; a family is a range of numbers among
+# them.
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
 _OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])
 PAIRS = [

@@ -21,6 +21,8 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
+    # Both sums are made while the model runs: a sum over all tokens no longer knows the
+    # sequences.
     return {"": ratio(totals["sequence_cosine"], totals["sequences"])}
 
 

@@ -37,6 +37,8 @@ def compute(sample: SampledVectors) -> Values:
     mean = ratio(np.where(defined, kurtosis, 0.0).sum(axis=1), count.astype(np.float64))
     highest = np.where(defined, kurtosis, -np.inf)
     largest = np.where(count > 0, highest.max(axis=1), np.nan)
+    # Of all data only: without a group another dimension may be the largest, and a
+    # number has no interval.
     dimension = np.where(count[:1] > 0, highest[:1].argmax(axis=1), np.nan)
     return {"": mean, "largest": largest, "dimension": dimension.astype(np.float64)}
 
@@ -54,12 +56,17 @@ def _compute_by_dimension(sample: SampledVectors) -> Array:
     sums = []
     for power in (np.ones_like(x), x, square, square * x, square * square):
         of_groups = sample.member.T @ power
+        # [replicate dim]: sums add over groups, so no replicate needs the vectors
+        # again.
         total = of_groups.sum(axis=0, keepdims=True)
         sums.append(np.concatenate([total, total - of_groups]))
     count = sums[0]
     first, second, third, fourth = [ratio(total, count) for total in sums[1:]]
     variance = second - first**2
+    # E[(x − m)⁴] from raw moments, since each replicate has its own mean m.
     central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
+    # Compared with the square of the values as they were: the rounding of the input is
+    # in proportion to those.
     varies = variance > FLAT * (second + centre**2)
     safe_variance = np.where(varies, variance, 1.0)
     return np.where(varies, ratio(central, safe_variance**2) - NORMAL, np.nan)

@@ -62,8 +62,11 @@ def _name_largest(data: SumsAndExtremes) -> Values:
     if "activation" not in data.extremes:
         return {}
     largest, where = data.extremes["activation"]
+    # A dimension that was never finite still has its −∞.
     recorded = np.flatnonzero(np.isfinite(largest))
     descending = np.argsort(-largest[recorded], kind="stable")
+    # Stable: of equal values the dimension with the smaller number comes first, on
+    # every machine.
     order = recorded[descending][:DIMENSIONS]
     values = {
         "largest": largest[order][None],
@@ -81,7 +84,9 @@ def reference(units: list[Array]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    tops, medians, massive = [], [], []
+    tops = []
+    medians = []
+    massive = []
     for unit in units:
         ordered = np.sort(np.abs(unit).ravel())
         median = ordered[(len(ordered) - 1) // 2]

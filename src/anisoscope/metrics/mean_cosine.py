@@ -48,11 +48,14 @@ def compute(totals: Totals) -> Values:
     anisotropy = ratio(dot(unit, unit) - n, pairs)
     values = {"": anisotropy, "between": _compute_between(totals, n, unit)}
     if "unit_square" in totals:
+        # Σ over pairs of u_j·v_j = (Σu_j)² − Σu_j²: dimension by dimension the same
+        # formula as above.
         contribution = ratio(unit**2 - totals["unit_square"], pairs[..., None])
         largest = np.sort(contribution, axis=-1)[..., ::-1]
         top = np.stack([largest[..., :k].sum(-1) for k in TOP], -1)
         values["contribution"] = contribution
         values["top_share"] = ratio(top, anisotropy[..., None])
+    # On a line every cosine is ±1, and has no such quantile.
     dim = unit.shape[-1]
     quantile = np.nan
     if dim > 1:
@@ -69,6 +72,8 @@ def _compute_between(totals: Totals, n: Array, unit: Array) -> Array:
     """
     n_g = totals.groups("n")
     unit_g = totals.groups("unit")
+    # ‖ΣU_g‖² has all pairs; Σ‖U_g‖² those inside a group, vectors with themselves
+    # included.
     cosines = dot(unit, unit) - totals.over(dot(unit_g, unit_g))
     pairs = n**2 - totals.over(n_g**2)
     return ratio(cosines, pairs)
@@ -86,6 +91,7 @@ def reference(units: list[Array]) -> dict[str, float]:
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosine = u @ u.T
     distinct = leave_diagonal_out(cosine)
+    # The unit that each vector is of.
     owner = np.repeat(np.arange(len(units)), [len(x) for x in units])
     between = cosine[owner[:, None] != owner[None, :]]
     return {

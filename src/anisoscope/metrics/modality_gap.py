@@ -42,14 +42,16 @@ def compute(totals: Totals) -> Values:
     n = totals["modality_n"]
     unit = totals["modality_unit"]
     mean = ratio(unit, n[..., None])
-    image, text = mean[:, 0], mean[:, 1]
+    image = mean[:, 0]
+    text = mean[:, 1]
     across = dot(image, text)
+    lengths = np.linalg.norm(image, axis=-1) * np.linalg.norm(text, axis=-1)
+    # (‖Σu‖² − n)/(n(n − 1)) for each modality; `across` has no vector twice, so means
+    # suffice.
     within = ratio(np.square(unit).sum(-1) - n, n * (n - 1))
     return {
         "distance": np.linalg.norm(image - text, axis=-1),
-        "cosine": ratio(
-            across, np.linalg.norm(image, axis=-1) * np.linalg.norm(text, axis=-1)
-        ),
+        "cosine": ratio(across, lengths),
         "image": within[:, 0],
         "text": within[:, 1],
         "across": across,

@@ -45,12 +45,12 @@ def compute(sample: SampledVectors) -> Values:
         kept = np.ones(len(sample), dtype=bool)
         if left_out is not None:
             kept = sample.group != left_out
+        # With K + 1 vectors everybody is a neighbour of everybody.
         if kept.sum() < K + 2:
             continue
         near, nearest = _find_nearest_among_kept(direction, order, cosine, kept)
-        occurrences = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(
-            np.float64
-        )
+        counts = np.bincount(near.ravel(), minlength=len(sample))
+        occurrences = counts[kept].astype(np.float64)
         values["hubness"][replicate] = _compute_skewness(occurrences)
         values["largest"][replicate] = occurrences.max() / (kept.sum() - 1)
         values["never"][replicate] = (occurrences == 0).mean()
@@ -83,12 +83,13 @@ def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]
     Of equal entries, those with smaller indices come first.
     """
     near = np.argpartition(-of_rows, count - 1, axis=1)[:, :count]
+    # Back to ascending indices, which the partition has mixed; the stable sort below
+    # keeps them if values are equal.
     near.sort(axis=1)
     values = np.take_along_axis(of_rows, near, axis=1)
     by_value = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(
-        values, by_value, axis=1
-    )
+    indices = np.take_along_axis(near, by_value, axis=1)
+    return indices, np.take_along_axis(values, by_value, axis=1)
 
 
 def _find_nearest_among_kept(
@@ -103,11 +104,14 @@ def _find_nearest_among_kept(
 
     Returns (indices of the K nearest neighbours of each kept vector [kept, K], cosine of the nearest one [kept]).
     """
+    # Which of a vector's remembered neighbours are kept too, and the rank of each among
+    # those.
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)
     rows = np.flatnonzero(kept)
     near = np.zeros((len(rows), K), dtype=np.int64)
     nearest = np.zeros(len(rows))
+    # Most vectors have K left of the 48: no cosine is computed again.
     whole = rank[:, -1] >= K
     chosen = still & (rank <= K)
     near[whole] = order[kept][whole][chosen[whole]].reshape(-1, K)

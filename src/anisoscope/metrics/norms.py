@@ -19,9 +19,11 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, norm = totals["n"], totals["norm"]
-    mean = ratio(norm, n)
+    n = totals["n"]
+    mean = ratio(totals["norm"], n)
     # Rounding may make the difference negative.
+    # From float64 sums of float64 norms: norms around a large mean would lose their
+    # variance otherwise.
     variance = ratio(totals["norm_square"] - n * mean**2, n - 1)
     std = np.where(n > 1, np.sqrt(np.maximum(variance, 0)), np.nan)
     return {"mean": mean, "std": std, "variation": ratio(std, mean)}

@@ -33,12 +33,15 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
     moment = np.zeros((dim, dim))
     for rows in _iter_blocks(matrix):
         moment = moment + rows.T @ rows
+    # Z(c) is tried along these only, as in the paper: they stand in for every direction
+    # of the sphere.
     eigenvectors = np.linalg.eigh(moment)[1]  # in columns
     log_z = np.full((2, dim), -np.inf if len(matrix) else 0.0)
     for rows in _iter_blocks(matrix):
         projected = rows @ eigenvectors
         # An eigenvector has no sign: both directions count.
         log_z[0] = np.logaddexp(log_z[0], _log_sum(projected.copy()))
+        # The last use of the block, so it may be overwritten.
         log_z[1] = np.logaddexp(
             log_z[1], _log_sum(np.negative(projected, out=projected))
         )
@@ -47,6 +50,7 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
 
 def compute(totals: Totals) -> Values:
     """Return the isotropy I(W) of an embedding matrix [1], from the partition function in each direction."""
+    # One group holds the whole matrix: it has no units, and the value no interval.
     log_z = totals.groups("log_z")[0]
     return {"": np.exp(log_z.min() - log_z.max())[None]}
 
@@ -59,6 +63,7 @@ def _iter_blocks(matrix: NDArray[Any]) -> Iterator[Array]:
 
 def _log_sum(x: Array) -> Array:
     """Return log Σexp over the rows of `x`; `x` is overwritten."""
+    # log Σexp x = m + log Σexp(x − m), which cannot overflow.
     largest = x.max(0)
     np.exp(np.subtract(x, largest, out=x), out=x)
     return np.asarray(largest + np.log(x.sum(0)))

@@ -40,8 +40,10 @@ def _compute_distance(x: Array, y: Array) -> float:
     size = np.linalg.norm(x) * np.linalg.norm(y)
     if size == 0:
         return float("nan")
+    # ‖XᵀY‖₊ is tr(XᵀYQ) for the best rotation Q, which is not needed itself.
     shared = np.linalg.svd(x.T @ y, compute_uv=False).sum()
     distance = FARTHEST - FARTHEST * shared / size
+    # Equal clouds may come out at −1e-16.
     return float(min(max(distance, 0.0), FARTHEST))
 
 
@@ -56,6 +58,8 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     x = (x - x.mean(0)) / np.linalg.norm(x - x.mean(0))
     y = (y - y.mean(0)) / np.linalg.norm(y - y.mean(0))
     left, _, right = np.linalg.svd(y.T @ x)
+    # With different widths the rotation maps into the wider space: only as many axes as
+    # both have.
     turned = y @ left[:, : len(right)] @ right[: left.shape[1]]
     return {"": float(((x - turned) ** 2).sum())}
 

@@ -47,15 +47,19 @@ def compute(totals: Totals) -> Values:
     query = ratio(totals["query"], rows[..., None])
     key = ratio(totals["key"], totals["keys"][..., None])
     mean_score = dot(query, key)
-    square_on_key = _compute_quadratic_form(key, totals["query_moment"]) / np.where(
-        rows == 0, np.nan, rows
-    )
+    # E[(q·K̄)²] = K̄ᵀ E[qqᵀ] K̄; less the square of the mean Q̄·K̄ it is the variance
+    # over rows.
+    on_key = _compute_quadratic_form(key, totals["query_moment"])
+    square_on_key = ratio(on_key, rows)
     # Variance over the keys of a row: of whole scores, of the part of the mean query, and the covariance of both.
     whole = totals["row_variance"]
+    # Q̄ᵀ S Q̄, S being the sum over rows of the covariance of the keys that a row sees.
     of_mean_query = _compute_quadratic_form(query, totals["row_spread"])
     covariance = dot(query, totals["row_lean"])
     within = ratio(whole, rows)
     mean_query = ratio(of_mean_query, rows)
+    # Var(a − b) = Var a − 2 Cov(a, b) + Var b with a the whole score and b the part of
+    # the mean query.
     centred = ratio(whole - 2 * covariance + of_mean_query, rows)
     return {
         "mean_score": mean_score,

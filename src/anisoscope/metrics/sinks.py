@@ -28,6 +28,7 @@ from anisoscope.reads import Keys
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, SumsAndExtremes
 
 NAMED = frozenset({"query_norm", "key_norm"})
+# The thresholds as their components are called, such as ".3".
 LINES = tuple(f"{epsilon:g}".removeprefix("0") for epsilon in EPSILONS)
 
 
@@ -56,6 +57,7 @@ def compute(data: SumsAndExtremes) -> Values:
     }
     for name in sorted(NAMED & data.extremes.keys()):
         largest = data.extremes[name][0]
+        # −∞ if no query or key of a head was finite.
         values[name] = np.where(np.isfinite(largest), largest, np.nan)[None]
     return values
 

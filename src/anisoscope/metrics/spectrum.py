@@ -62,6 +62,8 @@ def compute(totals: Totals) -> Values:
     eigenvalues = np.where(vary, eigenvalues, np.nan)
     d = eigenvalues.shape[-1]
     share = ratio(eigenvalues, eigenvalues.sum(-1, keepdims=True))
+    # Eigenvalues ascend: reversed, the first k are the largest. Rounding may carry the
+    # sum past 1.
     largest = np.minimum(np.cumsum(share[..., ::-1], -1), 1)
     values = {
         "effective_rank": _compute_entropy_rank(np.sqrt(eigenvalues)),
@@ -72,10 +74,13 @@ def compute(totals: Totals) -> Values:
         "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
     }
     if "unit_moment" in totals:
+        # ‖Σuuᵀ‖²_F = Σ over pairs of cos², the n pairs of a vector with itself
+        # included.
         square = np.einsum(
             "...ij,...ij->...", totals["unit_moment"], totals["unit_moment"]
         )
         values["cosine_square"] = d * ratio(square - n, n * (n - 1))
+    # One vector has second moments but no spread.
     for name, value in values.items():
         count = n.reshape(n.shape + (1,) * (value.ndim - n.ndim))
         values[name] = np.where(count > 1, value, np.nan)
@@ -95,11 +100,14 @@ def _compute_eigenvalues(
     """
     d = mean.shape[-1]
     spectra = np.full((2, *mean.shape), np.nan)
+    # One by one: LAPACK's routines below take a single matrix.
     for place in np.ndindex(mean.shape[:-1]):
         if np.isfinite(uncentred[place]).all() and np.isfinite(mean[place]).all():
             spectra[0][place], spectra[1][place] = _decompose_once(
                 uncentred[place], mean[place]
             )
+    # The error of an eigenvalue is about this; square roots of such noise would add up
+    # in the ranks.
     rounding = np.finfo(np.float64).eps * d * scale[..., None]
     # A comparison with NaN is false, and NaN stays.
     centred, whole = np.where(spectra <= rounding, 0.0, spectra)
@@ -122,6 +130,8 @@ def _decompose_once(matrix: Array, mean: Array) -> tuple[Array, Array]:
         # The sign that adds: with the other one digits would cancel.
         mirror[0] += np.copysign(length, mean[0])
         half = 1 / (mirror @ mirror)
+        # H M H with H = I − 2vvᵀ/(vᵀv), as an update of rank two: d² operations, not
+        # d³.
         product = 2 * half * (matrix @ mirror)
         product -= half * (mirror @ product) * mirror
         matrix = matrix - np.outer(mirror, product) - np.outer(product, mirror)
@@ -130,6 +140,7 @@ def _decompose_once(matrix: Array, mean: Array) -> tuple[Array, Array]:
         np.asfortranarray(matrix), lower=1, lwork=work
     )
     whole, fault_of_whole = lapack.dsterf(diagonal, beside)
+    # m mᵀ in this basis: ‖m‖² at the first place, zeros elsewhere.
     diagonal[0] -= length**2
     centred, fault_of_centred = lapack.dsterf(diagonal, beside)
     if fault or fault_of_whole or fault_of_centred:
@@ -150,6 +161,8 @@ def isoscore(eigenvalues: Array) -> Array:
     d = eigenvalues.shape[-1]
     if d == 1:
         return np.full(eigenvalues.shape[:-1], np.nan)
+    # The defect δ is 0 if all variances are equal, and 1 if all variance is in one
+    # axis.
     normal = np.sqrt(d) * ratio(
         eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True)
     )

@@ -62,6 +62,7 @@ def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
     """
     points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
     place = place.ravel()
+    # The smallest and the largest group among equal vectors: the same, or several.
     first = np.full(len(points), sample.groups)
     last = np.full(len(points), SEVERAL)
     np.minimum.at(first, place, sample.group)
@@ -84,6 +85,8 @@ def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
     distance = np.zeros((len(points), count))
     for start in range(0, len(points), ROWS):
         rows = np.arange(start, min(start + ROWS, len(points)))
+        # ‖a − b‖² = ‖a‖² + ‖b‖² − 2a·b: quick, but of close points it is the difference
+        # of large numbers.
         apart = square[rows, None] + square - 2 * centred[rows] @ centred.T
         apart[rows - start, rows] = np.inf
         near = order[rows]
@@ -110,6 +113,7 @@ def _compute_distance_ratios(
         return np.zeros(0)
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)
+    # Exactly one entry of a row has rank 1 and is kept: the sum picks it out.
     first = np.where(still & (rank == 1), distance[kept], 0.0).sum(1)
     second = np.where(still & (rank == 2), distance[kept], 0.0).sum(1)
     # If all but one of the remembered neighbours of a point are left out, it is compared with every point again.
@@ -127,6 +131,7 @@ def _compute_distance_ratios(
 def _fit_slope(log_ratio: Array) -> float:
     """Fit the intrinsic dimension: the slope of −log(1 − F) against log(r₂/r₁) through the origin."""
     x = np.sort(log_ratio)[: int(len(log_ratio) * KEPT)]
+    # F is i/N with N of all ratios, those cut off included.
     y = -np.log1p(-np.arange(1, len(x) + 1) / len(log_ratio))
     if not x.any():
         return np.nan

@@ -30,6 +30,7 @@ def compute(sample: SampledVectors) -> Values:
     close = sample.sum_pairs(_compute_closeness)
     count = sample.count_pairs()
     d = sample.vectors.shape[1]
+    # E[exp(−2t(1 − cos))] = e^(−2t)·₀F₁(d/2; t²) for a cosine of isotropic directions.
     isotropic = np.log(hyp0f1(d / 2, SHARPNESS**2)) - 2 * SHARPNESS
     return {
         "": np.log(ratio(close, count)),
@@ -39,6 +40,7 @@ def compute(sample: SampledVectors) -> Values:
 
 def _compute_closeness(rows: Array, vectors: Array) -> Array:
     """Return exp(−t‖u − v‖²) for the directions u of `rows` and v of `vectors`."""
+    # ‖u − v‖² = 2 − 2 cos; rounding may give a cosine above 1.
     cosine = np.minimum(normalise(rows) @ normalise(vectors).T, 1.0)
     return np.asarray(np.exp(2 * SHARPNESS * (cosine - 1)))
 
