@@ -233,6 +233,8 @@ class Gathered:
             "site": site.label,
             "n_units": len(self.sums.units),
         }
+        # Without this, the one head that layers have in the sums would be called head 0
+        # in the table.
         if site.quantity in LAYER_QUANTITIES:
             columns["head"] = None
         return columns
@@ -422,6 +424,8 @@ def draw_cloud(seed: int, sizes: Sequence[int], d: int) -> list[Array]:
     d       number of dimensions
     """
     rng = np.random.default_rng(seed)
+    # A common mean makes A positive, and means of units make it differ within and
+    # between units: a wrong formula for either shows.
     common_mean = rng.standard_normal(d) * 0.5
     cloud = []
     for n in sizes:
@@ -437,6 +441,8 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
     sizes   number of vectors of each set, by unit
     d       number of dimensions
     """
+    # Another stream than that of `draw_cloud`, so that the noise below is not the cloud
+    # itself.
     rng = np.random.default_rng(seed + 1000)
     turn = rng.standard_normal((d, d)) / np.sqrt(d)
     shift = rng.standard_normal(d) * 0.5
@@ -497,6 +503,8 @@ def make_batch(first: int, real: Tensor, **more: Any) -> Batch:
     real   which tokens are real [sequence, token]
     more   further fields of the batch
     """
+    # Numbered from `first`: a unit keeps its group however the data are split into
+    # batches.
     unit = torch.arange(first, first + len(real))
     stream = Stream(
         real, torch.zeros_like(real), torch.zeros(len(real), dtype=torch.int64)

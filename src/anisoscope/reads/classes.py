@@ -42,6 +42,8 @@ class ClassSums(Keeper):
     def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Pool each sequence to one vector, and add its direction to the sum of its class."""
         positions = running.copy_to(running.find_masks(site, value), value.device)
+        # Of real tokens, whatever the token policy: [CLS] is special, and is the vector
+        # that a classifier reads.
         vectors = pool_sequences(value, positions.real, running.settings.at)
         label = running.copy_to(running.label, value.device)
         group = running.copy_to(running.group, value.device)
@@ -98,6 +100,8 @@ class Classes(Reads):
 
         The i-th sequences of all classes make up the i-th unit (independent piece of data) of the measurement.
         """
+        # Numbered within each class: to leave out a unit takes at most one sequence
+        # from any class.
         rows: list[tuple[int, int, Any]] = []
         for label, of_class in enumerate(units):
             for number, vector in enumerate(of_class):
@@ -111,6 +115,7 @@ class Classes(Reads):
                 batching.filler,
                 dtype=batching.dtype,
             )
+            # A sequence of one token: pooled, it is the vector of the test data itself.
             x[:, 0] = torch.as_tensor(np.stack(vectors))
             real = torch.arange(x.shape[1]).unsqueeze(0).expand(len(part), -1) == 0
             stream = Stream(

@@ -139,6 +139,8 @@ class SequenceSums(Keeper):
             return
         x = _widen(value)
         positions = running.copy_to(running.find_masks(site, value), value.device)
+        # The largest |x| of each vector: NaN and Inf show in it, and it is needed below
+        # anyway.
         size = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1)
         real = positions.real & size.isfinite() & (size > 0)
         terms: dict[str, Tensor] = {}
@@ -147,6 +149,8 @@ class SequenceSums(Keeper):
             self._offer_largest(site, x, real, positions.places, running)
         if "matrix_entropy" in self.needs:
             terms |= _compute_matrix_entropy(x, real)
+        # A measurement may need only some of them, and a pass must keep no sums that
+        # nobody reads.
         needed = {name: term for name, term in terms.items() if name in self.needs}
         running.add_sums(site.name, needed)
 
@@ -158,9 +162,9 @@ class SequenceSums(Keeper):
         x        vectors [sequence, token, dim]
         real     which tokens are counted [sequence, token]
         places   which token each one is [sequence, token, 4] (`sums.extremes.WHERE`)
-
-        running     the running measurement
+        running  the running measurement
         """
+        # A maximum over nothing is an error.
         if x.shape[0] * x.shape[1] == 0:
             return
         absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
@@ -197,6 +201,7 @@ def _sum_activations(
     largest = top[:, 0]
     median = _find_medians(x.abs(), real)
     is_defined = has_real & (median > 0)
+    # The inner choice keeps 0 / 0 from ever being computed.
     over_median = torch.where(
         is_defined, largest / torch.where(is_defined, median, 1.0), 0.0
     )
@@ -244,6 +249,8 @@ def _find_medians(
         kept = torch.where(real.unsqueeze(-1), absolute, torch.nan)
         return kept.flatten(1).nanmedian(1).values.nan_to_num(0.0)
     # NumPy partitions numbers alone, torch numbers and their indices, which takes 5 to 25 times as long.
+    # Padding as ∞ comes after every real number: the middle of the first `count` is the
+    # median.
     kept = torch.where(real.unsqueeze(-1), absolute, torch.inf).flatten(1)
     counts = (real.sum(1) * absolute.shape[2]).tolist()
     median = absolute.new_zeros(len(absolute))
@@ -273,11 +280,14 @@ def _compute_matrix_entropy(x: Tensor, real: Tensor) -> dict[str, Tensor]:
         eigenvalues = gram.diagonal(dim1=1, dim2=2)
     else:
         eigenvalues = torch.linalg.eigvalsh(gram).clamp(min=0)
+    # A sequence without real vectors has the sum 0, and gets shares of 0 instead of
+    # NaN.
     share = eigenvalues / eigenvalues.sum(1, keepdim=True).clamp(
         min=torch.finfo(eigenvalues.dtype).tiny
     )
     entropy = -torch.special.xlogy(share, share).sum(1)
     count = real.sum(1)
+    # The rank of a sequence is at most the smaller number: so many shares can be equal.
     most = torch.minimum(count, torch.full_like(count, dim))
     is_counted = most > 1
     normalised = entropy / torch.where(is_counted, most, 2).double().log()
@@ -333,6 +343,8 @@ class Sequences(_WithExtremes):
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values of each layer, with the number of sequences that count for this metric."""
+        # The two metrics count differently: one vector has activations, but no matrix
+        # entropy.
         is_of_activations = "activation_sequences" in metric.needs
         counted = "activation_sequences" if is_of_activations else "matrix_sequences"
         yield from self.iter_readings(metric, gathered, counted)
@@ -375,6 +387,7 @@ class LogitExtremes(Keeper):
         value   statistics of attention rows [sequence, head, query]; only real queries that see a key are read
         """
         keys = value["keys"]
+        # A query that sees no key has no logit.
         counts = running.find_real_queries(site, keys).unsqueeze(1) & (keys > 0)
         counts = counts & value["largest"].isfinite() & value["smallest"].isfinite()
         if counts.shape[0] * counts.shape[2] == 0:
@@ -391,6 +404,7 @@ class LogitExtremes(Keeper):
         # Negated, so that the smallest logit is a largest value too.
         negated = torch.where(counts, -value["smallest"], -torch.inf)
         for name, rows in (("logit", largest), ("negative_logit", negated)):
+            # To [sequence, query, head]: the places are those of the queries.
             values, where = find_largest_over_tokens(rows.transpose(1, 2), places)
             running.extremes.offer(site.name, name, values, where)
 
@@ -457,6 +471,7 @@ def _iter_rows(
 
     Yields (site, captured value by name, number of the batch's first unit, which tokens are real [sequence, token]).
     """
+    # Imported here, since only test data need the capture.
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
@@ -508,6 +523,8 @@ class KeySums(Keeper):
             return
         heads = mass.shape[1]
         device = value["key"].device
+        # In cross-attention keys are tokens of the encoder and queries those of the
+        # decoder: each side has masks of its own.
         of_key = Site(site.stack, site.layer, "key", kind=site.kind)
         of_query = Site(site.stack, site.layer, "query", kind=site.kind)
         keys = running.copy_to(running.find_masks(of_key, value["key"]), device)
@@ -544,6 +561,7 @@ def _classify_keys(keys: Any) -> Bool[Tensor, "sequence part key"]:
     keys   the token masks of the keys (`measure.masks.Masks`)
     """
     real = keys.real
+    # Not the column: with padding on the left the first real key has a higher one.
     number = real.long().cumsum(1)
     first = real & (number == 1)
     last = real & (number == number[:, -1:]) & ~first
@@ -593,11 +611,15 @@ def _sum_keys(
     )
     at_first = torch.einsum("shk,sk->sh", mean, parts[:, 0].double()).unsqueeze(-1)
     is_first = parts[:, :1].expand(mass.shape)
+    # Few queries see the last keys of a causal head, and their mean is then large by
+    # chance.
     can_be_sink = real & ((seen >= FEWEST_QUERIES) | (is_first & (seen > 0)))
     has_key = can_be_sink.any(-1)
+    # −1 is below every weight.
     strongest, place = torch.where(can_be_sink, mean, -1.0).max(-1)
     strongest = torch.where(has_key, strongest, 0.0)
     by_key = parts.transpose(1, 2).double()
+    # The kind of the strongest key, as one row of `parts` for each head.
     part = by_key.gather(1, place.unsqueeze(-1).expand(*place.shape, parts.shape[1]))
     value_ratio, has_value = _compare_value_norm(norm.double(), real, place)
     has_value = has_value & has_key
@@ -627,6 +649,7 @@ def _compare_value_norm(
     real    which keys are real tokens
     place   the number of the key that is compared
     """
+    # One overflowing value vector would make the mean of its sequence infinite.
     is_sound = real & norm.isfinite()
     mean = torch.where(is_sound, norm, 0.0).sum(-1) / is_sound.sum(-1).clamp(min=1)
     own = norm.gather(-1, place.unsqueeze(-1)).squeeze(-1)

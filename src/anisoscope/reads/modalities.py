@@ -45,6 +45,8 @@ class ModalitySums(Keeper):
     def add(self, site: Site, value: Tensor, running: Pass) -> None:
         """Add the unit vectors of a layer [sequence, token, dim]: one sum for image tokens, one for text tokens."""
         positions = running.copy_to(running.find_masks(site, value), value.device)
+        # Special tokens are of neither kind: markers around an image would count as
+        # text.
         text = positions.real & ~positions.image & ~positions.special
         masks = torch.stack([positions.image, text], 1)
         values, _ = sum_vectors(
@@ -87,6 +89,8 @@ class Modalities(Reads):
         """Yield the sums of each site that has tokens of images and of texts."""
         for name, site in gathered.sites.items():
             terms = gathered.sums.at(name, metric.needs)
+            # Stacks that read only one of the two, such as the vision tower itself,
+            # have no gap.
             if not terms or not bool((terms["modality_n"].sum(0) > 0).all()):
                 continue
             totals = make_totals(terms)

@@ -96,11 +96,14 @@ class LayerPair(OfSample):
                 is_usable(reservoir.vectors[name][: self.most].double().numpy())
                 for name in layers
             ]
+            # One set of tokens for all layers: pairs of layers are then comparable, and
+            # each layer's products are made once.
             in_all = np.logical_and.reduce(in_each)
             samples = {
                 name: select_sample(name, reservoir, gathered, self.most, in_all)
                 for name in layers
             }
+            # Each pair once; a layer compared with itself says nothing.
             for name, other_name in combinations(layers, 2):
                 first = samples[name]
                 second = samples[other_name]
@@ -152,6 +155,8 @@ def _iter_samples(gathered: Gathered) -> Iterator[tuple[Reservoir, dict[str, Sit
             or not is_usable(reservoir.vectors[name].double().numpy()).any()
         ):
             continue
+        # By the sample itself: layers of other lengths (maps of a convolutional
+        # network) have one each, and make no pairs.
         _, layers = samples.setdefault(id(reservoir), (reservoir, {}))
         layers[name] = site
     yield from samples.values()

@@ -61,6 +61,8 @@ class QueryKey(Reads):
         for name, site in gathered.sites.items():
             if site.quantity != "query":
                 continue
+            # The key of the same layer, stage and kind of attention: rows of the table
+            # belong to the query's site.
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
             terms: dict[str, Array] = {}
             for term, x in gathered.sums.at(name, metric.needs).items():

@@ -115,11 +115,12 @@ def add_rows(
 
     rows     statistics [sequence, head, query] by name, as `capture.rows.attention_rows` returns them
     prefix   is put before the names of the sums
-
-    running     the running measurement
+    running  the running measurement
     """
     keys = rows["keys"]
     real = running.find_real_queries(site, keys)
+    # A row that sees no key has no weights: whatever is in its place must not enter a
+    # mean.
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
     running.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
@@ -168,6 +169,7 @@ class _OfAttention(Reads):
 
         Every query sees all keys of its sequence, and logits are scaled by 1.
         """
+        # Of all data, not of a batch: a capture knows the means from a pass of its own.
         means = []
         for side in (0, 1):
             vectors = np.concatenate([unit[side] for unit in units])

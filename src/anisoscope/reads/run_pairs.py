@@ -68,11 +68,14 @@ def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack
         stack, _, what = tensor.rpartition(" ")
         if what != "hash" or not stack:
             continue
+        # Only read from here: neither size nor seed matters.
         reservoir = Reservoir(0, 0)
         reservoir.restore(dict(tensors), f"{stack} ")
         layers: dict[Site, Array] = {}
         for name, vectors in reservoir.vectors.items():
             site = _parse_site(name)
+            # A layer sampled on its own is stored under its own name in place of that
+            # of a stack.
             if site is not None and name != stack:
                 layers[site] = vectors.double().numpy()
         if layers:
@@ -120,6 +123,8 @@ def read_across(
     of_second = _drop_unusable(second, other_places)
     if not len(tokens) or not of_first or not of_second:
         return
+    # The same tokens for all pairs of layers: otherwise a cell of the table could
+    # differ because of its tokens.
     is_used = np.logical_and.reduce(
         [is_usable(x) for x in (*of_first.values(), *of_second.values())]
     )
@@ -127,6 +132,7 @@ def read_across(
         return
     left_out = min(groups, getattr(reads, "groups", None) or groups)
     units = first.unit[places][is_used]
+    # Groups as in the runs, then joined to fewer: a unit never falls into two.
     group = units % groups % left_out
 
     def sample(x: Array) -> SampledVectors:

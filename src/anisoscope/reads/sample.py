@@ -131,6 +131,7 @@ class SampledVectors:
         for start in range(0, len(self), ROWS):
             rows = np.arange(start, min(start + ROWS, len(self)))
             of_pairs = function(self.vectors[rows], self.vectors)
+            # A vector with itself is no pair.
             of_pairs[rows - start, rows] = 0.0
             of_groups += self.member[rows].T @ of_pairs @ self.member
         return leave_out_groups(of_groups)
@@ -154,6 +155,8 @@ def leave_out_groups(of_groups: Array) -> Array:
 
     The first entry is the sum over all pairs; each further entry leaves out the pairs that involve one group.
     """
+    # Pairs that involve a group: its row and its column, less the diagonal that both
+    # hold.
     every = of_groups.sum()
     return np.concatenate(
         [[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)]
@@ -254,14 +257,15 @@ def select_sample(
     reservoir   the sample of tokens that holds it
     most        read only the first `most` tokens; None: all
     usable      which tokens may be used [token]; None: those that are finite and not zero in this layer
-
-    gathered        everything that the finished pass has accumulated
+    gathered    everything that the finished pass has accumulated
     """
     vectors = reservoir.vectors[name][:most].double().numpy()
     if usable is None:
         usable = is_usable(vectors)
     if usable.sum() < 2:
         return None
+    # The same rule as for sums, so that a replicate leaves out the same units
+    # everywhere.
     group = (reservoir.unit[:most].numpy() % gathered.sums.groups)[usable]
     totals = gathered.sums.at(name, ("vector", "n"))
     # Of the first token policy; layers have one head.

@@ -73,7 +73,11 @@ class VectorSums(Keeper):
 
         Counts of vectors that are left out (zero, non-finite) are not among them: they are always kept.
         """
+        # n is always there: it counts the vectors behind values, and decides when
+        # moments are summed in float64.
         terms = self.terms.get(quantity, frozenset()) | {"n"}
+        # Contributions of dimensions are reported for layers only; the squares of all
+        # heads would need a product of their own.
         if quantity in OF_HEADS:
             terms -= {"unit_square"}
         return terms
@@ -101,18 +105,21 @@ def _add_layer(
 
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
-
-    running        the running measurement
+    running     the running measurement
     """
     if is_whole_image(x, running):
         values, _ = sum_vectors(
             x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS
         )
+        # Not `add_sums`, which uses all groups: 32 sums of a million numbers take 256
+        # MB a term.
         running.sums.add(
             site.name, values, running.copy_to(running.group, x.device) % FEW_GROUPS
         )
         return
     subsets = positions.subsets if "subset_unit" in terms else None
+    # As embeddings made elsewhere are: with many of them, a sum for each "sequence"
+    # would be the vectors again.
     are_single = x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * running.settings.groups
     if are_single and x.device.type == "cpu":
         values, inverse, groups = sum_single_vectors(
@@ -143,12 +150,13 @@ def _add_heads(
 
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
-
-    running        the running measurement
+    running     the running measurement
     """
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     running.add_sums(site.name, values)
     if "head_moment" in terms:
+        # dim² numbers for each head and group: few groups, as for the moments of
+        # layers.
         groups = min(
             running.settings.spectrum_groups or FEW_GROUPS, running.settings.groups
         )
@@ -268,6 +276,8 @@ class Vectors(Reads):
         gathered   everything that the finished pass has accumulated
         site       name of the place in the model
         """
+        # The kinds of token are disjoint and make up the whole; frequency bins and
+        # positions count the same tokens again.
         if needs & SUBSETS:
             by_subset = gathered.sums.at(site, ("subset_n",))["subset_n"].sum(0)
             return np.asarray(by_subset[:KINDS].sum(0))

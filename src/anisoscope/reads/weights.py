@@ -50,6 +50,7 @@ class Weights(Reads):
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
         """Yield the terms kept of each embedding matrix, with its number of rows."""
+        # A matrix is in no layer and of no units: these columns stay empty.
         columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
         prefix = f"{metric.name}."
         for matrix, terms in gathered.weights.items():

@@ -73,6 +73,8 @@ class Law(NamedTuple):
 
     def hold(self, metric: Metric) -> None:
         """Check the law for a metric; LawBroken if it does not hold or the metric raises an error."""
+        # A measurement finds metrics by name; one under test may not be registered, or
+        # not under this name.
         with temporarily_register(metric):
             try:
                 self.check(metric)
@@ -93,6 +95,7 @@ def check_metric(metric: Metric) -> None:
     >>> from anisoscope.metrics import drift
     >>> check_metric(drift.METRIC)
     """
+    # All laws are tried: one report lists everything that is to be corrected.
     broken: list[LawBroken] = []
     for law in laws_of(metric):
         try:
@@ -116,6 +119,7 @@ def laws_of(metric: Metric) -> list[Law]:
 @contextmanager
 def temporarily_register(metric: Metric) -> Iterator[None]:
     """Register a metric under its name inside a `with` block."""
+    # Our own are registered already, and a second time would be an error.
     is_registered = find_all().get(metric.name) is metric
     with nullcontext() if is_registered else registered(metric):
         yield
@@ -129,7 +133,11 @@ def run_test_pass(
     units      vectors [vector, dim] of each unit
     batching   fields of `reads.base.Batching`: how units are split into batches and padded
     """
+    # With a group for each unit, leaving a group out is leaving a unit out, as the
+    # checks below say it.
     groups = max(GROUPS, len(units))
+    # Second moments get all groups too, and the sample keeps every vector: values can
+    # then be compared exactly.
     settings = Settings(
         metrics=(metric.name,),
         tokens=("all",),
@@ -204,6 +212,8 @@ def name_values(
     """
     named: dict[str, float] = {}
     for name, replicates in computed.items():
+        # The reference knows neither groups nor policies: it is compared with the value
+        # over everything.
         of_all = replicates[0]
         component_axes = of_all.shape[len(metric.axes) :]
         # The first entry of policies and heads together is that of the first of either.
@@ -278,6 +288,8 @@ def _require_equal(
             raise _Broken(
                 f"{_label(name)} has shape {x.shape} {one_way} and {y.shape} {other_way}"
             )
+        # An absolute tolerance as well, since many values (A of isotropic data) are
+        # near 0.
         is_same = np.isclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
         if not is_same.all():
             place = tuple(np.argwhere(~is_same)[0])
@@ -311,6 +323,8 @@ def _check_words(metric: Metric) -> None:
 
 def _check_declaration(metric: Metric) -> None:
     """Raise _Broken if the declaration names values that the metric does not give, or lacks a reference."""
+    # A panel is measured without being named. Were packages to add to it, installing
+    # one would change other runs.
     if metric.panel and not is_own("metrics", metric.name):
         raise _Broken(
             f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named"
@@ -384,6 +398,7 @@ def _require_replicates(metric: Metric, name: str, count: int, expected: int) ->
 
 def _check_reference(metric: Metric) -> None:
     """Raise _Broken unless the values equal those of the slow reference, on three sets of test data."""
+    # A wrong formula may agree by chance on one draw.
     for seed in range(3):
         require_reference(metric, metric.reads.draw(seed))
 
@@ -406,6 +421,8 @@ def require_reference(
         raise _Broken(
             f"its reference names {', '.join(map(repr, missing))}, which it does not give ({sorted(got)})"
         )
+    # Only values that the reference names: some (counts of rows, quantiles of laws)
+    # have no slow form.
     how = "as computed", "by its definition"
     _require_equal({name: got[name] for name in expected}, expected, how, tolerance)
 
@@ -417,10 +434,14 @@ def _check_float32(metric: Metric) -> None:
     of two such sums, which are 1/(1 − A) times as large as it, so its tolerance is larger by this factor. Norms are
     summed in float64.
     """
+    # A drift of 20 is some thirty times the spread of the test data: digits are lost
+    # there, if anywhere.
     for drift in (0, 20):
         drawn = change_units(
             metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift)
         )
+        # Rounded to float32 first, so that the reference sees the very numbers that are
+        # measured.
         units = change_units(drawn, lambda x: x.astype(np.float32).astype(np.float64))
         tolerance = np.sqrt(1000) * np.finfo(np.float32).eps
         if metric.needs & MOMENTS:
@@ -441,6 +462,7 @@ def _make_invariance_check(invariance: str) -> Callable[[Metric], None]:
         after = compute_values(metric, _transform_units(metric, units, invariance))
         assert metric.reference is not None
         names = metric.reference(units).keys()
+        # Relative for large values, absolute for those below 1.
         change = max(
             abs(after[name] - before[name]) / max(1, abs(before[name]))
             for name in names
@@ -464,6 +486,8 @@ def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list
     d = list_sides(units[0])[0].shape[1]
     if invariance == "rotation":
         rotation = _draw_rotation(rng, d)
+        # The two layers of a pair may turn independently; queries and keys must turn
+        # together to keep q·k.
         other_rotation = _draw_rotation(rng, d)
         if metric.reads.sides_turn_together:
             other_rotation = rotation
@@ -478,6 +502,7 @@ def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list
         return change_units(units, lambda x: x + np.linspace(1, 2, d))
     shuffled: list[Unit] = []
     for unit in units:
+        # One order for both sides of a pair: they are the same tokens.
         order = rng.permutation(count_vectors(unit))
         shuffled += change_units([unit], partial(np.take, indices=order, axis=0))
     # Units that play different parts stay in their places.
@@ -508,6 +533,8 @@ def _check_halves(metric: Metric) -> None:
     units = metric.reads.draw()
     halves = []
     for half in (0, 1):
+        # Every other unit is emptied, not dropped: those that stay keep their number,
+        # and so their group.
         kept = change_units(units, lambda x: x[:0])
         kept[half::2] = units[half::2]
         halves.append(run_test_pass(metric, kept))
@@ -524,6 +551,8 @@ def _check_halves(metric: Metric) -> None:
 
 def _check_padding(metric: Metric) -> None:
     """Raise _Broken if padding changes the values, whatever number it holds."""
+    # A large number shows padding that is counted; NaN and Inf show padding that is
+    # weighted with 0.
     for filler in (1e3, np.nan, np.inf):
         require_padding_ignored(metric, filler)
 
@@ -572,6 +601,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
         units = change_units(units, np.zeros_like)
     rows: list[Any] = []
     with warnings.catch_warnings():
+        # NumPy only warns of 0 / 0: as an error it names the input that led to it.
         warnings.simplefilter("error")
         try:
             reading = read_test_data(metric, units)
@@ -586,6 +616,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
         if np.isinf(numbers).any():
             raise _Broken(f"{case}: {columns['metric'][0]} is infinite")
         assert reading is not None
+        # Student's t of two groups says nothing (`jackknife.FEWEST`).
         if reading.data.n_groups < 3 and not np.isnan(numbers[1:]).all():
             raise _Broken(
                 f"{case}: {columns['metric'][0]} has an interval of {reading.data.n_groups} groups"
@@ -598,6 +629,7 @@ def _check_replicates(metric: Metric) -> None:
     """Raise _Broken unless each replicate equals the value without its group."""
     reading = read_test_data(metric, metric.reads.draw(3))
     assert reading is not None
+    # Extremes have a single replicate.
     whole = {
         name: value
         for name, value in metric.compute(reading.data).items()
@@ -616,6 +648,8 @@ def _check_replicates(metric: Metric) -> None:
 
 def _check_bounds(metric: Metric) -> None:
     """Raise _Broken if a value lies outside of its declared bounds."""
+    # Few vectors in few groups, and nearly equal directions: where rounding and small n
+    # push values over their bounds.
     for seed, drift in ((0, 0.0), (1, 30.0)):
         for count in (3, 4, 9):
             drawn = metric.reads.draw(seed, (4,) * count, 5)
@@ -645,6 +679,8 @@ def _check_purity(metric: Metric) -> None:
     """Raise _Broken if `compute` changes its input, so that a second call gives other values."""
     reading = read_test_data(metric, metric.reads.draw(4))
     assert reading is not None
+    # Copied: if `compute` writes into what it is given, its first result may be a view
+    # of that.
     first = {
         name: np.array(value) for name, value in metric.compute(reading.data).items()
     }
@@ -659,6 +695,7 @@ def _check_alone(metric: Metric) -> None:
     mask = torch.zeros(len(units), longest, dtype=torch.bool)
     arrays: list[torch.Tensor] = []
     for side in list_sides(units[0]):
+        # Padded with NaN, so that a token outside of the mask shows in every value.
         arrays.append(
             torch.full(
                 (len(units), longest, side.shape[1]), torch.nan, dtype=torch.float64
@@ -678,6 +715,7 @@ def _check_alone(metric: Metric) -> None:
     }
     got = {key: estimate.value for key, estimate in estimates.items()}
     _require_equal(got, expected, ("by anisoscope.metric", "by its definition"), EXACT)
+    # Keys with a space name a component; the declaration names values.
     for key, estimate in estimates.items():
         # Extremes have no interval.
         if key.split(" ")[0] in metric.extremes:
