@@ -196,7 +196,8 @@ def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
     # Drawn on the CPU, so that every device permutes alike.
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(weights.shape, generator=generator).to(weights.device)
-    # The keys that are seen come first in both orders: in the one at random, in the other as they stand.
+    # The keys that are seen come first in both orders: in the one at random, in the
+    # other from left to right.
     # The noise is below 1: what is masked comes last.
     shuffled = noise.masked_fill(~seen, 2.0).argsort(-1)
     in_order = (~seen).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)
@@ -345,9 +346,9 @@ def measure_outcomes(
         )
     # Batches hold texts of equal length: back to the order of the corpus.
     order = torch.cat(units).argsort().numpy()
-    turned = {
-        layer: np.concatenate(parts)[order] for layer, parts in ablation.cosine.items()
-    }
+    turned = {}
+    for layer, parts in ablation.cosine.items():
+        turned[layer] = np.concatenate(parts)[order]
     return Outcome(
         torch.cat(found).numpy()[order], np.concatenate(final)[order], turned
     )

@@ -1,4 +1,4 @@
-"""Attributions: numbers for the words of a text that are said to explain a classifier's decision, by layer.
+"""Attributions: numbers for the words of a text that should explain a classifier's decision, by layer.
 
 attention     the row of the token that the head reads ([CLS], the last token; of several, as of a mean, their rows by
               their shares), mean over heads; of an encoder–decoder the cross-attention of that token
@@ -307,7 +307,10 @@ def measure_class_directions(
                 of_text = one.pooled[i] if space == "hidden" else normalise(x.mean(0))
                 sums[i][one.found] += of_text
     # A sum has the direction of the mean; a class that was never predicted stays zero.
-    return {space: [normalise(x) for x in sums] for space, sums in total.items()}
+    directions = {}
+    for space, sums in total.items():
+        directions[space] = [normalise(x) for x in sums]
+    return directions
 
 
 def compute_attributions(

@@ -155,9 +155,7 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
 
 
 def _expand_name(name: str) -> list[str]:
-    """Return the single cures that one name stands for: `remove-top:1..3` gives three; UsageError for an invalid
-    name.
-    """
+    """Return the single cures that one name means: `remove-top:1..3` gives three; UsageError for an invalid name."""
     kind, _, argument = name.partition(":")
     if kind not in KINDS:
         raise UsageError(

@@ -545,12 +545,10 @@ def _describe(
     # Nothing was chosen: either every cure that works has a cost, or none works.
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if harmful:
-        names = join_words(
-            [
-                f"{trial.fit.name} ({join_words(list(trial.harmed))})"
-                for trial in harmful
-            ]
-        )
+        costs = []
+        for trial in harmful:
+            costs.append(f"{trial.fit.name} ({join_words(list(trial.harmed))})")
+        names = join_words(costs)
         return f"No cure that was tried is free: A becomes isotropic with {names}, at the cost of the task in brackets."
     lowest = min(trials, key=lambda trial: abs(float(trial.scores["A"].after.value)))
     value = format_short(float(lowest.scores["A"].after.value))

@@ -66,6 +66,7 @@ def write_atlas_page(
         drawn=draw_figures(figures, folder / "figures", formats),
         formats=formats,
         table=tabulate(table),
+        # Relative to the page, so that links hold wherever the atlas is moved to.
         links={name: relpath(path, folder) for name, path in (runs or {}).items()},
     )
 
@@ -80,6 +81,8 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     ]
     if anisotropic:
         causes = [str(row.cause) for row in anisotropic]
+        # Causes are joined by commas: the mean and a few dimensions may both carry A.
+        # The words are compared whole, since "more than the mean" holds "the mean" too.
         by_mean = sum("the mean" in cause.split(", ") for cause in causes)
         by_few = sum("dimension" in cause for cause in causes)
         sentences.append(
@@ -88,6 +91,7 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
         sentences.append(
             f"In {by_few} of these, ten dimensions or fewer contribute more than half of its A."
         )
+    # Networks without attention, and runs that left it out, are not counted.
     heads = table[table["heads"].notna()]
     if len(heads):
         with_sinks = int(heads["sink_heads"].gt(0).sum())
@@ -100,15 +104,19 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
 def _label_rows(table: pd.DataFrame) -> list[str]:
     """Return the label of each row: the network, with its stack (encoder, decoder) if it has several."""
     names = []
-    for row, has_several in zip(
-        iter_rows(table), table.duplicated("network", keep=False), strict=True
-    ):
-        names.append(f"{row.network}, {row.stack}" if has_several else str(row.network))
+    # A network has a row for each of its stacks.
+    has_several_stacks = table.duplicated("network", keep=False)
+    for row, has_several in zip(iter_rows(table), has_several_stacks, strict=True):
+        name = str(row.network)
+        if has_several:
+            name += f", {row.stack}"
+        names.append(name)
     return names
 
 
 def _draw_strongest(table: pd.DataFrame) -> Figure:
     """Return the figure of anisotropy A in the strongest layer of every network."""
+    # The builder of bars expects these names.
     frame = table.assign(network=_label_rows(table), value=table["strongest"])
     frame = frame.assign(low=table["strongest_low"], high=table["strongest_high"])
     frame = frame.sort_values("value", ascending=False, kind="stable")
@@ -155,16 +163,23 @@ def _build_row(label: str, row: Any) -> tuple[tuple[str, str], ...]:
     for name in ("weakest", "strongest", "last"):
         value, interval = _format_estimate(row, name)
         layer = getattr(row, f"{name}_layer")
+        # The layer follows the value: three columns fewer on a table that is wide
+        # already.
         cells.append((f"{value} @{layer}", interval))
     cells.append(_format_estimate(row, "final"))
-    cells.append((MISSING if pd.isna(row.q95) else format_number(row.q95), ""))
+    q95 = MISSING
+    if not pd.isna(row.q95):
+        q95 = format_number(row.q95)
+    cells.append((q95, ""))
     cells.append(_format_estimate(row, "dimension_share"))
     cells.append(_format_estimate(row, "centred"))
+    # A table that was read from a file has NaN in place of an empty cause.
     has_cause = isinstance(row.cause, str) and row.cause
     cells.append((row.cause if has_cause else MISSING, ""))
-    cells.append(
-        (MISSING if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", "")
-    )
+    sinks = MISSING
+    if not pd.isna(row.heads):
+        sinks = f"{row.sink_heads:g} of {row.heads:g}"
+    cells.append((sinks, ""))
     cells.append(_format_estimate(row, "entropy"))
     cells.append((format_count(row.n_units), ""))
     return tuple(cells)
@@ -190,6 +205,8 @@ def _format_estimate(row: Any, name: str) -> tuple[str, str]:
     if pd.isna(estimate.value):
         return MISSING, ""
     value = format_number(estimate.value)
+    # An interval without width is a value that could not vary: its ends say nothing
+    # more.
     if (
         pd.isna(estimate.low)
         or not has_interval(estimate)

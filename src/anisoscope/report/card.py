@@ -54,6 +54,7 @@ def draw_badge(records: pd.DataFrame) -> str:
         top = max((depth.top for depth in stacks), key=lambda row: row.value)
         shown = f"A {format_short(top.value)}, {name_layer(top)}"
         verdict = str(top.verdict)
+    # Widths are estimates: an SVG that hubs show as a picture cannot measure its text.
     left = round(len("anisotropy") * CHARACTER + 2 * MARGIN)
     right = round(len(shown) * CHARACTER + 2 * MARGIN)
     text = 'font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" fill="#ffffff" text-anchor="middle"'
@@ -81,18 +82,16 @@ def write_model_card(
     """
     lines = ["## Geometry of its representations", ""]
     if repository:
+        # The badge is a file of the data set that the run was pushed to.
         page = f"https://huggingface.co/datasets/{repository}"
         lines += [f"[![anisotropy]({page}/resolve/main/badge.svg)]({page})", ""]
     lines += [
         f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.",
         "",
     ]
-    return (
-        "\n".join(
-            [*lines, *_list_findings(records, manifest), *_tabulate_layers(records)]
-        ).rstrip()
-        + "\n"
-    )
+    lines += _list_findings(records, manifest)
+    lines += _tabulate_layers(records)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def write_dataset_card(
@@ -126,10 +125,13 @@ def write_dataset_card(
 
 def _write_metadata(title: str, licence: str) -> list[str]:
     """Return the lines of YAML between `---` that the hub reads at the head of a card."""
+    # JSON strings are YAML strings: quotes and colons in a name do no harm.
     lines = ["---", f"pretty_name: {json.dumps(title, ensure_ascii=False)}"]
     if licence:
         lines.append(f"license: {json.dumps(licence)}")
     lines += ["tags:", "- anisoscope", "- anisotropy", "- interpretability"]
+    # Without it the hub would guess which files are the table, and take the replicates
+    # too.
     lines += ["configs:", "- config_name: default", "  data_files: records.parquet"]
     return [*lines, "---", ""]
 
@@ -157,6 +159,7 @@ def name_model(manifest: Mapping[str, Any]) -> str:
 
 def _strip_folders(name: str) -> str:
     """Return the last part of an absolute path; another name unchanged."""
+    # What `hide_folders` put in place of the folders of an absolute path.
     name = name.removeprefix("…/")
     path = PurePath(name)
     return path.name if path.is_absolute() else name
@@ -164,9 +167,8 @@ def _strip_folders(name: str) -> str:
 
 def _name_version(manifest: Mapping[str, Any]) -> str:
     """Return the version of Anisoscope that made the run."""
-    return (
-        str((manifest.get("code") or {}).get("version", "")) or "of an unknown version"
-    )
+    code = manifest.get("code") or {}
+    return str(code.get("version", "")) or "of an unknown version"
 
 
 def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
@@ -184,10 +186,12 @@ def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
 
 def _list_findings(records: pd.DataFrame, manifest: Mapping[str, Any]) -> list[str]:
     """Return the findings of a run as a Markdown list."""
-    lines = [
-        f"- {finding.text}" for finding in findings(records, manifest.get("tokens"))
-    ]
-    return [*lines, ""] if lines else []
+    found = findings(records, manifest.get("tokens"))
+    lines = [f"- {finding.text}" for finding in found]
+    if lines:
+        # A blank line ends the list.
+        lines.append("")
+    return lines
 
 
 def _tabulate_layers(records: pd.DataFrame) -> list[str]:
@@ -195,15 +199,17 @@ def _tabulate_layers(records: pd.DataFrame) -> list[str]:
     table = short_table(records)
     if not len(table):
         return []
-    keys = [
-        key
-        for key in ("seed", "step", "stack")
-        if key in table and table[key].nunique() > 1
-    ]
+    keys = []
+    for key in ("seed", "step", "stack"):
+        # What is the same in all rows needs no column.
+        if key in table and table[key].nunique() > 1:
+            keys.append(key)
     head = [*keys, "layer", "A", "95 % interval", "verdict"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table.to_dict("records"):
         cells = [str(row[key]) for key in keys]
+        # The final norm carries the number of the last layer, which has a row of its
+        # own.
         cells.append("final norm" if row["site"] == "final" else str(row["layer"]))
         cells.append(format_short(row["A"]))
         interval = "–"

@@ -31,6 +31,7 @@ def write_comparison(
 
     formats   of the files of figures next to the page: svg, pdf, png
     """
+    # Before anything is drawn, which takes seconds.
     check_output(folder)
     figures = list(build_figures(compared))
     drawn = draw_figures(figures, folder / "figures", formats)
@@ -57,13 +58,8 @@ def _describe(compared: ComparedRuns) -> dict[str, Any]:
     """Return what was compared and found, for `comparison.json`."""
     runs = []
     for run in compared.runs:
-        runs.append(
-            {
-                "name": run.name,
-                "model": run.manifest.get("model"),
-                "run": run.manifest.get("run"),
-            }
-        )
+        model, identifier = run.manifest.get("model"), run.manifest.get("run")
+        runs.append({"name": run.name, "model": model, "run": identifier})
     return {
         "metric": compared.metric,
         "tokens": compared.tokens,
@@ -92,8 +88,11 @@ def build_figures(compared: ComparedRuns) -> list[Figure]:
     values = _collect_values(compared)
     differences = _collect_differences(compared, table)
     places = values.drop_duplicates(["panel", "layer", "site"])
+    # A line through a single point says nothing.
     if len(places) < 2:
         return [_build_bars(compared, values)]
+    # The final norm comes after the last block in any depth, so that it does not
+    # decide.
     blocks = table[table["site"].ne("final").fillna(True)]
     # Models of different depths have no common numbers of layers.
     is_relative = bool(blocks["layer_other"].ne(blocks["layer"]).fillna(False).any())
@@ -137,13 +136,17 @@ def _build_lines(
 
     def draw(width: int) -> ChartType:
         """Draw the lines at this width in pixels."""
-        is_wide = width >= WIDE
+        height, columns = 210, 1
+        if width >= WIDE:
+            height, columns = 290, 2
         options: dict[str, Any] = {
             "series": "run",
             "panel": panel,
-            "size": (width, 290 if is_wide else 210),
-            "columns": 2 if is_wide else 1,
+            "size": (width, height),
+            "columns": columns,
         }
+        # `layer_curve` has the numbers of layers on its axis, which models of different
+        # depths do not share.
         if is_relative:
             return charts.trajectory(
                 frame, x="depth", titles=titles, zero=True, **options
@@ -209,6 +212,7 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
         head=frame["head"].astype(int),
     )
     panels = list(dict.fromkeys(frame["run"]))
+    # Zero in the middle of the colours: the sign of a difference is what matters.
     drawn = partial(
         charts.heatmap,
         frame,
@@ -219,6 +223,7 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
 
     def draw(width: int) -> ChartType:
         """Draw the heat map at this width in pixels."""
+        # Heat maps take the height of a row, not of the chart.
         return drawn(size=(width, 22 if width >= WIDE else 18))
 
     caption = "In brackets, or with a dot: the interval of the difference holds 0."
@@ -235,14 +240,15 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
 
 def _name_panels(table: pd.DataFrame) -> pd.Series:
     """Return the panel (small multiple) of each row: its stack, cross-attention apart, and its component."""
+    # Records of a classifier as a whole have no stack.
     stack = table["stack"].astype("string").fillna("")
     kind = table["kind"].astype("string").eq("cross").fillna(False)
     parts = stack.mask(kind, stack + ", cross-attention")
     component = table["component"].astype("string").fillna("")
-    few = component.nunique() <= MOST_LINES
-    return parts.where(
-        component.eq("") | (not few), parts + " " + component
-    ).str.strip()
+    # More components would give more panels than anybody reads: they share one.
+    if component.nunique() > MOST_LINES:
+        return parts.str.strip()
+    return parts.where(component.eq(""), parts + " " + component).str.strip()
 
 
 def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
@@ -252,6 +258,7 @@ def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
     column   the column that holds the numbers of layers
     """
     layer = table[column].astype("float64")
+    # At least 1: a model of which only layer 0 was measured has no depth to divide by.
     deepest = layer.groupby(table["run"]).transform("max").clip(lower=1)
     return (layer / deepest).mask(table["site"].eq("final").fillna(False), FINAL_AT)
 
@@ -260,6 +267,8 @@ def _collect_values(compared: ComparedRuns) -> pd.DataFrame:
     """Return the values of every run at each of its layers, including layers without a match in other runs."""
     frame = compared.values
     n = {run.name: _count_units(run.manifest) for run in compared.runs}
+    # Here with the layers that have no counterpart: a curve should not end where the
+    # other model does.
     frame = frame.assign(
         panel=_name_panels(frame),
         depth=_scale_depths(frame, "layer"),
@@ -280,6 +289,7 @@ def _collect_differences(compared: ComparedRuns, table: pd.DataFrame) -> pd.Data
         panel=_name_panels(table),
     )
     frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
+    # The first run as a line at 0, so that it has a colour and a name in the legend.
     zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
     zero = zero.assign(
         run=compared.names[0], value=0.0, low=float("nan"), high=float("nan")
@@ -308,6 +318,7 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     ]
     kept = kept[kept["value"].notna() & kept["layer"].notna()]
+    # Plain columns, with NaN for what is missing, as the builders expect.
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")
     numbers = dict.fromkeys(("layer", "depth", "value", "low", "high", "n"), "float64")
     return kept.astype(text | numbers).astype({"joined": bool})
@@ -316,18 +327,20 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
 def _count_units(manifest: Any) -> float:
     """Return the number of units of a run's corpus; NaN if unknown."""
     corpus = manifest.get("corpus")
-    n = corpus.get("n_units") if hasattr(corpus, "get") else None
-    return float("nan") if n is None else float(n)
+    # Old manifests hold only the name of the corpus.
+    if not hasattr(corpus, "get") or corpus.get("n_units") is None:
+        return float("nan")
+    return float(corpus["n_units"])
 
 
 def _build_table(compared: ComparedRuns) -> PageTable:
     """Build the table of the page, with one row for each difference."""
     table = compared.table
-    optional = [
-        name
-        for name in ("stack", "head", "component")
-        if table[name].nunique(dropna=False) > 1
-    ]
+    optional = []
+    for name in ("stack", "head", "component"):
+        # Missing entries count: some rows may have a component, and others none.
+        if table[name].nunique(dropna=False) > 1:
+            optional.append(name)
     head = (
         "run",
         "layer",
@@ -339,13 +352,15 @@ def _build_table(compared: ComparedRuns) -> PageTable:
     rows = []
     for one in iter_rows(table):
         cells = [(str(one.run), ""), (_name_layers(one), "")]
+        # Columns in which all rows are alike are left out.
         cells += [(_format_entry(getattr(one, name)), "") for name in optional]
         cells.append(_format_estimate(one.first, one.first_low, one.first_high))
         cells.append(_format_estimate(one.second, one.second_low, one.second_high))
-        difference, _, ends = format_signed_interval(
-            one.difference, one.low, one.high
-        ).partition(" [")
-        cells.append((difference, f"[{ends}" if ends else ""))
+        text = format_signed_interval(one.difference, one.low, one.high)
+        # Value and interval have lines of their own in a cell.
+        difference, _, ends = text.partition(" [")
+        interval = f"[{ends}" if ends else ""
+        cells.append((difference, interval))
         rows.append(tuple(cells))
     caption = f"Every difference from {compared.names[0]}; two layers: of {compared.names[0]}, and of the other run."
     return PageTable(caption, head, tuple(rows))
@@ -366,7 +381,9 @@ def _format_estimate(value: Any, low: Any, high: Any) -> tuple[str, str]:
     interval = ""
     if not pd.isna(low) and not pd.isna(high) and low != high:
         interval = f"[{format_number(low)}, {format_number(high)}]"
-    return "–" if pd.isna(value) else format_number(value), interval
+    if pd.isna(value):
+        return "–", interval
+    return format_number(value), interval
 
 
 def _format_entry(value: Any) -> str:

@@ -60,6 +60,7 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     q95 = _find_isotropic_q95(results)
     drawings = {}
     for policy in results.policies or ["all"]:
+        # Records without a policy belong to every drawing.
         rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
         drawings[policy] = make_drawing(
             charts.layer_curve, rows, entry, series="stack", isotropic=q95
@@ -68,15 +69,17 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     if q95 is not None:
         dimensions = f" in {results.width} dimensions" if results.width else ""
         law = entry["law"].format(q95=format_number(q95), dimensions=dimensions)
+    final = ""
+    if frame["site"].eq("final").any():
+        final = entry["final"]
+    # The words describe the first drawing, which a page shows before anybody chooses.
+    of_lead = results.select_layers(entry["metric"])
+    stacks = list(dict.fromkeys(frame["stack"]))
     facts = {
         "law": law,
-        "final": entry["final"] if frame["site"].eq("final").any() else "",
-        "span": describe_span(
-            results.select_layers(entry["metric"]), results.name_place
-        ),
-        "stacks": _describe_stacks(
-            list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})
-        ),
+        "final": final,
+        "span": describe_span(of_lead, results.name_place),
+        "stacks": _describe_stacks(stacks, entry.get("stacks", {})),
     }
     # A single drawing needs no label to choose it by.
     drawn = drawings if len(drawings) > 1 else next(iter(drawings.values()))
@@ -88,11 +91,15 @@ def _find_isotropic_q95(results: Results) -> float | None:
     q95 = results.select_layers("mean_cosine.isotropic_q95")["value"]
     if q95.empty:
         return None
+    # One band for all layers: of layers of different widths the widest band, so that
+    # what lies above it lies above all.
     return float(q95.max())
 
 
 def _describe_stacks(stacks: list[str], words: dict[str, str]) -> str:
     """Return a sentence on what each stack of a model of images or sounds is; empty for other models."""
+    # A reader knows what an encoder is; "vision" and "joint" of a model like CLIP need
+    # words.
     if {*stacks}.isdisjoint({*TOWER_STACKS, PAIRS}):
         return ""
     return "; ".join(words[stack] for stack in stacks if stack in words) + ". "
@@ -104,9 +111,12 @@ def draw_layers(results: Results, entry: Entry) -> list[Figure]:
     entry   the figure's entry in page.toml: its metrics with their labels, and its texts
     """
     frame = results.stack_metrics(entry["metrics"])
+    # Some figures make no sense without one of their lines, or with a single one.
     lacks_needed = "needs" in entry and entry["needs"] not in set(frame["metric"])
     if lacks_needed or frame["series"].nunique() < entry.get("least", 1):
         return []
+    # Placeholders of all the entries that this function draws; each text uses those
+    # that it names.
     facts = {
         "sample": _describe_sample(frame),
         "rank": _describe_rank(results),
@@ -152,6 +162,7 @@ def _describe_accuracy(results: Results) -> str:
     if rows.empty:
         return ""
     accuracy = rows.iloc[0]
+    # Both are recorded together.
     majority = results.select_rows("majority").iloc[0]
     right = f"{format_measured(accuracy, None)} of {format_count(accuracy['n_units'])}"
     return f"The classifier itself is right on {right}; the commonest class makes {format_number(majority['value'])}."
@@ -166,6 +177,8 @@ def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
     frame = results.stack_metrics(entry["metrics"])
     if frame.empty:
         return []
+    # Two towers meet in one pair of vectors, which has no layers: bars instead of a
+    # curve.
     is_joint = frame["stack"].eq(PAIRS)
     if is_joint.all():
         bar = {
@@ -182,6 +195,7 @@ def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
             "span": span,
         }
         return [make_figure(results, entry, frame, drawn, **facts)]
+    # A single point of joint vectors is no part of a curve over layers.
     frame = frame[~is_joint]
     drawn = make_drawing(
         charts.layer_curve,
@@ -203,6 +217,8 @@ def draw_steps(results: Results, entry: Entry) -> list[Figure]:
         frame = _average_over_heads(results.select_heads(entry["metric"]))
     else:
         frame = results.select_layers(entry["metric"], component=entry.get("component"))
+        # A line for each layer, coloured by its number: the final norm has the number
+        # of the last layer.
         frame = frame[frame["site"].eq("hidden")]
     if frame["step"].nunique() < 2:
         return []
@@ -213,6 +229,7 @@ def draw_steps(results: Results, entry: Entry) -> list[Figure]:
         **{PANEL: panels},
     )
     q95 = _find_isotropic_q95(results) if entry.get("band") else None
+    # Training moves fast at first, and begins at step 0: a symlog axis shows both.
     draw = {
         "x": "step",
         "series": "layer",
@@ -239,6 +256,8 @@ def _average_over_heads(frame: pd.DataFrame) -> pd.DataFrame:
         .agg(value="mean", low="min", high="max")
         .reset_index()
     )
+    # The columns that the mean does not touch, such as numbers of units, for the words
+    # of the figure.
     others = frame.drop(columns=["value", "low", "high"]).drop_duplicates(keys)
     return ends.merge(others, on=keys)
 
@@ -250,26 +269,23 @@ def _name_seeds_and_stacks(frame: pd.DataFrame) -> pd.Series | str:
     if not has_seeds:
         return frame[PANEL] if has_stacks else ""
     seeds = pd.Series([f"seed {seed:.0f}" for seed in frame["seed"]], index=frame.index)
-    return frame[PANEL] + ", " + seeds if has_stacks else seeds
+    if not has_stacks:
+        return seeds
+    return frame[PANEL] + ", " + seeds
 
 
 def draw_drift_points(results: Results, entry: Entry) -> list[Figure]:
     """Plot anisotropy A against the share of the common direction (drift), one point per layer."""
-    shares = results.select_layers("drift.share")[
-        ["stack", "layer", "site", "value"]
-    ].rename(columns={"value": "share"})
-    points = results.select_layers("mean_cosine").merge(
-        shares, on=["stack", "layer", "site"]
-    )
+    place = ["stack", "layer", "site"]
+    shares = results.select_layers("drift.share")[[*place, "value"]]
+    shares = shares.rename(columns={"value": "share"})
+    points = results.select_layers("mean_cosine").merge(shares, on=place)
+    # A single point shows no relation.
     if len(points) < 2:
         return []
-    names = (
-        points["layer"]
-        .astype(int)
-        .astype(str)
-        .mask(points["site"].eq("final"), "final")
-    )
-    points = points.assign(name=names, joined=points["site"].ne("final"))
+    is_final = points["site"].eq("final")
+    names = points["layer"].astype(int).astype(str).mask(is_final, "final")
+    points = points.assign(name=names, joined=~is_final)
     drawn = make_drawing(charts.scatter, points, entry, series=PANEL)
     return [make_figure(results, entry, points, drawn, points=len(points))]
 
@@ -280,6 +296,7 @@ def draw_top_shares(results: Results, entry: Entry) -> list[Figure]:
     frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
     if frame.empty:
         return []
+    # Components are text, in which 10 sorts before 3.
     frame = frame.loc[frame["component"].astype(int).sort_values(kind="stable").index]
     frame = frame.assign(series="top " + frame["component"].astype(str))
     return [
@@ -297,6 +314,8 @@ def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     peak = results.peak
     if peak is None:
         return []
+    # Contributions are recorded for every dimension of every layer; only the peak is
+    # shown.
     frame = results.select_place(results.select_components(entry["metric"]), peak)
     if frame.empty:
         return []
@@ -354,6 +373,7 @@ def draw_heads(results: Results, entry: Entry) -> list[Figure]:
     frame = select_heads(results, entry)
     if frame.empty:
         return []
+    # Of deep models the rows are low, so that the map fits a screen.
     depth = frame["layer"].nunique()
     height = LOW if depth >= TALL else ROWS
     lowest, highest = find_extremes(frame)
@@ -365,6 +385,7 @@ def draw_heads(results: Results, entry: Entry) -> list[Figure]:
         "heads": count_noun(frame["head"].nunique(), "head"),
         "unit": entry["draw"]["title"],
     }
+    # One column: a map of many heads needs the whole width.
     drawn = make_drawing(
         charts.heatmap, frame, {"columns": 1, "height": height, **entry}
     )
@@ -382,6 +403,7 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
     frame = results.select_heads(
         entry["metric"], entry.get("site", ""), entry.get("component")
     )
+    # `attention.entropy` is shown only if its normalised form was not measured.
     if "instead_of" in entry and len(results.select_heads(entry["instead_of"])):
         return frame[:0]
     if frame.empty or entry.get("site") not in SHARED_SITES:
@@ -392,6 +414,7 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
 def _repeat_shared_heads(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each head of queries, from the rows of the heads of keys or values that they share."""
     counts = results.head_places.groupby([PANEL, "layer"])["head"].nunique()
+    # The number of query heads of each row's layer.
     keys = pd.MultiIndex.from_frame(frame[[PANEL, "layer"]])
     queries = counts.reindex(keys).to_numpy()
     own = frame.groupby([PANEL, "layer"])["head"].transform("nunique").to_numpy()
@@ -401,6 +424,7 @@ def _repeat_shared_heads(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     # Neighbouring heads of queries share one head of keys: 8 over 2 are 0 0 0 0 1 1 1 1.
     shared = (queries // own).astype(int)
     spread = frame.loc[frame.index.repeat(shared)]
+    # Which of the copies a row is: 0, 1, … among the query heads of its key head.
     within = spread.groupby([PANEL, "layer", "head"]).cumcount()
     return spread.assign(
         head=spread["head"] * shared.repeat(shared) + within
@@ -421,9 +445,8 @@ def draw_head_range(results: Results, entry: Entry) -> list[Figure]:
     parts = []
     for metric, label in entry["metrics"].items():
         for site, name in sites.items():
-            parts.append(
-                results.select_heads(metric, site).assign(series=name, reading=label)
-            )
+            part = results.select_heads(metric, site)
+            parts.append(part.assign(series=name, reading=label))
     frame = pd.concat(parts)
     if frame.empty:
         return []
@@ -433,6 +456,7 @@ def draw_head_range(results: Results, entry: Entry) -> list[Figure]:
         .agg(value="mean", low="min", high="max")
         .reset_index()
     )
+    # A line for each kind of vector, and for each stack if there are several.
     curve["where"] = curve["series"]
     if curve[PANEL].nunique() > 1:
         curve["where"] += ", " + curve[PANEL]
@@ -453,18 +477,21 @@ def draw_subsets(results: Results, entry: Entry) -> list[Figure]:
     families: dict[str, str] = {}
     for of_family, subsets in SUBSET_FAMILIES.items():
         families |= dict.fromkeys(subsets, of_family)
+    # In the order of the families' lists: by name, position 128+ would come second.
     ranks = {name: i for i, name in enumerate(families)}
     shown = _mirror_pairs(_choose_places(results, frame))
     # A subset of no listed family begins with the family's name.
-    shown["family"] = [
-        families.get(name, name.split(" ")[0]) for name in shown["first"]
-    ]
+    of_first = []
+    for name in shown["first"]:
+        of_first.append(families.get(name, name.split(" ")[0]))
+    shown["family"] = of_first
     shown = sort_by_keys(
         shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks)
     )
     figures = []
     for name, rows in shown.groupby("family", sort=False):
         family = str(name)
+        # The axis names the family: `frequency 3` becomes `3`.
         prefix = f"{family} "
         short = rows.assign(
             first=rows["first"].str.removeprefix(prefix),
@@ -490,9 +517,9 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     hidden = frame[frame["site"].eq("hidden")]
     curve = results.select_layers("mean_cosine")
     curve = curve[curve["site"].eq("hidden")]
-    main = (
-        results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
-    )
+    main = hidden["stack"].iloc[0]
+    if results.peak is not None:
+        main = results.peak["stack"]
     has_stacks = hidden["stack"].nunique() > 1
     parts = []
     for stack, rows in hidden.groupby("stack", sort=False):
@@ -501,6 +528,7 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
         candidates = curve[
             curve["stack"].eq(stack) & curve["layer"].isin(rows["layer"])
         ]
+        # If A was not measured there, the last layer counts as the peak.
         peak = last
         if len(candidates):
             _, highest = find_extremes(candidates)
@@ -508,6 +536,7 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
         marks = {}
         if stack == main:
             marks = {first: "first", last: "last"}
+        # After the others: a peak in the first or last layer is named as the peak.
         marks[peak] = "most anisotropic"
         kept = rows[rows["layer"].isin(list(marks))].sort_values("layer", kind="stable")
         names = [f"layer {layer:.0f}, {marks[layer]}" for layer in kept["layer"]]
@@ -522,10 +551,12 @@ def draw_classes(results: Results, entry: Entry) -> list[Figure]:
     frame = results.select_components(entry["metric"])
     if frame.empty:
         return []
+    # A median between two layers is rounded down to one of them.
     ends = {frame["layer"].min(), frame["layer"].median() // 1, frame["layer"].max()}
     frame = _mirror_pairs(frame[frame["layer"].isin(ends)])
     frame = sort_by_keys(frame, frame["layer"], frame["first"], frame["second"])
     frame = frame.assign(place="layer " + frame["layer"].astype(int).astype(str))
+    # Many classes need smaller cells to fit the page.
     height = SQUARE if frame["first"].nunique() < 10 else (20, 20)
     return [
         make_figure(
@@ -542,6 +573,7 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Split the names of pairs `a × b` into two columns, and add each pair in the opposite order."""
     names = frame["component"].str.split(" × ", n=1, expand=True)
     frame = frame.assign(first=names[0], second=names[1])
+    # Records hold each pair once; a matrix shows both of its halves.
     others = frame[frame["first"].ne(frame["second"])]
     return pd.concat(
         [frame, others.rename(columns={"first": "second", "second": "first"})],
@@ -589,6 +621,7 @@ def draw_components(results: Results, entry: Entry) -> list[Figure]:
         frame = frame[is_shown]
         if len(baselines):
             caption += " Baselines are level."
+        # A baseline has no layer: a point at either end makes it a level line.
         ends = (lines["layer"].min(), lines["layer"].max())
         lines = pd.concat([lines, *(baselines.assign(layer=layer) for layer in ends)])
     lines = lines.assign(series=lines["component"])
@@ -601,6 +634,7 @@ def draw_components(results: Results, entry: Entry) -> list[Figure]:
         title=axis,
         coincide=True,
     )
+    # These entries say only what the axis is; all share the rest of the words.
     texts = {**entry, "alt": LINES_ALT, "caption": caption}
     basis = f"n = {describe_extent(frame['n_units'])} utterances"
     return [

@@ -1,6 +1,6 @@
 """The map of heads of a report page: one table of heads, coloured by the quantity that the reader chooses.
 
-The numbers of all quantities stand in the page once, as text that is ready to be shown; `head_map.js` puts them into
+The page holds the numbers of all quantities once, as text that is ready to be shown; `head_map.js` puts them into
 the table and computes nothing. Without the script the page shows the first quantity.
 """
 
@@ -107,10 +107,10 @@ class Quantity:
 
     def list_classes(self) -> list[str]:
         """Return the CSS class of every cell, which gives it its colour."""
-        return [
-            name_shade(shade, mark, self.diverging)
-            for shade, mark in zip(self.shades, self.marks, strict=True)
-        ]
+        classes = []
+        for shade, mark in zip(self.shades, self.marks, strict=True):
+            classes.append(name_shade(shade, mark, self.diverging))
+        return classes
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,8 @@ class HeadMap:
     def tables(self) -> list[dict[str, Any]]:
         """Return one table per panel, as the page's template needs it, with the numbers of the first quantity."""
         first = self.quantities[0]
+        # An iterator over all cells: each row of each panel takes its share from it, in
+        # order.
         cells = zip(first.list_classes(), first.cells, strict=True)
         tables = []
         for panel in self.panels:
@@ -161,6 +163,7 @@ class HeadMap:
         }
         # The line separators of Unicode end a line of a script in older engines.
         separators = {0x2028: "\\u2028", 0x2029: "\\u2029"}
+        # Without spaces after separators: the numbers are most of the page.
         written = htmlsafe_json_dumps(
             style.escape_control_in(content),
             json.dumps,
@@ -186,9 +189,12 @@ def build_head_map(
         return None
     heads = _find_heads(results, [frame for _, frame, _ in parts])
     panels = _list_panels(heads)
-    places = pd.DataFrame(
-        [place for panel in panels for place in panel.places], columns=PLACE
-    )
+    cells: list[tuple[str, int, int]] = []
+    for panel in panels:
+        cells += panel.places
+    places = pd.DataFrame(cells, columns=PLACE)
+    # All cells of the rectangle, of which some layers may lack heads: those are marked
+    # as not existing.
     places = places.merge(heads.assign(exists=1), how="left", on=PLACE)
     places["exists"] = places["exists"].eq(1)
     quantities = tuple(_write_quantity(places, panels, *part) for part in parts)
@@ -198,8 +204,10 @@ def build_head_map(
 
 def _find_heads(results: Results, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return panel, layer and head of every head, those without any defined value too, in order of depth."""
+    # Heads whose values are all undefined are in no frame, but have a cell.
     measured = [results.head_places, *(frame[PLACE] for frame in frames)]
     heads = pd.concat(measured).astype({"layer": int, "head": int}).drop_duplicates()
+    # Panels in the order of the figures.
     names = pd.concat(frame[PANEL] for frame in frames).unique()
     ranks = {name: i for i, name in enumerate(names)}
     # Panels without any defined value come last.
@@ -217,9 +225,9 @@ def _list_panels(heads: pd.DataFrame) -> tuple[Panel, ...]:
     panels = []
     for name, part in heads.groupby(PANEL, sort=False):
         layers = dict.fromkeys(part["layer"].tolist())
-        panels.append(
-            Panel(str(name), tuple(layers), tuple(sorted(set(part["head"].tolist()))))
-        )
+        # Heads of any layer: one layer may have more than another.
+        numbers = sorted(set(part["head"].tolist()))
+        panels.append(Panel(str(name), tuple(layers), tuple(numbers)))
     return tuple(panels)
 
 
@@ -230,6 +238,7 @@ def _title_panel(panel: Panel, panels: tuple[Panel, ...]) -> str:
 
 def _label_columns(panel: Panel) -> list[tuple[int, int]]:
     """Return the headings of a table: (number of a head, how many columns share its heading)."""
+    # Numbers of single columns would overlap.
     step = LABEL_STEP if len(panel.heads) > FITS_SCREEN else 1
     labels = []
     for start in range(0, len(panel.heads), step):
@@ -252,9 +261,11 @@ def _write_quantity(
     frame    the rows of the quantity, one per head
     figure   the same quantity as a figure
     """
+    # One value for each cell: a quantity measured twice must not double the cells.
     own = frame[[*PLACE, "value", "low", "high"]].drop_duplicates(PLACE)
     cells = places.merge(own, how="left", on=PLACE)
     diverging = bool(entry["draw"].get("diverging", False))
+    # Bounds over all panels, so that a colour means the same in each.
     bounds = style.find_bounds(frame["value"], diverging)
     marks = _mark_values(cells, diverging)
     dense = {panel.name for panel in panels if len(panel.heads) > FITS_SCREEN}
@@ -263,9 +274,14 @@ def _write_quantity(
     numbers: list[str] = []
     for row, mark in zip(iter_rows(cells), marks, strict=True):
         has_room = getattr(row, PANEL) not in dense
-        texts.append(format_number(row.value) if row.exists else "")
+        text = number = ""
+        if row.exists:
+            text = format_number(row.value)
+            if has_room:
+                number = _write_cell(row, mark)
+        texts.append(text)
         ends.append(format_ends(row))
-        numbers.append(_write_cell(row, mark) if row.exists and has_room else "")
+        numbers.append(number)
     return Quantity(
         figure=figure,
         group=entry["group"],
@@ -292,6 +308,7 @@ def _mark_values(cells: pd.DataFrame, diverging: bool) -> str:
         return PLAIN * len(cells)
     marks = np.where(cells["value"] < 0, NEGATIVE, PLAIN)
     holds_zero = (cells["low"] < 0) & (cells["high"] > 0)
+    # After the sign: a value whose interval holds 0 is doubtful, whichever sign it has.
     return "".join(np.where(holds_zero, DOUBTFUL, marks))
 
 
@@ -329,7 +346,10 @@ def _choose_shades(cells: pd.DataFrame, bounds: tuple[float, float]) -> str:
         elif math.isnan(value):
             shades.append(UNDEFINED)
         else:
-            share = (value - low) / (high - low) if high > low else 0.0
+            share = 0.0
+            if high > low:
+                share = (value - low) / (high - low)
+            # A character for a shade: tens of thousands of cells are short in the page.
             shades.append(DIGITS[round(share * (len(DIGITS) - 1))])
     return "".join(shades)
 
@@ -337,11 +357,15 @@ def _choose_shades(cells: pd.DataFrame, bounds: tuple[float, float]) -> str:
 def _write_ranks(cells: pd.DataFrame) -> tuple[str, ...]:
     """Return the place of each value among those of its panel, the highest first: `3 of 72`."""
     by_panel = cells.groupby(PANEL, sort=False)["value"]
+    # Equal values share the better place; undefined ones have none.
     ranks = by_panel.rank(ascending=False, method="min")
     counts = by_panel.transform("count")
     texts = []
     for rank, count in zip(ranks, counts, strict=True):
-        texts.append("" if math.isnan(rank) else f"{int(rank):,} of {count:,}")
+        text = ""
+        if not math.isnan(rank):
+            text = f"{int(rank):,} of {count:,}"
+        texts.append(text)
     return tuple(texts)
 
 
@@ -366,12 +390,11 @@ def _name_kinds(results: Results, places: pd.DataFrame) -> tuple[str, ...]:
         return ("",) * len(places)
     kinds: dict[tuple[str, int, int], str] = {}
     rows = iter_rows(table.rename(columns={"kind of head": "kinds"}))
+    # Panels are named after stack and kind of attention, as in the map.
     for panel, row in zip(name_panels(table), rows, strict=True):
         kinds[panel, row.layer, row.head] = row.kinds
-    return tuple(
-        kinds.get(place, "")
-        for place in places[PLACE].itertuples(index=False, name=None)
-    )
+    cells = places[PLACE].itertuples(index=False, name=None)
+    return tuple(kinds.get(place, "") for place in cells)
 
 
 def _describe_layers(
@@ -380,10 +403,9 @@ def _describe_layers(
     """Return for each layer of each panel a sentence: how many heads of which kind it has, and A of its output."""
     outputs = results.select_layers("mean_cosine")
     outputs = outputs[outputs["site"].eq("hidden")]
-    measured = {
-        (row.stack, int(row.layer)): format_measured(row, None)
-        for row in iter_rows(outputs)
-    }
+    measured = {}
+    for row in iter_rows(outputs):
+        measured[row.stack, int(row.layer)] = format_measured(row, None)
     heads = places.assign(kinds=kinds)
     heads = heads[heads["exists"]]
     sentences = []
@@ -396,6 +418,7 @@ def _describe_layers(
             listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
             sentence += f", among them {listed}"
         sentence += "."
+        # Cross-attention belongs to the blocks of the same stack.
         stack = str(panel).removesuffix(CROSSED)
         output = measured.get((stack, int(part["layer"].iloc[0])))
         if output:
@@ -419,11 +442,9 @@ def write_shades() -> str:
     rules = []
     for letter, colours in (("s", style.SEQUENTIAL), ("d", style.DIVERGING)):
         for number, colour in enumerate(style.mix_evenly(colours, len(DIGITS))):
-            ink = (
-                "#fff"
-                if style.compute_luminance(colour) < style.WHITE_BELOW
-                else "#000"
-            )
+            # The limit at which black and white ink have the same contrast.
+            is_dark = style.compute_luminance(colour) < style.WHITE_BELOW
+            ink = "#fff" if is_dark else "#000"
             rules.append(f".{letter}{number}{{background:{colour};color:{ink}}}")
         rules.append(
             f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}"
@@ -458,6 +479,8 @@ def _pack(quantity: Quantity) -> dict[str, Any]:
     joined: dict[str, str] = {}
     for name in ("texts", "ends", "cells", "ranks", "layers"):
         texts = getattr(quantity, name)
+        # One string instead of a list: quotes around every number would lengthen the
+        # page.
         joined[name] = SEPARATOR.join(texts) if any(texts) else ""
     return {
         "name": figure.name,

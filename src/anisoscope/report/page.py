@@ -50,10 +50,9 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         single += section.drawn
         mapped += section.mapped
     drawn = draw_figures(single, folder / FIGURES, formats, files_only=mapped)
-    sentences = [
-        finding.text
-        for finding in findings(results.records, results.manifest.get("tokens"))
-    ]
+    found = findings(results.records, results.manifest.get("tokens"))
+    sentences = [finding.text for finding in found]
+    # For a series, series.json takes the place of the manifest.
     is_series = (folder / "series.json").exists()
     return write_page(
         folder,
@@ -72,6 +71,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         about="series.json" if is_series else "manifest.json",
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
+        # A page without a map of heads runs no script at all.
         script=Markup(read_script()) if mapped else "",
         shades=Markup(write_shades()) if mapped else "",
     )
@@ -79,6 +79,8 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
 
 def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     """Render a template with its content in the common style, write it as `report.html`, and return its path."""
+    # Everything is escaped: names of models and corpora, and tokens, come from outside.
+    # A name that the template lacks is an error, not an empty place.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -88,6 +90,7 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
         "policy": write_security_policy(content.get("script", "")),
     }
     page = environment.from_string(template.read_text("utf-8")).render(**content)
+    # Control characters last, since any text of the page may hold one.
     path = folder / "report.html"
     write_atomic(
         path,
@@ -142,6 +145,7 @@ def draw_figures(
     # One call for all, so that charts are rendered while the next ones are built.
     svgs = {}
     for name, svg in to_svgs(wide | narrow).items():
+        # Phones have no mouse that could show the tooltips, which are dropped there.
         svgs[name] = shorten_tiles(svg, merge=name.endswith(ON_PHONES))
     for file in wide:
         write(svgs[file], folder / file, formats)
@@ -160,6 +164,7 @@ def draw_figures(
 def make_title(manifest: Mapping[str, Any]) -> str:
     """Return the title of a page: the model's name, or the last part of the path of a local folder."""
     name = str(manifest.get("model") or "unnamed model")
+    # A page may be shown to others: it names no folders of this machine.
     is_folder = Path(name).is_absolute() or name.startswith(("./", "../"))
     return Path(name).name if is_folder else name
 
@@ -187,8 +192,11 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
     depth = 0
     if len(layers):
         hidden = layers[layers["site"].eq("hidden")]
+        # The last layer's number is the number of blocks: layer 0 is their input. Of an
+        # encoder–decoder both count.
         depth = int(hidden.groupby("stack")["layer"].max().sum())
     device = [str(manifest[key]) for key in ("device", "dtype") if manifest.get(key)]
+    # Old and merged runs may lack any of these: what is missing is left out below.
     seconds = manifest.get("seconds")
     facts = {
         pluralise(results.words["position"]): _count_positions(results, layers),
@@ -282,6 +290,7 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
         sharpest, _ = find_extremes(entropy)
         value = format_number(sharpest["value"])
         name = _name_head(sharpest, entropy)
+        # Then no head attends to anything in particular.
         if len(uniform) == len(entropy):
             return [
                 (
@@ -293,11 +302,10 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
         tiles.append(("sharpest head", value, f"normalised entropy, {name}"))
     place = [*INDEX, "head"]
     skipped = set(uniform[place].itertuples(index=False, name=None))
-    is_kept = [
-        head not in skipped for head in cosine[place].itertuples(index=False, name=None)
-    ]
-    cosine = cosine[is_kept]
+    heads = cosine[place].itertuples(index=False, name=None)
+    cosine = cosine[[head not in skipped for head in heads]]
     if len(cosine):
+        # Opposite mean queries and keys are as remarkable as aligned ones.
         strongest = cosine.iloc[int(cosine["value"].abs().argmax())]
         name = _name_head(strongest, entropy if len(entropy) else cosine)
         tiles.append(
@@ -347,6 +355,7 @@ def _list_provenance(
 ) -> Iterator[tuple[str, str]]:
     """Yield (name, value) for all other entries of the manifest; nested names are joined by dots."""
     for key, entry in manifest.items():
+        # These have places of their own on the page.
         if not prefix and key in ("command", "warnings", "excluded", "checkpoints"):
             continue
         if isinstance(entry, Mapping):

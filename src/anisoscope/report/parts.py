@@ -77,12 +77,13 @@ def make_figure(
     basis   what its numbers are computed from; empty: what the entry and the rows say
     facts   values for the placeholders in the texts
     """
+    # Only if the text asks for it: finding the extremes needs rows with values.
     if "{span}" in entry["alt"] and "span" not in facts:
         facts["span"] = describe_span(frame, results.name_place)
-    texts = {
-        key: entry[key].format(**facts).strip()
-        for key in ("name", "title", "caption", "alt")
-    }
+    texts = {}
+    for key in ("name", "title", "caption", "alt"):
+        texts[key] = entry[key].format(**facts).strip()
+    # A single drawing has no label.
     if not isinstance(drawn, Mapping):
         drawn = {"": drawn}
     return Figure(
@@ -98,6 +99,8 @@ def make_figure(
 def _describe_basis(results: Results, entry: Entry, frame: pd.DataFrame) -> str:
     """Say what the numbers of a figure are computed from: of each metric that its entry names, or of all together."""
     parts = []
+    # Metrics of one figure may rest on different numbers, such as all vectors and a
+    # sample of them.
     for metric, noun in entry.get("basis", {}).items():
         basis = results.describe_basis(frame[frame["metric"].eq(metric)], noun)
         if basis:
@@ -115,6 +118,7 @@ def make_drawing(
     builder   function of `charts` that draws them
     options   of the builder; they override those of the figure's entry in page.toml
     """
+    # Small multiples only if there is more than one stack.
     panel = PANEL if frame[PANEL].nunique() > 1 else None
     options = {"panel": panel} | entry.get("draw", {}) | options
     height_wide, height_narrow = options.pop("height", entry.get("height", (290, 210)))
@@ -131,9 +135,9 @@ def make_drawing(
 
 def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return (row with the lowest value, row with the highest)."""
-    return frame.iloc[int(frame["value"].argmin())], frame.iloc[
-        int(frame["value"].argmax())
-    ]
+    lowest = frame.iloc[int(frame["value"].argmin())]
+    highest = frame.iloc[int(frame["value"].argmax())]
+    return lowest, highest
 
 
 def describe_span(

@@ -39,6 +39,7 @@ def check_repository(name: str) -> str:
         .removeprefix("datasets/")
         .rstrip("/")
     )
+    # 96 is the most that the hub allows.
     if not REPOSITORY.fullmatch(name) or len(name) > 96:
         raise UsageError(
             "a data set as OWNER/NAME",
@@ -65,6 +66,7 @@ def write_publication(
     # Refuses a folder that holds no finished run.
     read_run(run)
     _clear(folder)
+    # The folder itself; of a series also that of each checkpoint.
     parts = [Path()]
     if (run / "series.json").exists():
         described = json.loads((run / "series.json").read_text("utf-8"))
@@ -75,6 +77,8 @@ def write_publication(
     records, manifest = read_run(folder)
     has_page = has_extra("report")
     if has_page:
+        # Drawn again instead of copied: the page of the run names folders of this
+        # machine.
         from anisoscope.report import build_page
 
         build_page(folder)
@@ -93,6 +97,7 @@ def write_publication(
 def _clear(folder: Path) -> None:
     """Make a new folder in place of an earlier publication; OutputError if it holds files of another kind."""
     check_output(folder)
+    # A card marks a folder as a publication of ours, which may be replaced.
     if (
         folder.is_dir()
         and any(folder.iterdir())
@@ -125,10 +130,12 @@ def _copy_run(source: Path, target: Path) -> None:
 def _hide_in_records(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records with local folders removed from the names of model and corpus."""
     for name in ("model", "corpus"):
+        # Tables of old runs may lack one of these columns.
         if name in records:
-            known = {
-                value: hide_folders(value) for value in records[name].dropna().unique()
-            }
+            # A name for each run, repeated in thousands of rows: replaced value by value.
+            known = {}
+            for value in records[name].dropna().unique():
+                known[value] = hide_folders(value)
             records = records.assign(**{name: records[name].replace(known)})
     return records
 
@@ -172,17 +179,19 @@ def push(
             "none",
             "`hf auth login`, or set HF_TOKEN",
         )
-    disable_progress_bars()  # the caller shows that something goes on
+    # The caller shows that something goes on.
+    disable_progress_bars()
     hub = HfApi()
 
     def create_data_set() -> None:
         """Create the data set, unless it exists."""
         # None leaves it to the owner's own default.
-        visibility = True if private else None
+        visibility = private or None
         hub.create_repo(
             repository, repo_type="dataset", private=visibility, exist_ok=True
         )
 
+    # Without --create a mistyped name would become a new data set.
     if create:
         _call_hub(create_data_set, repository)
     # One that exists keeps its visibility, whatever was asked for.
@@ -219,6 +228,7 @@ def _call_hub(call: Callable[[], Any], repository: str) -> Any:
         fault = classify_fault(error)
         got = fault.got
         cure = fault.cure
+        # The hub says "not found" for private data sets too.
         if fault.absent:
             cure = "--create makes it; a private one needs a token that may read it"
         elif fault.denied:

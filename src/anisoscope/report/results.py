@@ -43,8 +43,11 @@ class Results:
         """Return the records with a defined value, as text and floats, with a column for the panel of a chart."""
         frame = self.records[self.records["value"].notna()].copy()
         for name in ("stack", "kind", "site", "token_policy", "metric", "component"):
+            # None for what is missing, in plain columns: pandas' own missing value is
+            # neither true nor false, and breaks comparisons.
             frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
         for name in ("value", "low", "high", "layer", "head", "n_vectors", "n_units"):
+            # Floats throughout, with NaN for missing layers and heads.
             frame[name] = pd.to_numeric(frame[name]).astype(float)
         frame[PANEL] = name_panels(frame)
         return frame.reset_index(drop=True)
@@ -71,6 +74,7 @@ class Results:
         """
         if "checkpoints" not in self.manifest:
             return self
+        # Headline numbers of a series are those of the trained model.
         ends = self.records[self.records["step"].eq(self.records["step"].max())]
         return Results(ends[ends["seed"].eq(ends["seed"].iloc[0])], self.manifest)
 
@@ -107,6 +111,8 @@ class Results:
         """Return the token policies of the run, in the order of the glossary."""
         measured = set(self.table["token_policy"].dropna())
         known = [name for name in POLICIES if name in measured]
+        # Policies that this version does not know, from a run of another one, follow by
+        # name.
         return known + sorted(measured - set(POLICIES))
 
     @cached_property
@@ -118,6 +124,7 @@ class Results:
     @cached_property
     def words(self) -> dict[str, str]:
         """Return what the corpus calls its positions, sequences and units (such as token, sentence, document)."""
+        # Old manifests hold no words.
         return WORDS | dict(self.corpus.get("words") or {})
 
     @property
@@ -161,12 +168,10 @@ class Results:
 
         labels   {metric: its label}
         """
-        return pd.concat(
-            [
-                self.select_layers(metric).assign(series=label)
-                for metric, label in labels.items()
-            ]
-        )
+        parts = []
+        for metric, label in labels.items():
+            parts.append(self.select_layers(metric).assign(series=label))
+        return pd.concat(parts)
 
     def select_heads(
         self, metric: str, site: str = "", component: str | None = None
@@ -180,6 +185,8 @@ class Results:
         frame = frame[frame["head"].notna() & frame["layer"].notna()]
         if site:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]
+        # Queries and keys may be measured raw, normalised and rotated: a figure shows
+        # one stage.
         raw = frame["site"].str.endswith(".raw").fillna(False).astype(bool)
         if raw.any():
             frame = frame[raw]
@@ -187,6 +194,8 @@ class Results:
 
     def sort_by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Sort rows by panel (stack), then layer (the output after the final norm last), then head."""
+        # False sorts before True: the final norm has the number of the last layer, and
+        # follows it.
         return sort_by_keys(
             rows,
             rows[PANEL].map(self._ranks),
@@ -221,6 +230,7 @@ class Results:
     def width(self) -> int | None:
         """Return the number of dimensions of the hidden states, if their contributions were recorded; else None."""
         frame = self.select_components("mean_cosine.contribution")
+        # Other sites, such as queries, may be of another width.
         frame = frame[frame["site"].isin(LAYER_SITES)]
         if frame.empty:
             return None
@@ -230,19 +240,19 @@ class Results:
         """Return the name of a row's layer: `layer 3`, `the final norm`; with its stack first, if there are several."""
         if row["stack"] in NAMES_OF_VECTORS:
             return NAMES_OF_VECTORS[row["stack"]]
-        name = (
-            "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
-        )
+        name = "the final norm"
+        if row["site"] != "final":
+            name = f"layer {int(row['layer'])}"
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         if stacks > 1:
+            # `decoder final norm`, without the article.
             return f"{row['stack']} {name.removeprefix('the ')}"
         return name
 
     def put_in_words(self, text: str) -> str:
         """Replace "token" in a text by the corpus's word (frame, patch), and keep numbers and % signs on one line."""
-        return re.sub(
-            r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words)
-        )
+        words = use_words_of_corpus(text, self.words)
+        return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", words)
 
     def describe_basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """Say what the numbers of a figure are computed from: how many vectors, units, and which token policy.
@@ -260,7 +270,9 @@ class Results:
         is_same = frame["n_units"].equals(frame["n_vectors"])
         if units and (counts_vectors or not is_same):
             unit = self.words["unit"]
-            parts.append(f"in {units} {unit if units == '1' else pluralise(unit)}")
+            if units != "1":
+                unit = pluralise(unit)
+            parts.append(f"in {units} {unit}")
         sentences = [" ".join(parts)]
         if counts_vectors:
             policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna())))
@@ -271,14 +283,10 @@ class Results:
 
 def name_panels(rows: pd.DataFrame) -> pd.Series:
     """Return the name of each row's panel, from its `stack` and its `kind` of attention (self or cross)."""
-    crossed = (
-        rows["kind"]
-        .eq("cross")
-        .fillna(False)
-        .astype(bool)
-        .map({True: CROSSED, False: ""})
-    )
-    return rows["stack"].astype(object).fillna("").astype(str) + crossed
+    is_cross = rows["kind"].eq("cross").fillna(False).astype(bool)
+    ending = is_cross.map({True: CROSSED, False: ""})
+    # Values without a stack (an accuracy) share a panel without a name.
+    return rows["stack"].astype(object).fillna("").astype(str) + ending
 
 
 def sort_by_keys(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
@@ -290,6 +298,7 @@ def sort_by_keys(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
 
 def describe_extent(numbers: pd.Series) -> str:
     """Return the range of counts as text: one number, `8 to 12` if they differ, empty if none is known."""
+    # Also if there are no numbers at all.
     if numbers.isna().all():
         return ""
     low, high = format_count(numbers.min()), format_count(numbers.max())

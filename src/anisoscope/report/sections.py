@@ -66,6 +66,7 @@ class Section:
 
 def build_sections(results: Results) -> list[Section]:
     """Build the sections of a report page; a section is left out if the run or series has no numbers for it."""
+    # Over the steps of a training other questions arise than about one model.
     page = "series.toml" if "checkpoints" in results.manifest else "page.toml"
     content = tomllib.loads(
         files("anisoscope.report").joinpath(page).read_text("utf-8")
@@ -82,15 +83,15 @@ def _build_section(results: Results, entry: Entry) -> Section | None:
     figures: list[Figure] = []
     of_heads: list[tuple[Entry, pd.DataFrame, Figure]] = []
     for described in entry.get("figure", ()):
+        # A name that is missing there is a mistake in page.toml, and stops the page.
         draw = FIGURES[described["by"]]
         drawn = draw(results, described)
         figures += drawn
         # The map of heads shows these as quantities to choose from.
         if described["by"] == "heads":
-            of_heads += [
-                (described, select_heads(results, described), figure)
-                for figure in drawn
-            ]
+            for figure in drawn:
+                rows = select_heads(results, described)
+                of_heads.append((described, rows, figure))
     table = None
     if "table" in entry:
         build_table = TABLES[entry["table"]["by"]]
@@ -117,14 +118,15 @@ def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
     frame = results.stack_metrics(entry["columns"])
     if frame.empty:
         return None
+    # Only what was measured gets a column.
     labels = list(dict.fromkeys(frame["series"]))
+    # Metrics may lack some layers: rows are those that any of them has.
     places = results.sort_by_depth(frame.drop_duplicates(["stack", "layer", "site"]))
     rows = []
     for _, place in places.iterrows():
-        cells = {
-            row["series"]: _format_estimate(row)
-            for _, row in results.select_place(frame, place).iterrows()
-        }
+        cells = {}
+        for _, row in results.select_place(frame, place).iterrows():
+            cells[row["series"]] = _format_estimate(row)
         rows.append(_build_row(results.name_place(place), cells, labels))
     caption = (
         entry["caption"]
@@ -152,6 +154,7 @@ def tabulate_steps(results: Results, entry: Entry) -> PageTable | None:
     frame = results.select_layers(entry["metric"])
     if frame.empty:
         return None
+    # Layers as columns: a training has more steps than a model has layers.
     frame = frame.assign(place=[results.name_place(row) for _, row in frame.iterrows()])
     places = list(dict.fromkeys(frame["place"]))
     has_seeds = frame["seed"].nunique() > 1
@@ -173,26 +176,26 @@ def tabulate_attention(results: Results, entry: Entry) -> PageTable | None:
     table, means = results.attention, results.attention_layers
     if table.empty:
         return None
-    columns = {
-        metric: label
-        for metric, label in entry["columns"].items()
-        if metric in set(means["metric"])
-    }
+    measured = set(means["metric"])
+    columns = {}
+    for metric, label in entry["columns"].items():
+        if metric in measured:
+            columns[metric] = label
     # Stack and kind of attention are named only if there are several.
     prefixes = [name for name in ("stack", "kind") if table[name].nunique() > 1]
     place = ["stack", "kind", "layer"]
     rows = []
     for _, line in table.iterrows():
         here = means[means[place].eq(line[place]).all(axis=1)]
-        cells = {
-            row["metric"]: _format_estimate(row)
-            for _, row in here.drop_duplicates("metric").iterrows()
-        }
+        cells = {}
+        for _, row in here.drop_duplicates("metric").iterrows():
+            cells[row["metric"]] = _format_estimate(row)
+        # The second text of a cell is small: here the number of heads instead of an
+        # interval.
         cells[KINDS] = (_list_kinds(line), f"of {line['heads']}")
-        name = " ".join(
-            [*(str(line[prefix]) for prefix in prefixes), f"layer {line['layer']}"]
-        )
-        rows.append(_build_row(name, cells, (*columns, KINDS)))
+        words = [str(line[prefix]) for prefix in prefixes]
+        words.append(f"layer {line['layer']}")
+        rows.append(_build_row(" ".join(words), cells, (*columns, KINDS)))
     return PageTable(
         results.put_in_words(entry["caption"]),
         ("layer", *columns.values(), KINDS),
@@ -227,6 +230,8 @@ def tabulate_extremes(results: Results, entry: Entry) -> PageTable | None:
     columns = [name for name in OF_EXTREMES if name in measured]
     several_stacks = len({stack for stack, _, _ in cells_at}) > 1
     rows = []
+    # By stack and layer; the empty word sorts a layer before its cross-attention and
+    # its final norm.
     for place in sorted(cells_at):
         stack, layer, what = place
         name = f"layer {layer} {what}".strip()
@@ -251,6 +256,8 @@ def _collect_extremes(
         cells |= _format_activations(line, words)
     for line in sinks.to_dict("records"):
         kind = "" if line["kind"] == "self" else str(line["kind"])
+        # Sinks of self-attention join the row of their layer's activations;
+        # cross-attention gets a row of its own.
         cells = cells_at.setdefault((line["stack"], int(line["layer"]), kind), {})
         cells |= _format_sinks(line)
     return cells_at
@@ -265,6 +272,7 @@ def _format_activations(
     """
     cells: dict[str, Cell] = {}
     for name in ("medians", "massive"):
+        # A metric that was not measured is no column of the table.
         if name in line:
             cells[name] = (format_number(line[name]), "")
     if "largest" in line:
@@ -309,13 +317,9 @@ def tabulate_embeddings(results: Results, entry: Entry) -> PageTable | None:
         return None
     rows = []
     for _, row in frame.iterrows():
-        rows.append(
-            (
-                (str(row["site"]), ""),
-                _format_estimate(row),
-                (format_count(row["n_vectors"]), ""),
-            )
-        )
+        matrix = (str(row["site"]), "")
+        size = (format_count(row["n_vectors"]), "")
+        rows.append((matrix, _format_estimate(row), size))
     return PageTable(
         results.put_in_words(entry["caption"]), tuple(entry["head"]), tuple(rows)
     )
@@ -332,15 +336,19 @@ def tabulate_effects(results: Results, entry: Entry) -> PageTable | None:
         return None
     cells_of: dict[str, dict[str, Cell]] = {}
     for _, row in frame.iterrows():
-        place = (
-            entry["whole"] if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
-        )
+        place = entry["whole"]
+        if not pd.isna(row["layer"]):
+            place = f", layer {row['layer']:.0f}"
+        # One row for each component and layer, with the metrics of the prefix side by
+        # side.
         cells = cells_of.setdefault(f"{row['component']}{place}", {})
         cells[row["metric"].removeprefix(entry["prefix"])] = (
             format_number(row["value"]),
             "",
         )
-    measured = {key for cells in cells_of.values() for key in cells}
+    measured: set[str] = set()
+    for cells in cells_of.values():
+        measured.update(cells)
     columns = {key: label for key, label in entry["columns"].items() if key in measured}
     rows = tuple(_build_row(name, cells, columns) for name, cells in cells_of.items())
     return PageTable(

@@ -313,9 +313,8 @@ def _have_other_tokens(first: KeptRun, second: KeptRun) -> bool:
 
 def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
     """Say which settings differ between the runs, whether one is a shard, and whether the code differs."""
-    ours, theirs = (
-        run.manifest.get("settings", {}).get("settings", {}) for run in (first, second)
-    )
+    ours = first.manifest.get("settings", {}).get("settings", {})
+    theirs = second.manifest.get("settings", {}).get("settings", {})
     # A setting that an old run does not name is not known to differ.
     for name, words in SETTINGS_TO_TELL.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
@@ -329,7 +328,8 @@ def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
 
 def _warn_of_code(first: KeptRun, second: KeptRun) -> Iterator[str]:
     """Say whether the runs were measured by other versions, or by other code of the same version."""
-    code, other_code = (run.manifest.get("code") or {} for run in (first, second))
+    code = first.manifest.get("code") or {}
+    other_code = second.manifest.get("code") or {}
     version, other_version = code.get("version"), other_code.get("version")
     sources, other_sources = code.get("sources"), other_code.get("sources")
     if version and other_version and version != other_version:
@@ -414,10 +414,13 @@ def _group_by_stack(
     """Return {(stack, kind of attention, component): differences}, with None for what a difference lacks."""
     groups: dict[tuple[Any, ...], list[Difference]] = {}
     for one in differences:
-        values = [one.where[name] for name in ("stack", "kind", "component")]
-        # Missing values of pandas are not equal to themselves, so that each would be a group of its own.
-        place = tuple(None if pd.isna(value) else value for value in values)
-        groups.setdefault(place, []).append(one)
+        place = []
+        for name in ("stack", "kind", "component"):
+            value = one.where[name]
+            # Missing values of pandas are not equal to themselves, so that each would be
+            # a group of its own.
+            place.append(None if pd.isna(value) else value)
+        groups.setdefault(tuple(place), []).append(one)
     return groups
 
 

@@ -41,9 +41,9 @@ class LayerVectors:
 
 def is_run_folder(path: Path) -> bool:
     """Return whether a path is the folder of a run, finished or not."""
-    return path.is_dir() and any(
-        (path / name).exists() for name in ("manifest.json", "identity.json")
-    )
+    # A run that was begun has its identity; a finished one, or a series, a manifest.
+    has_file = (path / "manifest.json").exists() or (path / "identity.json").exists()
+    return path.is_dir() and has_file
 
 
 def read_layer_of_vectors(opened: Any, layer: str | None) -> Array:

@@ -65,13 +65,17 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 
 def _add_up_facts(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest entries of a merged run that its parts' entries add up to: notes, time, processes."""
-    # The same caution often holds for all parts, and is written once.
-    notes = dict.fromkeys(note for manifest in manifests for note in manifest["notes"])
+    notes: list[str] = []
+    for manifest in manifests:
+        for note in manifest["notes"]:
+            # The same caution often holds for all parts, and is written once.
+            if note not in notes:
+                notes.append(note)
     return {
         # `measure --resume` finds runs by this key; a merged run is the answer to no single command.
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
-        "notes": list(notes),
+        "notes": notes,
         "started": min(manifest["started"] for manifest in manifests),
         "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
         "processes": sum(manifest["processes"] for manifest in manifests),

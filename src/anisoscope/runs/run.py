@@ -617,14 +617,11 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
     ):
         return None
     # Attention costs most for the longest input; plans may not know how long that is.
-    longest = (
-        int(plan.lengths.max())
-        if isinstance(plan, TextPlan)
-        else getattr(plan, "longest", None)
-    )
-    return estimate_cost(
-        find_shapes(subject.model, plan[0], job.settings), job.settings, longest
-    )
+    longest = getattr(plan, "longest", None)
+    if isinstance(plan, TextPlan):
+        longest = int(plan.lengths.max())
+    shapes = find_shapes(subject.model, plan[0], job.settings)
+    return estimate_cost(shapes, job.settings, longest)
 
 
 def estimate_cost_before(job: Job) -> Cost:

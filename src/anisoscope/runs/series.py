@@ -326,11 +326,11 @@ class _SeriesInProgress:
 
         described   the content of `series.json` that would be written
         """
+        # A file that is missing or damaged is not the right one: it is written again.
         with suppress(OSError, ValueError):
             written = json.loads((self.output / "series.json").read_text("utf-8"))
-            return (self.output / "records.parquet").exists() and described == {
-                k: written.get(k) for k in described
-            }
+            is_same = all(written.get(key) == described[key] for key in described)
+            return is_same and (self.output / "records.parquet").exists()
         return False
 
 
