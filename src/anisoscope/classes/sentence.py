@@ -187,6 +187,7 @@ def _split_single_word(
         ids.append(token)
     if len(ids) < 2:
         return words, encoded
+    # The rows of token ids stay; only which token belongs to which word is new.
     return tuple(tokenizer.convert_ids_to_tokens(ids)), Encoded(
         encoded.rows, [index], encoded.truncated
     )
@@ -201,11 +202,13 @@ def cut_into_windows(
     """
     # Without a limit on the length, so that no word is cut off.
     whole = encode([Example(tuple(words), 0)], tokenizer, 1 << 30).words[0]
+    # Every window gets the special tokens again.
     special = sum(word < 0 for word in whole)
     pieces = np.bincount([word for word in whole if word >= 0], minlength=len(words))
     windows: list[list[str]] = [[]]
     room = max_length - special
     for word, count in zip(words, pieces, strict=True):
+        # A word longer than a window gets one of its own, in which it is cut.
         if count > room and windows[-1]:
             windows.append([])
             room = max_length - special
@@ -254,6 +257,7 @@ def _attribute_by_layer(
     layers = [layer for name, layer in attributions[0] if name in (ATTENTION, VALUE)]
     if not layers:
         return None, {}
+    # The last one is nearest to what the head reads.
     layer = max(layers)
     columns: dict[str, Array] = {}
     for name in (ATTENTION, VALUE):
@@ -301,6 +305,7 @@ def _compute_gradient_times_input(
             return None
         mask = batch.inputs["attention_mask"].bool().cpu().numpy()
         for row, number in enumerate(batch.unit.tolist()):
+            # `encoded.words` has no entries for padding.
             of_real = of_tokens[row][mask[row]]
             index = np.array(encoded.words[number])
             in_words = index >= 0
@@ -330,7 +335,11 @@ def _multiply_gradient_with_input(model: Any, batch: Batch, found: int) -> Array
             contrast = logits[:, found]
             others = [c for c in range(logits.shape[1]) if c != found]
             if others:
+                # A logit alone says little: only differences of logits change the
+                # softmax.
                 contrast = contrast - logits[:, others].mean(1)
+            # Texts do not see each other, so that one gradient of the sum holds that of
+            # every text.
             total = contrast.sum()
     finally:
         handle.remove()
@@ -339,6 +348,7 @@ def _multiply_gradient_with_input(model: Any, batch: Batch, found: int) -> Array
         return None
     (embeddings,) = variables
     tokens = batch.inputs["input_ids"].shape[1]
+    # Without one vector for each token nothing can be attributed to tokens.
     if embeddings.dim() != 3 or embeddings.shape[1] != tokens:
         return None
     (gradient,) = torch.autograd.grad(total, [embeddings])
@@ -363,6 +373,8 @@ class _ErasedTexts:
         self.found = found
         # Probabilities that were computed, by number of the window and which of its words are kept.
         self.known: dict[tuple[int, bytes], float] = {}
+        # Where a selection of words is cut into windows; the last end is that of the
+        # text.
         self.ends = np.cumsum(counts)[:-1]
         self.count = sum(counts)
         self.whole = self.predict([np.ones(self.count, bool)])[0]
@@ -407,6 +419,7 @@ class _ErasedTexts:
 
     def measure_words(self) -> Array:
         """Return how far the probability of the predicted class falls without each word [word]."""
+        # Row i keeps every word except word i.
         without_one = ~np.eye(self.count, dtype=bool)
         falls: Array = self.whole - self.predict(list(without_one))
         return falls

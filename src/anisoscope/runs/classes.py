@@ -89,8 +89,8 @@ def run_classes(
     classes = replace(classes, max_length=length)
 
     # The corpus, its split, and its classes in the order of the model's.
-    # Python may call a corpus by one name and keep it in a file of another: it is read
-    # from the file, and keeps its name in the run.
+    # A corpus given in Python has a name and, apart from it, a file: it is read from the
+    # file, and keeps its name in the run.
     place = corpus_file or classes.corpus
     corpus = open_labelled(
         place, columns=classes.by_role, seed=classes.split_seed, for_training=False

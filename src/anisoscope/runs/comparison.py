@@ -184,7 +184,6 @@ def compare(
         differences.append(tuple(own))
         for caution in list_cautions(first, other, own):
             cautions.setdefault(caution, []).append(other.name)
-        # A difference without layers in common says so itself, below.
         if own and all(np.isnan(one.low) for one in own):
             # No difference has an interval (old runs, too few units): compare the intervals of the values instead.
             findings += _tell_gaps(first, other, name, tokens)
@@ -434,7 +433,7 @@ def _tell_difference(
     """
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
-    # Whoever has no interval is unclear too.
+    # A difference without an interval is unclear too.
     unclear = [one for one in differences if not _is_clear(one)]
     words = ("higher", "lower")
     if metric == A:

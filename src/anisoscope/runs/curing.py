@@ -140,7 +140,7 @@ def _find_layer(asked: str, names: list[str]) -> str:
     asked   the layer as the user wrote it
     names   names of the layers that were sampled
     """
-    # Users copy names from tables (`layer 5`), records (`encoder.5`) and pages (`final
+    # As in tables (`layer 5`), in names of sites (`encoder.5`), and on pages (`final
     # norm`).
     wanted = asked.replace("layer", " ").replace("norm", " ").replace(".", " ").split()
     found = []

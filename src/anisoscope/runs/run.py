@@ -150,7 +150,7 @@ def run(
         # the tokens.
         shared = replace(subject, processor=share_tokenizer(subject.processor))
         reading = reading or OpenedCorpus(*open_plan_of(job, shared))
-        # The progress counts documents, clips or images: the corpus knows which.
+        # The progress counts tokens, samples or images: the corpus knows which.
         words = reading.corpus.get("words", WORDS)
         set_counted_unit(progress, pluralise(words["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
