@@ -534,6 +534,15 @@ def test_who_cures_a_sample_is_told_how_many_vectors_there_are(tmp_path):
     )
 
 
+@pytest.mark.parametrize("left", [2, 0])
+def test_units_without_a_usable_vector_do_not_count(left):
+    x = np.random.default_rng(0).normal(size=(80, 6))
+    units = np.repeat(np.arange(8), 10)
+    x[units >= left] = 0
+    with pytest.raises(UsageError, match=f"at least 8 units.*got {left}"):
+        try_cures(x, "centre", units=units)
+
+
 def test_a_sample_of_a_run_that_did_not_measure_a_can_be_cured(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     anisoscope.measure(x, metrics="calibrated", output=tmp_path / "run")

@@ -108,7 +108,7 @@ def try_cures(
              and cures are fitted on both sides together
     seed     decides which units are fitted on, and which vectors are compared if there are many
 
-    UsageError if shapes do not fit, or there are fewer than `FEWEST_UNITS` units.
+    UsageError if shapes do not fit, or fewer than `FEWEST_UNITS` units have a usable vector.
     """
     x = np.asarray(x, dtype=np.float64)
     units = np.arange(len(x)) if units is None else np.asarray(units)
@@ -119,6 +119,8 @@ def try_cures(
         partner = np.asarray(partner, dtype=np.float64)
     notes: list[str] = []
     x, units, labels, partner = _drop_unusable(x, units, labels, partner, notes)
+    # After that: a unit whose vectors were all left out is none to fit or try on.
+    _require_units(units)
     fitting, group = _split_units(units, seed, groups)
     trying = ~fitting
     # Neighbours need the cosines of all pairs, so that their cost grows with the square
@@ -238,7 +240,7 @@ def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit
 def _check_shapes(
     x: Array, units: Numbers, labels: Numbers | None, partner: Array | None
 ) -> None:
-    """Raise UsageError if the shapes do not fit together, or there are too few units."""
+    """Raise UsageError if the shapes do not fit together."""
     if x.ndim != 2 or x.shape[1] < 2:
         raise UsageError(
             "vectors [vector, dim] of two dimensions or more",
@@ -258,6 +260,13 @@ def _check_shapes(
             str(list(np.shape(partner))),
             "row i is the pair of row i",
         )
+
+
+def _require_units(units: Numbers) -> None:
+    """Raise UsageError if there are fewer than `FEWEST_UNITS` units.
+
+    units   number of the unit of each usable vector
+    """
     # Intervals are over units, however many vectors each has.
     count = len(np.unique(units))
     if count < FEWEST_UNITS:
