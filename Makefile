@@ -1,4 +1,4 @@
-# demo · test (test-core: the tool; test-papers) · campaign · mutants · matrix · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · release · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test (test-core: the tool; test-papers; test-nightly) · campaign · mutants · matrix · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · release · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel release clean paper-rehearsal
+.PHONY: demo test test-nightly test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel release clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -18,6 +18,10 @@ demo: $(READY)
 
 test: $(READY_TO_TEST)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# All tests, also the long ones whose kinds of mistakes smaller tests see
+test-nightly: $(READY_TO_TEST)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --nightly
 
 # The tool without the papers, in an empty environment: minutes, and a few GB in build/alone.
 test-alone:

@@ -21,6 +21,29 @@ gc.set_threshold(
 )  # as the program does: looking through what is imported is a third of importing
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="also run the tests marked nightly: minutes, of what smaller tests see too",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests of the night, but for one that is asked for by its whole name."""
+    if config.getoption("--nightly"):
+        return
+    asked = {argument for argument in config.args if "::" in argument}
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("nightly") and item.nodeid not in asked
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 def pytest_collection_finish():
     """No collection goes through what was imported: it takes .3 s each time."""
     gc.freeze()

@@ -132,7 +132,17 @@ def test_no_benchmark_is_left_out():
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*MINIATURES} | BY_HAND
 
 
-@pytest.mark.parametrize("name", MINIATURES)
+LONG = {"dtypes", "gpu", "monitor", "spectrum_intervals", "spectrum_share"}
+"""Those that take seconds even in miniature."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in LONG else ())
+        for name in MINIATURES
+    ],
+)
 def test_a_benchmark_runs(name, benchmark, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     given = ["--results", str(tmp_path / "results.json")] if name in KEPT else []

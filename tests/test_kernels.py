@@ -38,7 +38,12 @@ def run_case(cases, name, folder, *, interpreted=True):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "cells"), [("float32", 16), ("float16", 4), ("bfloat16", 4)]
+    ("dtype", "cells"),
+    [
+        pytest.param("float32", 16, marks=pytest.mark.nightly),
+        ("float16", 4),
+        ("bfloat16", 4),
+    ],
 )
 def test_rows_are_those_of_a_plain_computation(dtype, cells, tmp_path):
     """Every pattern × kind of head, with each side of padding and each form of mask among them, in float64 by hand."""
@@ -86,6 +91,7 @@ def test_kernels_prove_themselves_at_first_use(cases, lies, tmp_path):
     assert "ptxas was not found" in found["no compiler"]["warned"][0]
 
 
+@pytest.mark.nightly
 def test_kernels_compile_for_an_h100_without_spilling(tmp_path):
     """Each form, by the compiler itself: the registers suffice, so that no sum is kept in slow memory."""
     of_rows, of_vectors = (

@@ -270,13 +270,16 @@ def test_a_job_array_adds_up_to_one_process(texts):
 @pytest.mark.parametrize(
     "command",
     [
-        [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            "with_torchrun.py",
-        ],
+        pytest.param(
+            [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node=2",
+                "with_torchrun.py",
+            ],
+            marks=pytest.mark.nightly,  # `test_distributed.py` has two processes, too
+        ),
         ["with_ray.py"],
     ],
 )

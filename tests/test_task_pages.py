@@ -49,7 +49,17 @@ def run_at_once(monkeypatch, folder):
     monkeypatch.setattr(task_pages, "PYTHON", quick(WARM))
 
 
-@pytest.mark.parametrize("name", PAGES)
+LONG = {"attention", "compare-models", "compare-and-repair"}
+"""Pages whose commands take most of a minute; those of the other pages see a changed line of the program as well."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in LONG else ())
+        for name in PAGES
+    ],
+)
 def test_a_page_shows_what_its_commands_print(name, folder):
     if name in NEEDS_PAPERS and find_spec("anisoscope_papers") is None:
         pytest.skip("anisoscope-papers is not installed")

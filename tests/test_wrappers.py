@@ -17,7 +17,14 @@ def statuses(name):
     return {column: cell["status"] for column, cell in row["cells"].items()}, row
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # `test_watched_fsdp.py` runs its successor
+        pytest.param(name, marks=pytest.mark.nightly if name == "fsdp1" else ())
+        for name in HERE
+    ],
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_wrapped_model_has_the_records_of_the_bare_one(name):
     found, row = statuses(name)
