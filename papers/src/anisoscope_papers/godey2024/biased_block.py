@@ -57,6 +57,8 @@ CACHED_TOKENS = 1024
 SHOWN = (0.0, 1.0, 10.0, 31.62, 100.0)
 """Norms whose histograms of scores are kept."""
 
+# Sums that A, norms and drift are computed from. Drift is read of hidden states alone,
+# so that heads need no sum of their vectors.
 HIDDEN_TERMS = frozenset({"n", "unit", "vector", "norm", "norm_square"})
 HEAD_TERMS = HIDDEN_TERMS - {"vector"}
 
@@ -78,7 +80,9 @@ class BlockSettings:
     limit: int | None = 60
 
 
+# N = 0, then two values per decade.
 COARSE = GRID[:1] + GRID[1::2]
+# The only reading of "initialised as BERT" that fits all of section 4 of the paper.
 AS_BERT = ("bert:full-embedding",)
 SETTINGS = {
     "quick": BlockSettings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
@@ -101,6 +105,8 @@ SETTINGS = {
         sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)),
         norms=COARSE,
     ),
+    # All tokens share a type vector, which alone makes queries anisotropic at N = 0.
+    # Here it is 0: what is left comes from elsewhere.
     "no-type": BlockSettings((WITHOUT_TYPE,)),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
@@ -129,6 +135,8 @@ def run_experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """
     pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
     paths = []
+    # All that a piece's numbers depend on is in its name: another grid, dtype or code
+    # gets a file of its own.
     for system, size, seed in pieces:
         name = make_run_id(
             system,
@@ -141,11 +149,10 @@ def run_experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
     # Other processes cannot show progress: theirs is silent, and finished pieces are counted here.
     given = (settings.norms, replace(context, progress=Context.progress))
-    missing = [
-        (path, *key, *given)
-        for key, path in zip(pieces, paths, strict=True)
-        if not path.exists()
-    ]
+    missing = []
+    for key, path in zip(pieces, paths, strict=True):
+        if not path.exists():
+            missing.append((path, *key, *given))
     # On an accelerator the pieces would only wait for each other.
     for done in run_in_parallel(_keep, missing, 1 if context.device != "cpu" else None):
         context.progress(
@@ -187,12 +194,18 @@ def measure_piece(
             .norm_pairs()
         )
 
+    # The root N* lies between two values of the grid, so that the search needs passes
+    # at further N.
     rows += list_fixed_points(grid, ran.norm_pairs(), again)
     sequences, tokens, width = subject.fed.shape
+    # Sequences are the independent units: tokens of one sequence are mixed by
+    # attention.
     records = pd.DataFrame(rows).assign(
         stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences
     )
     records["n_vectors"] = sequences * tokens
+    # `norm_claims` knows untrained systems by the first word, and reads the width from
+    # the last one; figures 9 and 10 read the number of tokens from it.
     corpus = f"uniform inputs {sequences} × {tokens} × {width}"
     return as_records(
         records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all"
@@ -221,6 +234,8 @@ class Pass:
         if subject.fed.device.type == "cpu":
             tokens = min(batch_tokens, CACHED_TOKENS)
         self.batch = max(1, tokens // subject.fed.shape[1])
+        # `Sums` wants two groups at least. In a pass at a single N the second one stays
+        # empty.
         self.sums = Sums(max(2, len(self.norms)))
         self.sites: dict[str, Site] = {}
         self.histograms = [i for i, norm in enumerate(self.norms) if norm in SHOWN]
@@ -231,6 +246,8 @@ class Pass:
 
         The sums of vectors and attention rows that the figures need are accumulated in this object, which is returned.
         """
+        # The search for a fixed point asks for hidden norms alone; attention would be
+        # most of its time.
         what = (
             {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
         )
@@ -243,6 +260,9 @@ class Pass:
         )
         with capture(subject.model, what, receive=self._receive):
             for rows in torch.split(every, self.batch):
+                # Item r is sequence r mod n with the (r div n)-th norm. `_receive`
+                # reads the group of each item from here, since the tap does not know
+                # it.
                 chosen, self._group = rows % sequences, rows // sequences
                 subject.run(
                     chosen,
@@ -263,12 +283,19 @@ class Pass:
         if site.quantity == "attention":
             self._add(site, _sum_rows(value))
         elif site.quantity == "hidden":
+            # Hidden states have no heads: they get an axis of one. They are summed in
+            # float64, because A of the output less A of the input can be as small as
+            # 1e-5.
             self._add(site, _sum_vectors(value.double().unsqueeze(1), HIDDEN_TERMS))
         elif site.stage == "raw":
             self._add(site, _sum_vectors(value, HEAD_TERMS))
+        # Scores are made of queries and keys at the stage that the model multiplies
+        # (after rotation in Llama), whereas figure 8 shows them at the stage `raw`.
         if site.stage == self.subject.stage and site.quantity == "query":
             self._query = value
         elif site.stage == self.subject.stage:
+            # A site of our own: that of the attention rows, which the tap names, has no
+            # stage.
             scores = Site(site.stack, site.layer, "attention", site.stage)
             self.sites[scores.name] = scores
             counted = torch.isin(
@@ -289,6 +316,8 @@ class Pass:
         hidden.sort(key=lambda site: site.layer or 0)
         first = self.vectors(hidden[0])
         last = self.vectors(hidden[-1])
+        # Each part is [norm, 1], since hidden states have one head: together they are
+        # the columns input and output.
         token = np.hstack([first["norms.mean"], last["norms.mean"]])
         mean = np.hstack([first["drift"], last["drift"]])
         return token, mean
@@ -300,6 +329,8 @@ class Pass:
         terms = self.sums.at(site.name)
         found: dict[str, list[Array]] = {}
         for i in range(len(self.norms)):
+            # Of a single group: its replicate 0 is the value at this N. `compute`
+            # returns [replicate, policy, head], and [0, 0] leaves [head].
             totals = Totals({term: value[i : i + 1] for term, value in terms.items()})
             found.setdefault("mean_cosine", []).append(
                 mean_cosine.compute(totals)[""][0, 0]
@@ -337,6 +368,7 @@ class Pass:
         )
         for i in self.histograms:
             for metric, counts in row_scores.HISTOGRAMS.items():
+                # Only filled bins have a row: of 300 most are empty.
                 for filled in np.flatnonzero(terms[counts][i]):
                     component = f"{self.norms[i]:g} {filled}"
                     yield {
@@ -362,6 +394,7 @@ class Pass:
         if self.subject.position_bias:
             over = {"entropy": "rows", "entropy_normalised": "rows"} | over
         means = {}
+        # With a single N the second group of the sums is empty: 0 / 0.
         with np.errstate(invalid="ignore"):
             for name, count in over.items():
                 means[f"attention.{name}"] = terms[name] / terms[count]
@@ -376,14 +409,14 @@ class Pass:
         `place`: the columns `site` and `layer` of the rows.
         """
         for metric, value in values.items():
+            # Not strict: with a single N the sums have a second, empty group.
             for norm, of_heads in zip(self.norms, value, strict=False):
                 row = {**place, "metric": metric, "component": f"{norm:g}"}
                 yield row | {"value": float(of_heads.mean())}
-                if heads:
-                    yield from (
-                        row | {"head": head, "value": float(v)}
-                        for head, v in enumerate(of_heads)
-                    )
+                if not heads:
+                    continue
+                for head, v in enumerate(of_heads):
+                    yield row | {"head": head, "value": float(v)}
 
 
 def _sum_vectors(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
@@ -407,9 +440,13 @@ def _sum_rows(rows: dict[str, Tensor]) -> dict[str, Tensor]:
         name: (several * rows[name]).sum(-1)
         for name in ("entropy", "row_max", "row_min")
     }
+    # A row with one key has ln 1 = 0 below the line; it has weight 0, so that any other
+    # divisor does.
     values["entropy_normalised"] = (
         several * rows["entropy"] / rows["keys"].clamp(min=2).log()
     ).sum(-1)
+    # Rows that do not count must not be an extreme: weights lie in [0, 1], so that they
+    # count as 0 for the largest and as 1 for the smallest.
     values["sequence_max"] = (several * rows["row_max"]).amax(-1)
     values["sequence_min"] = rows["row_min"].masked_fill(several == 0, 1.0).amin(-1)
     one = torch.ones_like(values["sequence_max"])
@@ -435,6 +472,8 @@ def find_brackets(
     """
     signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
     known = np.flatnonzero(signs)
+    # N without a sign are passed over: the bracket then reaches to the next N that has
+    # one.
     return [
         (norms[i], norms[j])
         for i, j in pairwise(known.tolist())
@@ -454,6 +493,8 @@ def list_fixed_points(
     at_grid  norms of input and output at all `norms`: (mean token norm, norm of the mean), each [norm, 2]
     at       measures the same at any one N
     """
+    # Brent's method begins at the ends of the bracket, which the grid holds already: a
+    # pass over all sequences is not repeated.
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
     def measured(norm: float, kind: int) -> list[float]:

@@ -86,7 +86,9 @@ class CheckpointSettings:
 
 SEEDS = 6
 """Trainings of each kind of small model: with three of them most claims on checkpoints were undecided."""
+# The steps, in thousands, of which the MultiBERTs have checkpoints.
 STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
+# The doubled braces are those of the pattern, which `models.series.expand` reads.
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
@@ -98,8 +100,12 @@ def _make_settings(
     seeds   trainings of the kind; the first three are those of figures 1 to 4
     """
     kind = KINDS[name]
+    # At most as many units as the probe has windows, and none beyond those that figures
+    # 1 to 4 measure.
     limit = min(kind.limit or PROBED, PROBED)
     recipe = replace(recipe, seeds=seeds)
+    # A text is cut into windows, of which the probe takes `PROBED`; clips and images
+    # are units as they are.
     return CheckpointSettings(
         "", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None
     )
@@ -125,16 +131,18 @@ CAUSAL = {"causal": CheckpointSettings(cells=Experiment((BASE,), 6, FULL))}
 """Six small models that predict each token from those before it (`beyond.causes`), looked at six times: what a number
 of heads is enough for (figures 13, 14, 15 and 23).
 """
-_TOKENS, _PANELS = (
-    PROBED * 512,
-    2.0,
-)  # of a checkpoint; attention with centred queries and keys beside the pass
+# Tokens of the probe. Attention with centred queries and keys costs about as much as
+# the pass itself.
+_TOKENS = PROBED * 512
+_PANELS = 2.0
 NEEDS = (
     Need(
         f"google/multiberts-seed_{{0..4}}-step_{{0..2000}}k, {5 * len(STEPS)} checkpoints",
         5 * len(STEPS) * 0.44,
         "0.4 GB each, two on the disk at a time; apache-2.0",
         kept=0.88,
+        # Two operations for each of BERT-base's 110 million parameters and each token,
+        # in units of 10¹².
         work={"multiberts": 5 * len(STEPS) * _TOKENS * _PANELS * 2e-12 * 110e6},
     ),
     make_corpus_need("wikitext-103"),
@@ -170,6 +178,8 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     """
     checkpoints = list_checkpoints(series, context)
     shown = choose_shown_steps(sorted({c.step for c in checkpoints}), series.shown)
+    # Without a sample of vectors at first: `job_of` adds it to the few steps whose
+    # clouds are drawn.
     job = Job(
         checkpoints[0].subject,
         corpus=series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
@@ -182,16 +192,12 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
         dtype=context.dtype,
         device=context.device,
     )
-    sampled = (
-        0
-        if series.share is None
-        else round(
-            series.share
-            * sum(
-                open_plan_of(job, load_subject(replace(job, untrained=True)))[0].tokens
-            )
-        )
-    )
+    # The paper projects 20 % of the vectors. How many that are is known only once the
+    # probe is tokenised, with a model of the same architecture and no weights.
+    sampled = 0
+    if series.share is not None:
+        plan = open_plan_of(job, load_subject(replace(job, untrained=True)))[0]
+        sampled = round(series.share * sum(plan.tokens))
 
     def job_of(checkpoint: Checkpoint) -> Job:
         """Return the measurement job of a checkpoint, with a sample of vectors only at the steps that are shown."""
@@ -205,15 +211,17 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
                 "checkpoints", len(checkpoints) * done // total, len(checkpoints)
             )
 
+    # Two files may lie in one run folder: moments of all vectors, and of a sample.
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
+    # A series that was measured by other code or settings gets another folder.
     output = (
         context.cache
         / f"series-{make_run_id(asdict(series), hash_measuring_code(__name__))[:8]}"
     )
-    published = (
-        "{" in series.checkpoints
-    )  # those of the hub; what lies here must be whole
+    # A pattern names checkpoints of the hub, which may lack some; what lies here must be
+    # whole.
+    published = "{" in series.checkpoints
     done = measure_series(
         checkpoints,
         job_of,
@@ -222,6 +230,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
         progress=progress,
         skip_bad=published,
     )
+    # A checkpoint that the hub lacks must not end the study: it is listed on the page.
     for name, reason in done.skipped.items():
         context.note_unavailable(name, reason)
     pieces = [
@@ -264,6 +273,8 @@ def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Check
         if series.checkpoints
         else _train_small(series, context)
     )
+    # Seeds are compared at equal steps. One that ends earlier is still being trained,
+    # and would silently cut all others to its last step.
     last: dict[int, int] = {}
     for checkpoint in every:
         last[checkpoint.seed] = max(checkpoint.step, last.get(checkpoint.seed, 0))
@@ -285,11 +296,10 @@ def _require_same_end(pattern: str, last: Mapping[int, int]) -> None:
     `last`: {seed: its last step}.
     """
     end = max(last.values(), default=0)
-    short = [
-        f"seed {seed} at step {last[seed]:,} of {end:,}"
-        for seed in sorted(last)
-        if last[seed] < end
-    ]
+    short = []
+    for seed in sorted(last):
+        if last[seed] < end:
+            short.append(f"seed {seed} at step {last[seed]:,} of {end:,}")
     if short:
         cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
         raise UsageError(
@@ -307,11 +317,12 @@ def _train_small(series: CheckpointSettings, context: Context) -> list[Checkpoin
             "set ANISOSCOPE_DATA to the folder that holds it",
         )
     trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
-    return [
-        Checkpoint(str(t.checkpoint(step)), step, t.seed)
-        for t in trained
-        for step in t.steps
-    ]
+    checkpoints = []
+    for model in trained:
+        for step in model.steps:
+            subject = str(model.checkpoint(step))
+            checkpoints.append(Checkpoint(subject, step, model.seed))
+    return checkpoints
 
 
 def choose_shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
@@ -319,6 +330,7 @@ def choose_shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[in
     steps.
     """
     last = max(steps)
+    # The + 1 gives step 0 a logarithm.
     wanted = np.log(np.array(shares) * last + 1)
     apart = np.abs(np.log(np.array(steps) + 1.0) - wanted[:, None])  # [share, step]
     return sorted({steps[int(i)] for i in apart.argmin(1)})
@@ -330,17 +342,22 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
     `sums`: the file with the sums of the run. With `sampled`, the moments are those of the sampled points only.
     """
     measurement = Measurement.restore(sums, settings)
+    # Queries and keys as projected, of self-attention: figures 11 to 14 read drift
+    # before rotation and normalisation.
     sites = [
         site
         for site in measurement.sites.values()
         if site.stage == "raw" and site.kind == "self"
     ]
+    # One stack, the same that `read_records` chooses.
     stack = min(site.stack for site in sites)
     numbers: dict[str, Tensor] = {}
     for site in sites:
         if site.stack != stack:
             continue
         name = f"{site.layer} {site.quantity}"
+        # Sums over all groups. Vectors and counts also have an axis of token policies,
+        # here `all` alone; moments have none.
         total, count, moment = (
             measurement.sums.terms[site.name, term].sum(0)
             for term in ("vector", "n", "head_moment")
@@ -350,6 +367,8 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
         points = _find_points(measurement, site.name, stack)
         if points is not None:
             numbers[f"{name} points"] = points.contiguous()
+            # As in the paper: the SVD sees only the vectors that are drawn, and not the
+            # exact moment of all.
             if sampled:
                 by_head = points.double().transpose(0, 1)
                 numbers[f"{name} moment"] = by_head.transpose(1, 2) @ by_head
@@ -375,11 +394,12 @@ def read_losses(pieces: Sequence[Piece]) -> pd.DataFrame:
     rows = []
     for piece in pieces:
         record = Path(piece.subject).parent / "training.json"
-        by_step = (
-            dict(json.loads(record.read_text("utf-8")).get("validation_loss", ()))
-            if record.is_file()
-            else {}
-        )
+        # Published checkpoints have no such file: then claims on the fall of the loss
+        # are undecided.
+        by_step: dict[int, float] = {}
+        if record.is_file():
+            described = json.loads(record.read_text("utf-8"))
+            by_step = dict(described.get("validation_loss", ()))
         if piece.step in by_step:
             rows.append(
                 {
@@ -403,10 +423,14 @@ def compute_fall(
     table = select(records, metric=LOSS).pivot_table(
         index="seed", columns="step", values="value"
     )
+    # In the order of the arrays that it is combined with. A missing step becomes a
+    # column of NaN, which is found below.
     table = table.reindex(index=list(seeds), columns=[step for step in steps if step])
     if table.empty or table.isna().to_numpy().any():
         return None
     loss = table.to_numpy(float)
+    # A loss that rises again takes nothing back: the clock must not run backwards, so
+    # that its running maximum counts.
     share = (loss[:, :1] - loss) / (loss[:, :1] - loss.min(1, keepdims=True))
     share = np.clip(np.maximum.accumulate(share, 1), 0, 1)
     return np.asarray(
@@ -421,6 +445,7 @@ def read_records(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFram
         [select(RunFolder(piece.folder).records, **where) for piece in pieces],
         ignore_index=True,
     )
+    # One stack, the same whose moments `_write_heads` keeps.
     return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
 
 

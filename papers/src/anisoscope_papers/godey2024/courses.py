@@ -24,6 +24,9 @@ def correlate_with_clock(course: Array, clock: Array) -> float:
         return float("nan")
     # Where the clock stands still, the last value is the one it has.
     last_of_each = np.append(np.diff(clock) > 0, True)
+    # Reading at evenly spaced places weights each checkpoint by the time that it
+    # covers. Without it, a rank over log-spaced steps would see the first hundredth of
+    # training and little else.
     places = np.linspace(clock[0], clock[-1], PLACES)
     read = np.interp(places, clock[last_of_each], course[last_of_each])
     return float(stats.spearmanr(places, read).statistic)
@@ -39,6 +42,8 @@ def find_turning_places(courses: Array) -> Array:
         return np.array(courses.argmin(1))
     places = []
     for seed in range(len(courses)):
+        # Where a seed's own values are lowest, they lie below their end by chance
+        # alone; the other seeds have other noise.
         others = np.delete(courses, seed, 0)
         places.append(others.mean(0).argmin())
     return np.array(places)
@@ -49,6 +54,7 @@ def measure_rise_since_turning(courses: Array) -> Array:
     lowest.
     """
     seeds = np.arange(len(courses))
+    # Each seed's own value, at the step that the others chose.
     lowest = courses[seeds, find_turning_places(courses)]
     return np.asarray(courses[:, -1] - lowest, dtype=np.float64)
 
@@ -72,6 +78,8 @@ def measure_lead(
     places = []
     for seed in seeds:
         others = np.delete(first, seed, 0).mean(0) if len(first) > 1 else first[0]
+        # Half of the way up from the first step. `argmax` finds the first step that is
+        # there.
         half = others[0] + (others.max() - others[0]) / 2
         places.append(int((others >= half).argmax()))
     at = np.array(places)

@@ -77,8 +77,12 @@ CLIPS, PHOTOGRAPHS = (
     "speech/librispeech_test_other",
     Systems(corpus="cifar10/test.parquet", limit=400, flatten="image"),
 )
+# Residual networks that were trained on the photographs of CIFAR: files of weights
+# below ANISOSCOPE_DATA.
 RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
 REACTIONS, IMAGES = "reactions/valid.jsonl.gz", "vision/imagenet_sample"
+# Every network is measured on data of the kind that it was trained for: letters of
+# reactions and proteins count as sub-word and character models of figures 1 and 2.
 SETTINGS["fig1"]["packaged"] = Systems(
     corpus=REACTIONS,
     limit=400,
@@ -109,6 +113,8 @@ SETTINGS["fig4"]["packaged"] = replace(
     PHOTOGRAPHS,
     packaged=RESNETS,
     others=(
+        # The same networks on photographs that they were not made for: does the outcome
+        # depend on the data?
         replace(PHOTOGRAPHS, corpus=IMAGES, packaged=RESNETS),
         Systems(corpus=CLIPS, limit=20, packaged=("builtin:crepe-tiny",)),
         Systems(
@@ -122,6 +128,9 @@ SETTINGS["fig4"]["packaged"] = replace(
             limit=30,
             flatten="image",
             packaged=("builtin:efficientnet-lite0",),
+            # The linear outputs of its blocks have a low A, and the maps after the
+            # ReLU6 inside them a high one: the answer depends on where one looks, so
+            # that both are shown.
             relus=("ReLU6", "_blocks.*._bn[01]"),
         ),
     ),
@@ -137,9 +146,13 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     """Judge all claims of the figure `name`, with their p corrected together."""
     rows = layer_curves.select_curves(records)
     stated_ones = tuple(read_claims("godey2024", name).values())
+    # Untrained models are only a start to compare with; the paper's claims are about
+    # trained ones.
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
     for claim in stated_ones:
+        # A claim with `over` has a test per layer; the others compare numbers over
+        # several layers.
         if claim.over:
             here = about
             if claim.site:
@@ -149,11 +162,15 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judge_tests(tests)
+    # It counts verdicts on single systems, so that it comes after them and adds no test
+    # to the family of Holm's correction.
     verdicts += [
         _judge_several(claim, verdicts)
         for claim in stated_ones
         if claim.name == SEVERAL
     ]
+    # The effect of training is a question of ours. The paper's models have no untrained
+    # partner: that there is no verdict on it is nothing to report.
     return verdicts + layer_curves.make_undecided(
         (c for c in stated_ones if c.name != TRAINING), verdicts, records
     )
@@ -223,6 +240,8 @@ def _test_depth(
     for model, seed, layers in iter_systems(
         rows[rows["model"].str.startswith(claim.systems)]
     ):
+        # Centred and of length 1: the least-squares slope is a·depth / depth·depth,
+        # without an intercept.
         depth = np.linspace(-0.5, 0.5, len(layers))
         theta = -(select_replicates(records, layers, "mean_cosine") @ depth) / (
             depth @ depth
@@ -243,6 +262,8 @@ def _test_change(
     if training:
         site = "hidden"
         rows = rows[rows["model"].str.endswith(TRAINED)]
+    # What each system is compared with: the untrained model of the same seed, or the
+    # same model before its ReLU.
     before = {
         (model, seed): layers
         for model, seed, layers in iter_systems(
@@ -252,6 +273,7 @@ def _test_change(
     for model, seed, layers in iter_systems(rows):
         name = _strip_trained(model)
         if training and name.startswith(SHARING):
+            # A test without numbers is undecided, and its note says why.
             yield Test(
                 claim,
                 claim.statistic,
@@ -312,6 +334,8 @@ def _subtract_replicates(a: Array, b: Array) -> Array:
     """
     if len(a) == len(b):
         return a - b
+    # Each part varies in one of the two alone, so that the variances add up, as those
+    # of independent numbers do.
     return np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
 
@@ -322,6 +346,8 @@ def _test(
 
     `theta`: its jackknife replicates [1 + group]; `layers`: rows of the layers that it was computed from.
     """
+    # Two thresholds: the claim's own, with its floor, and "no effect", which tells a
+    # claim that fails by being too small from one that is contrary.
     value, low, high, up, down = compute_p_of_replicates(theta, claim.threshold())
     *_, against = compute_p_of_replicates(theta, find_no_effect(claim))
     first = layers.iloc[0]
@@ -362,6 +388,8 @@ def compare(name: str, records: pd.DataFrame) -> list[Compared]:
     found: list[Compared] = []
     for model, _, layers in iter_systems(layer_curves.select_curves(records)):
         for layer, value in enumerate(expected.get(model, ()), 1):
+            # IsoScore's authors read the last layer after the final norm, which our
+            # layers do not include: such a value is shown, and not judged.
             last = model in expected["final_norm"] and layer == len(expected[model])
             apart = "published after the final norm, ours is before it" if last else ""
             row = layers[layers["layer"] == layer]

@@ -29,6 +29,7 @@ from anisoscope_papers.judge import (
     make_test_of_seeds,
     make_verdict_without_test,
 )
+from anisoscope_papers.needs import Need
 from anisoscope_papers.study import (
     SIGNED,
     Claim,
@@ -53,8 +54,10 @@ NUMBERS = {
 
 Kind = Literal["spearman", "pearson"]
 KINDS: tuple[Kind, ...] = ("spearman", "pearson")
+# 9! = 362,880 orders; ten layers would need ten times as much time and memory.
 EXACT_UP_TO = 9
 DRAWS = 100_000
+# Orders that give the same coefficient but for rounding must count as equal.
 _SAME = 1e-12
 PINNED = 0.1
 """Spread of E‖x‖ over layers, largest less smallest over their mean, below which drift² is A times one number."""
@@ -90,6 +93,7 @@ def compute_coefficient(kind: Kind, x: Array, y: Array) -> Array:
     """
     a = _standardise_scores(kind, x)
     b = _standardise_scores(kind, y)
+    # A constant side was divided by 0 and is NaN.
     with np.errstate(invalid="ignore"):
         return np.asarray((a * b).sum(-1), dtype=np.float64)
 
@@ -118,6 +122,8 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
         return Permuted(np.nan, np.nan, n <= EXACT_UP_TO, n)
     seen = abs(float(a @ b))
     if n <= EXACT_UP_TO:
+        # [n!]: the coefficient is the product of the two standardised rows, whatever
+        # the kind.
         sizes = np.abs(b[_list_permutations(n)] @ a)
         return Permuted(
             float((sizes >= seen - _SAME).mean()),
@@ -132,10 +138,11 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     for _ in range(10):
         sizes = np.abs(rng.permuted(rows, axis=1) @ a)
         hits += int((sizes >= seen - _SAME).sum())
+    # Draws show no p below one in their number. 2/n!, the share of the best order and
+    # its reverse, is smaller than that from ten layers on.
+    smallest = max(2 / factorial(n), 1 / (DRAWS + 1))
     # The observed order counts as one of the draws: p is never 0 (Phipson and Smyth 2010).
-    return Permuted(
-        (hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n
-    )
+    return Permuted((hits + 1) / (DRAWS + 1), smallest, False, n)
 
 
 @cache
@@ -170,6 +177,7 @@ def estimate_false_positive_rate(
     x, y = rng.standard_normal((2, walks, layers)).cumsum(-1)
     r = compute_coefficient(kind, x, y)
     with np.errstate(divide="ignore"):
+        # Scipy's default test, also of ranks: t = r √((n − 2) / (1 − r²)).
         t = np.abs(r) * np.sqrt((layers - 2) / (1 - r**2))
     hits = int((2 * stats.t.sf(t, layers - 2) < 0.05).sum())
     ends = stats.binomtest(hits, walks).proportion_ci(0.95, "exact")
@@ -182,6 +190,8 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
         layer_curves.measure(drop_relus(systems), context)
         for systems in settings.figures
     ]
+    # Figures share models (the small token model is in figures 1 and 2): each counts
+    # once.
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = estimate_false_positive_rate(settings.kind)
     walks = {
@@ -218,6 +228,8 @@ def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         estimate = jackknife_interval(
             compute_coefficient(kind, drift, a), bounds=SIGNED
         )._asdict()
+        # p is of the estimate over all units, row 0 of the replicates; the others make
+        # the interval of the coefficient.
         test = run_permutation_test(kind, drift[0], a[0])
         # In the order of `NUMBERS`; only the coefficient has an interval.
         numbers = [{end: float(x) for end, x in estimate.items()}]
@@ -257,6 +269,8 @@ def make_table(records: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(
             columns=["model", "seed", *NUMBERS.values(), "low", "high", "n_units"]
         )
+    # `dropna=False` keeps a number that is undefined for all systems, but makes a row
+    # for every model with every seed: the rows of those that do not exist are empty.
     wide = rows.pivot_table(
         index=["model", "seed"],
         columns="name",
@@ -284,10 +298,13 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         for model in rows["model"].unique()
     }
     systems = [group for _, group in rows.groupby("model", sort=False)]
+    # Seeds of one kind of model are real replicates: they need no assumption on how
+    # layers depend on each other. A single model must be compared with random walks.
     several = [group for group in systems if len(group) > 1]
     found = judge_tests(
         [_make_test(group, norms[str(group.iloc[0].model)]) for group in several]
     )
+    # Records of a study hold one kind of coefficient.
     kind: Kind = (
         "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
     )
@@ -312,6 +329,7 @@ def _judge_single_systems(
     """
     of_walks = []
     for row in rows:
+        # NaN is passed over by Holm's correction.
         pinned = norms[str(row.model)].spread < PINNED
         of_walks.append(
             np.nan if pinned else walk_p(kind, int(row.layers), float(row.r))
@@ -362,6 +380,7 @@ def measure_norms(records: pd.DataFrame, model: str) -> Norms:
         head=None,
         component=None,
     )
+    # Published models have no seed.
     rows = rows.assign(seed=rows["seed"].fillna(0))
     keys = ["seed", "stack", "layer"]
     norm = select(rows, metric="norms.mean").set_index(keys)["value"]
@@ -369,6 +388,7 @@ def measure_norms(records: pd.DataFrame, model: str) -> Norms:
     a = select(rows, metric="mean_cosine").set_index(keys)["value"]
     by_seed = norm.groupby("seed")
     spread = ((by_seed.max() - by_seed.min()) / by_seed.mean()).max()
+    # In post-norm models without learnt gains it is d in every layer: ‖x̄‖² = d·A.
     ratio = drift**2 / a
     return Norms(float(spread), (float(ratio.min()), float(ratio.max())))
 
@@ -387,6 +407,8 @@ def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
     if pinned:
         told += ": pinned, so that drift² is A times one number"
     verdict = replace(verdict, reason="; ".join(filter(None, (told, verdict.reason))))
+    # The paper expects nothing of speech models, so that there is nothing to call an
+    # identity.
     if not pinned or verdict.claim == SPEECH.name:
         return verdict
     return replace(verdict, outcome="identity", failing="")
@@ -394,6 +416,7 @@ def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
 
 def _find_claim(model: str) -> Claim:
     """Return the paper's claim about a system (model)."""
+    # The claim on text names no systems: it takes what the others leave.
     for claim in (NONE, SPEECH, VISION):
         if model.startswith(claim.systems):
             return claim
@@ -410,6 +433,7 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     model = str(rows.iloc[0].model)
     subject = model.removesuffix(TRAINED)
     claim = _find_claim(model)
+    # Shown without a test.
     if claim == SPEECH:
         return Test(
             claim,
@@ -426,6 +450,7 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
         reason=_describe_papers_p(rows),
         subject=subject,
     )
+    # The number is shown, but no p of it: it could not have come out otherwise.
     if norms.spread < PINNED:
         return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None)
     return test
@@ -468,6 +493,7 @@ def _describe_papers_p(rows: pd.DataFrame) -> str:
 @cache
 def _walk_sizes(kind: Kind, layers: int) -> Array:
     """Return the sorted |coefficients| of 20,000 pairs of independent random walks over this many layers."""
+    # A fixed seed: p of a system must not depend on which others are judged with it.
     x, y = np.random.default_rng(0).standard_normal((2, 20_000, layers)).cumsum(-1)
     return np.sort(np.abs(compute_coefficient(kind, x, y)))
 
@@ -480,6 +506,8 @@ def walk_p(kind: Kind, layers: int, r: float) -> float:
     if np.isnan(r) or layers < 3:
         return float("nan")
     sizes = _walk_sizes(kind, layers)
+    # Sizes are sorted: all from this place on are at least as large. The observed pair
+    # counts as one of the walks, so that p is never 0.
     return float(
         (len(sizes) - np.searchsorted(sizes, abs(r) - _SAME) + 1) / (len(sizes) + 1)
     )
@@ -493,6 +521,7 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
     rows = make_table(records)
     if rows.empty:
         return {}
+    # A row per system on the axis: seeds of one model need names that differ.
     several = rows.groupby("model")["seed"].transform("nunique") > 1
     rows["system"] = rows["model"].astype(str) + np.where(
         several, ", seed " + rows["seed"].astype(str), ""
@@ -504,27 +533,33 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def _list_needs() -> tuple[Need, ...]:
+    """List what figures 1 to 4 download, which these figures measure too: each need once."""
+    needs = {}
+    for study in fig01_04_layers.STUDIES:
+        for need in study.needs:
+            needs[need.name] = need
+    return tuple(needs.values())
+
+
+def _build_settings(kind: Kind) -> dict[str, Correlated]:
+    """Return the settings of a figure by name: the systems of figures 1 to 4 under the same name."""
+    settings = {}
+    for key in ("quick", "long", "paper", "packaged"):
+        figures = tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values())
+        settings[key] = Correlated(kind, figures)
+    return settings
+
+
 STUDIES = tuple(
     declare(
         "godey2024",
         name,
-        settings={
-            key: Correlated(
-                kind,
-                tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values()),
-            )
-            for key in ("quick", "long", "paper", "packaged")
-        },
+        settings=_build_settings(kind),
         measure=measure,
         judge=judge,
         draw=partial(draw, name),
-        needs=tuple(
-            {
-                need.name: need
-                for study in fig01_04_layers.STUDIES
-                for need in study.needs
-            }.values()
-        ),
+        needs=_list_needs(),
     )
     for name, kind in zip(("fig5", "fig16"), KINDS, strict=True)
 )

@@ -26,6 +26,7 @@ NORMS = {
     "norms.mean": ("fig6b_tokens", "token_norm", "mean norm of the tokens"),
 }
 """Metric → chart, the fixed points on it, and its title."""
+# Of the grid `biased_block.COARSE`, with which stacks of blocks are run.
 DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
 
 
@@ -33,6 +34,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
     """Return the records of hidden states and fixed points, and the hidden norms of trained models."""
     records = biased_block.run_experiment(settings, context)
     trained = measure_trained_layers(settings.trained, settings.limit, context)
+    # Figures 7 to 10 show the other sites of the same experiment.
     return as_records(
         pd.concat([select(records, site="hidden"), trained], ignore_index=True)
     )
@@ -84,9 +86,12 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
 
     The verdict's number is N* (the norm of the bias there), with its interval over the seeds that have one.
     """
+    # The rows of the number of crossings have no component, since they are about none
+    # of them.
     crossings = _select_fixed_point(records, system, f"{claim.metric}.crossings", None)
     n = len(crossings)
     one = int((crossings == 1).sum())
+    # Undecided if some seeds have exactly one crossing and others do not.
     holds = None
     if one == n:
         holds = True
@@ -97,9 +102,11 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
         "none": int((crossings == 0).sum()),
         "several": int((crossings > 1).sum()),
     }
-    reason = "crossings: " + ", ".join(
-        f"{word} in {count} seeds" for word, count in counted.items() if count
-    )
+    counts = []
+    for word, count in counted.items():
+        if count:
+            counts.append(f"{word} in {count} seeds")
+    reason = "crossings: " + ", ".join(counts)
     solved = _select_fixed_point(records, system, claim.metric)
     if not len(solved):
         return make_verdict_without_test(
@@ -125,6 +132,8 @@ def _select_trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
     `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
+    # The width is read from a recorded q95, which only trained models have: untrained
+    # systems drop out here.
     width = infer_widths(records)
     rows = select(records, metric=metric, site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
@@ -204,13 +213,16 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
             _subtract_input(records), series="reading", title=title, scale="log"
         ),
     }
+    # Figure 6b shows the norm of the mean; the equation of section 4 is about that of the
+    # tokens. Both are drawn, with a ring where input and output cross.
     for metric, (name, kind, title) in NORMS.items():
         marks = _make_marks(records, kind)
         trained = _find_trained_band(records, metric)
         drawn[name] = study_charts.draw_norms(
             select(rows, metric=metric), marks, title=title, trained=trained
         )
-    if layers["layer"].max() > 1:  # one line per N
+    # A single block has no depth to draw. In a stack there is one line per N.
+    if layers["layer"].max() > 1:
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
         deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
         drawn["fig6_depth"] = charts.layer_curve(deep, series="bias", panel="reading")
@@ -221,6 +233,7 @@ def _subtract_input(records: pd.DataFrame) -> pd.DataFrame:
     """Return A (mean cosine) of the output less A of the input, paired over seeds, with intervals."""
     parts = []
     for below, above in _iter_anisotropy(records):
+        # The difference of two mean cosines lies between −2 and 2.
         estimate = estimate_over_seeds(
             above.values - below.values, bounds=(-2.0, 2.0)
         )._asdict()
@@ -263,6 +276,7 @@ def _find_trained_band(
     systems = norm_claims.list_systems(records)
     if trained.empty or not systems:
         return None
+    # The systems of one study have one width: the first one tells it.
     low, high = trained["share"].agg(["min", "max"]) * np.sqrt(
         norm_claims.read_width(records, systems[0])
     )
@@ -274,6 +288,7 @@ def _format_with_error(value: float, low: float, high: float) -> str:
     that half.
     """
     half = (high - low) / 2
+    # Also if it is NaN: a single seed has no interval.
     if not half > 0:
         return f"{value:.4g}"
     decimals = max(0, -int(np.floor(np.log10(half))))

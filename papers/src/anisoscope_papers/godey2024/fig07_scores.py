@@ -49,6 +49,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
         "metric",
         "component",
     ]
+    # All seeds share the edges of the bins, so that their counts add up.
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
     scores = select(
         records[~counted], metric=("attention.score", *QUANTITIES), head=None
@@ -70,6 +71,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """
     rows = norm_claims.summarise(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
+    # Scores of one reading of "initialised as BERT" can be a thousand times those of
+    # another: each is drawn in units of its own size at N = 0.
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
     pooled = []
     within = []
@@ -95,6 +98,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         size=(study_charts.WIDTH, 200),
     )
     within_titles = ("score less the mean of its row", "density / its peak")
+    # Each panel has its own axis, as scores less their row's mean have no common unit.
     inside: ChartType = lines(pd.concat(within), titles=within_titles).resolve_scale(
         x="independent"
     )
@@ -119,6 +123,7 @@ def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
         N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int)
     )
     found: dict[str, dict[str, Array]] = {}
+    # Sorted by number: as text, 10 would come before 3.162.
     for (system, n), group in rows.sort_values("at", kind="stable").groupby(
         ["model", "N"], sort=False
     ):
@@ -134,9 +139,11 @@ def compute_shares(counts: Array, unit: float) -> pd.DataFrame:
 
     Returns the columns `score` (middle of a bin) and `value`; `unit`: the root mean square of scores without a bias.
     """
+    # The share of scores below each edge; between edges it is taken to rise evenly.
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
     ends = np.arcsinh(EDGES / unit)
     filled = np.flatnonzero(counts)
+    # Two empty bins at either end, so that the curve comes down to 0.
     bins = np.arange(ends[filled[0]] - 2 * WIDE, ends[filled[-1] + 1] + 2 * WIDE, WIDE)
     height = np.diff(np.interp(bins, ends, below))
     return pd.DataFrame({"score": np.sinh((bins[1:] + bins[:-1]) / 2), "value": height})
@@ -153,7 +160,11 @@ def estimate_density(counts: Array, widest: float) -> pd.DataFrame:
     # Bins near 0 are so narrow that their few counts would make a rough slope: they are joined.
     kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
     near = np.linspace(-1, 1, POINTS) * min(own, widest)
+    # A narrow distribution would fall between points that are spread over the whole
+    # axis: half of the points lie within its own reach.
     at = np.union1d(np.linspace(-widest, widest, POINTS), near)
+    # The cumulative counts rise, and so does a monotone curve through them: its slope
+    # is a density that is nowhere negative.
     height = PchipInterpolator(EDGES[kept], below[kept]).derivative()(at)
     return pd.DataFrame({"score": at, "value": height / height.max()})
 

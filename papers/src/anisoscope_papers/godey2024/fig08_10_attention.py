@@ -84,6 +84,7 @@ def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     The number is its value for a bias of norm N = 100 over that for N = 0, per seed.
     """
     for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
+        # The first norm is N = 0.
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
         yield norm_claims.test_at_norm(
             claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0"
@@ -97,6 +98,7 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     It is interpolated linearly between the logarithms of the two neighbouring N.
     """
     for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
+        # The first crossing of each seed; a seed without one gets NaN.
         fixed = select(
             records, metric=FIXED, model=curve.system, component="1"
         ).set_index("seed")["value"]
@@ -112,6 +114,8 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         logs = np.log(np.array(curve.norms) + SMALLEST)
         read = []
         for norm, of_seed in zip(at, ratios, strict=True):
+            # The grid is geometric from `SMALLEST` on, so that neighbouring N are
+            # compared by their logarithms.
             read.append(np.interp(np.log(norm + SMALLEST), logs, of_seed))
         values = np.where(inside, read, np.nan)
         known = at[inside]
@@ -141,6 +145,8 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         records, "attention.sequence_max", "attention"
     )
     for pair in zip(of_rows, of_sequences, strict=True):
+        # One unit for both: the largest weight of a sequence is larger than that of an
+        # average row from the start, and growth as a share of itself would be smaller.
         start = pair[0].values[:, :1]
         growth = []
         for curve in pair:
@@ -197,6 +203,8 @@ def draw_weights(
             chosen.reset_index(drop=True),
             series="weight",
         )
+        # A share of the largest entropy, from 0 to 1: no logarithmic axis, and uniform
+        # rows lie at 1.
         if "entropy" in chart:
             charts[chart] = draw(title="entropy / ln(keys)")
             continue
@@ -212,11 +220,14 @@ def _find_uniform_weight(records: pd.DataFrame) -> tuple[float, str] | None:
     """Return (the uniform attention weight 1/keys, its label); None if it is not one number (causal or unlike
     blocks).
     """
+    # BERT's rows see every token of the sequence. Causal rows see fewer, and images
+    # make another number of tokens.
     if (
         records["corpus"].nunique() > 1
         or not records["model"].str.startswith("bert").all()
     ):
         return None
+    # The corpus is called `uniform inputs SEQUENCES × TOKENS × WIDTH`.
     return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
 
 

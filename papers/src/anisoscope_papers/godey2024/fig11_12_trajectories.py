@@ -53,6 +53,7 @@ def find_plane(moment: Array, mean: Array) -> Array:
 
     Their signs are such that `mean` [..., dim] lies on the positive side of both.
     """
+    # Eigenvalues come in rising order: the two main directions are the last ones.
     directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
     along = np.einsum("...d,...dk->...k", mean, directions)
     # A mean at right angles to a direction gives it no sign: then its largest coordinate is made positive.
@@ -60,6 +61,8 @@ def find_plane(moment: Array, mean: Array) -> Array:
         directions, np.abs(directions).argmax(-2, keepdims=True), -2
     )[..., 0, :]
     decides = np.abs(along) > NEGLIGIBLE * np.linalg.norm(mean, axis=-1)[..., None]
+    # An eigenvector has no sign of its own: without a rule, charts of the same head
+    # would be mirrored at random.
     sign = np.where(np.where(decides, along, largest) < 0, -1.0, 1.0)
     return np.asarray(directions * sign[..., None, :])
 
@@ -73,6 +76,7 @@ def read_moment(heads: dict[str, Any], layer: int, basis: Basis) -> Array:
     basis   whose moment: `query`, `key` or `union` (both added)
     """
     moments = [_read_tensor(heads, layer, side, "moment") for side in SIDES]
+    # In grouped-query attention each of several query heads has the same key head.
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
     if basis == "union":
         return moments[0] + moments[1]
@@ -140,6 +144,8 @@ def _find_common_plane(
     heads   the tensors measured of the heads of each checkpoint, by step
     basis   whose SVD spans the plane: `query`, `key`, `union` (both)
     """
+    # The second moment of all steps together is the sum of those of single steps, so
+    # that one eigendecomposition gives the SVD over all of training.
     total = reduce(np.add, (read_moment(step, layer, basis) for step in heads))
     return find_plane(total, _read_tensor(heads[-1], layer, "query", "mean"))
 
@@ -189,6 +195,7 @@ def _make_frames(
     union = paths["union"]
     given = {"seed": seed, "layer": layer}
     for side in SIDES:
+        # Every coordinate becomes a row: the array is [step, head, direction].
         step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
         columns = {
             "step": steps[step],
@@ -203,17 +210,21 @@ def _make_frames(
                 **given,
             }
         )
+    # [2 · step, head]: the first coordinates of Q̄ at all steps, then those of K̄.
     joined = (
         np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union)
     )
     of_heads = {
+        # Of the whole ‖Q̄‖² + ‖K̄‖², not only of the part that lies in the plane.
         "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
+        # Both directions have length 1: their product is a cosine.
         "agreement": np.abs(
             np.einsum("hd,hd->h", planes[basis][..., 0], planes["union"][..., 0])
         ),
         "path_agreement": _compute_correlation(*joined),
     }
     for name, value in of_heads.items():
+        # About all steps at once; recorded with the last one.
         columns = {"step": steps[-1], "head": np.arange(len(value))}
         yield pd.DataFrame(
             {"metric": f"svd.{basis}.{name}", "value": value, **columns, **given}
@@ -224,6 +235,7 @@ def _compute_correlation(a: Array, b: Array) -> Array:
     """Return |Pearson correlation| of a and b [row, head] over rows, [head]."""
     a = a - a.mean(0)
     b = b - b.mean(0)
+    # Absolute, since the sign of a direction is a convention.
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
@@ -309,6 +321,7 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     There is a verdict on all heads, and one each on heads whose two means end similar and opposite.
     """
     claim, other = read_claims("godey2024", "fig11").values()
+    # Recorded with the last step alone; at the others the table holds NaN.
     share = read_table(records, "svd.union.drift_share").values[:, -1]
     groups = Alignment.of(records).groups()
     tests = []
@@ -337,6 +350,7 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     groups = alignment.groups()
     steps = alignment.table.steps
     onset = alignment.onset()
+    # The median, since a few heads align very late, or never (NaN).
     similar = reduce_per_seed(onset, groups["similar"], "median")
     opposite = reduce_per_seed(onset, groups["opposite"], "median")
     counts = f"{groups['similar'].sum()} similar, {groups['opposite'].sum()} opposite"
@@ -395,10 +409,10 @@ def draw(
         chosen[which] = (alignment.name(which), select(first, layer=layer, head=head))
     if not clouds:
         return {name: series_charts.draw_paths(list(chosen.values()), basis)}
-    return {
-        f"{name}_{which}": series_charts.draw_clouds(rows, basis, title)
-        for which, (title, rows) in chosen.items()
-    }
+    charts = {}
+    for which, (title, rows) in chosen.items():
+        charts[f"{name}_{which}"] = series_charts.draw_clouds(rows, basis, title)
+    return charts
 
 
 def _declare_study(number: int, basis: Basis) -> Study:

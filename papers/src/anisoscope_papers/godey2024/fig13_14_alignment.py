@@ -60,6 +60,8 @@ def read_table(records: pd.DataFrame, metric: str) -> HeadTable:
     axes = {name: np.unique(rows[name].to_numpy(int)) for name in AXES}
     # A metric may be missing at some step, but all tables must have the same steps.
     axes["step"] = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
+    # Filled by place: what has no row, as the drift share of an early step, remains
+    # NaN.
     values = np.full([len(axis) for axis in axes.values()], np.nan)
     places = [
         np.searchsorted(axis, rows[name].to_numpy(int)) for name, axis in axes.items()
@@ -136,6 +138,8 @@ class Alignment:
             share = np.tile(
                 np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1)
             )
+        # The first step from which it stays. For a head that never does this is 0, and
+        # the last line makes it NaN.
         first = staying.argmax(1)
         at = np.take_along_axis(share, first.reshape(len(first), -1), 1).reshape(
             first.shape
@@ -148,6 +152,7 @@ class Alignment:
 
         They are heads of the first seed.
         """
+        # Heads of two seeds are not the same heads: those of one are drawn.
         last = self.cosine[0, -1]
         heads = {}
         for which, place in (
@@ -202,6 +207,7 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     """
     claim = read_claims("godey2024", "fig13")
     alignment = Alignment.of(records)
+    # |cos|: means that end opposite are aligned as well.
     first = np.abs(alignment.cosine[:, 0])
     last = np.abs(alignment.cosine[:, -1])
     counts = []
@@ -226,6 +232,8 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
         make_test_of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
         make_test_of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
     ]
+    # "Larger at the end than at the start" hides a course that peaks early and falls,
+    # as in causal models: so its highest step is judged too.
     course = np.abs(alignment.cosine).mean((2, 3))  # [seed, step]
     peaks = courses.find_turning_places(-course)
     steps = alignment.table.steps
@@ -244,15 +252,17 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
                 recedes, courses.measure_rise_since_turning(-course), reason=words
             )
         )
+    # Two layers have a rank correlation of 1 or −1 whatever they do.
     if by_layer.shape[1] > 2:
-        rho = np.array(
-            [stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer]
-        )
-        reason = f"{by_layer.shape[1]} layers: " + ", ".join(
-            f"{x:+.2f}" for x in by_layer.mean(0)
-        ).replace("-", "−")
+        depth = np.arange(by_layer.shape[1])
+        rho = [stats.spearmanr(depth, of_seed).statistic for of_seed in by_layer]
+        means = ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
         tests.append(
-            make_test_of_seeds(claim["sign-falls-with-depth"], rho, reason=reason)
+            make_test_of_seeds(
+                claim["sign-falls-with-depth"],
+                np.array(rho),
+                reason=f"{len(depth)} layers: {means}",
+            )
         )
     return [*judge_tests(tests), *untested]
 
@@ -266,6 +276,8 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
     alignment = Alignment.of(records)
     dots = np.abs(read_table(records, "query_key.dot").values)
     cosines = np.abs(alignment.cosine)
+    # log |Q̄·K̄| = log ‖Q̄‖‖K̄‖ + log |cos|: what the cosine does not explain of the
+    # growth is that of the norms.
     growth, turning = (np.log(x[:, -1] / x[:, 0]) for x in (dots, cosines))
     groups = alignment.groups()
     every = groups.pop("all heads")
@@ -295,8 +307,12 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     """
     claim = read_claims("godey2024", "fig23")
     cosine = Alignment.of(records).cosine
+    # Means over heads, which cannot be matched between seeds: [seed, step, layer], and
+    # [seed, layer] with its sign.
     curves = np.abs(cosine).mean(-1)
     profile = cosine[:, -1].mean(-1)
+    # Curves that grow together agree whatever they are: this one is shown as an
+    # identity.
     r = _correlate_with_others(curves.reshape(len(curves), -1))
     # Fisher's z, which varies alike for small and large correlations.
     trends = make_test_of_seeds(
@@ -325,6 +341,7 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
     """
     seeds, layers = rows.shape[:2]
     norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
+    # Two layers have two orders, of which no p below 1/2 could come.
     if seeds < 2 or layers < 3 or not norms.all():
         return Test(
             claim,
@@ -332,6 +349,8 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
             n=seeds,
             note="too few seeds or layers, or nothing that differs",
         )
+    # Rows have mean 0 over layers, so that the product of two seeds of length 1 is
+    # their correlation.
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
     blocks: Iterable[Array]
@@ -379,26 +398,31 @@ def _correlate_all_orders(unit: Array) -> Iterator[Array]:
     of the first seeds are the same in all of it: what depends on these alone is read from the tables once a block.
     """
     seeds, layers = unit.shape[:2]
-    orders = np.array(
-        list(permutations(range(layers)))
-    )  # the first is that of the layers themselves
+    # The first order is that of the layers themselves.
+    orders = np.array(list(permutations(range(layers))))
     pairs = list(combinations(range(seeds), 2))
+    # {pair: [order of a, order of b]}: what the pair adds to the mean correlation.
     tables = {}
     for a, b in pairs:
+        # [layer of a, layer of b]: a pair of orders picks one entry for each place.
         products = unit[a] @ unit[b].T
         of_a = orders[:1] if a == 0 else orders
         tables[a, b] = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(
             pairs
         )
+    # As many of the last seeds as a block has room for; there is always one.
     varied = seeds - 1
     while varied > 1 and len(orders) ** varied > BLOCK:
         varied -= 1
     first, last = range(seeds - varied), range(seeds - varied, seeds)
+    # One axis for each of the last seeds; the table of a pair extends over two of them,
+    # and is repeated along the others.
     among_last = np.zeros([len(orders)] * varied)
     for a, b in combinations(last, 2):
         shape = [1] * varied
         shape[a - last[0]] = shape[b - last[0]] = len(orders)
         among_last = among_last + tables[a, b].reshape(shape)
+    # Seed 0 keeps its order, number 0.
     for chosen in product(range(len(orders)), repeat=len(first) - 1):
         order = (0, *chosen)
         total = np.array(
@@ -406,6 +430,7 @@ def _correlate_all_orders(unit: Array) -> Iterator[Array]:
             dtype=np.float64,
         )
         for b in last:
+            # [order of b]: added along a new axis of its own.
             with_first = np.sum([tables[a, b][order[a]] for a in first], axis=0)
             total = np.add.outer(total, with_first)
         yield (total + among_last).ravel()
@@ -418,6 +443,7 @@ def _correlate_drawn_orders(unit: Array) -> Array:
     unit   rows [seed, layer, step], divided by the norm of each seed
     """
     seeds, layers = unit.shape[:2]
+    # [draw, seed, layer]: shuffled within each seed.
     orders = np.random.default_rng(0).permuted(
         np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2
     )
@@ -433,6 +459,7 @@ def _correlate_with_others(rows: Array) -> Array:
     """Return the correlation of each row [seed, layer] with the mean of the other rows, [seed]; NaN if there are
     none.
     """
+    # Two numbers are correlated by 1 or −1 always.
     if len(rows) < 2 or rows.shape[1] < 3:
         return np.full(len(rows), np.nan)
     correlations = []

@@ -69,6 +69,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     heads = read_table(records, "attention.entropy")
     entropy = heads.values.mean(-1)  # [seed, step, layer]
     tests = list(_test_fall(claim, records, entropy, heads))
+    # A course that is lowest at its end needs no test: it becomes a verdict at once.
+    # Only tests are corrected together.
     turns: list[Test | Verdict] = []
     for i, layer in enumerate(heads.layers):
         turns.append(
@@ -80,10 +82,14 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             )
         )
     turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
-    tests += [one for one in turns if isinstance(one, Test)]
+    untested: list[Verdict] = []
+    for one in turns:
+        if isinstance(one, Test):
+            tests.append(one)
+        else:
+            untested.append(one)
     tests += _test_first_layer(claim["first-layer-sharper"], records, entropy)
     tests += _test_drift(claim, records, entropy)
-    untested = [one for one in turns if isinstance(one, Verdict)]
     untested.append(_judge_mean_key(claim["mean-key-idle"], records))
     return [*judge_tests(tests), *untested]
 
@@ -95,6 +101,8 @@ def _test_fall(
 
     `heads`: the table that holds its seeds, steps and layers.
     """
+    # Positive if attention sharpens; the claims are on the change, which then lies
+    # below 0.
     lost = entropy[:, 0] - entropy[:, -1]
     reason = f"by layer: {_list_numbers(-lost.mean(0), '.2f')}"
     yield make_test_of_seeds(claim["entropy-decays"], -lost.mean(1), reason=reason)
@@ -124,6 +132,8 @@ def _test_first_layer(
     """
     if entropy.shape[-1] == 1:
         return
+    # The paper shows nats. Normalised by ln(visible keys), rows that see few keys count
+    # as much as others.
     normalised = read_table(records, "attention.entropy_normalised").values.mean(-1)
     for name, values in (("normalised", normalised), ("nats", entropy)):
         reason = f"first, last: {_list_numbers(values[:, -1, [0, -1]].mean(0), '.3f')}"
@@ -143,6 +153,8 @@ def _test_drift(
     gain = read_table(records, "centred_attention.query_rise").values.mean(-1)[:, -1]
     reason = f"by layer: {_list_numbers(gain.mean(0), '.3f')}"
     yield make_test_of_seeds(claim["mean-query-sharpens"], gain.mean(-1), reason=reason)
+    # The ratio of two means, not the mean of ratios: a layer that lost almost nothing
+    # would have a share without bound.
     explained = _compute_share(gain.mean(-1), lost.mean(-1))
     # A data frame's mean leaves out the seeds that lost no entropy, which have no share.
     of_layers = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)
@@ -151,16 +163,15 @@ def _test_drift(
         claim["drift-explains-sharpening"], explained, reason=reason
     )
     share = read_table(records, "score_terms.mean_query_share").values.mean(-1)
+    # The other part of the variance inside rows; both, and twice their covariance, make 1.
     others = read_table(records, "score_terms.centred_share").values[:, -1].mean()
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
     yield make_test_of_seeds(
         claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts
     )
-    start = (
-        "not measured at step 0"
-        if np.isnan(share[:, 0]).all()
-        else f"at step 0: {share[:, 0].mean():.2f}"
-    )
+    start = f"at step 0: {share[:, 0].mean():.2f}"
+    if np.isnan(share[:, 0]).all():
+        start = "not measured at step 0"
     grown = (share[:, -1] - share[:, 0]).mean(-1)
     yield make_test_of_seeds(claim["mean-query-share-grows"], grown, reason=start)
 
@@ -202,6 +213,7 @@ def make_test_of_turn(
             subject=subject,
         )
         return replace(nothing, failing="too small")
+    # The mean over seeds of where the turn is.
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
     reason = f"lowest at step {_list_steps(steps, places)} of {steps[-1]:,}; {share:.0%} of training comes after"
     return make_test_of_seeds(
@@ -231,6 +243,7 @@ def make_tests_of_order(
         )
         return
     cosine = np.abs(read_table(records, "query_key.cosine").values).mean((2, 3))
+    # The entropy falls and `measure_lead` wants a rise.
     ahead, places = courses.measure_lead(
         cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"])
     )
@@ -244,6 +257,7 @@ def make_tests_of_order(
     reason = f"|cos| is highest at step {_list_steps(steps, peaks)}, {highest:.2f}"
     reason += f", and ends at {cosine[:, -1].mean():.2f}"
     reason += f"; the entropy falls by {lost.mean():.2f} in all"
+    # Nothing is measured after the last step: what attention does then is not known.
     if (peaks == len(steps) - 1).all():
         yield make_verdict_without_test(
             after, None, "|cos| is highest at the end", n=len(cosine), reason=reason
@@ -261,6 +275,7 @@ def _list_steps(steps: Sequence[int], places: Array) -> str:
 
 def _compute_share(part: Array, whole: Array) -> Array:
     """Return what share `part` is of `whole`, arrays of one shape; NaN if the whole is not positive."""
+    # The inner `where` keeps the division defined where its result is not used.
     return np.asarray(np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan))
 
 

@@ -91,6 +91,8 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
             "n_vectors": 2 * law.pairs,
             "seed": law.seed,
         }
+        # The samples check the closed form against the way in which cosines are
+        # computed elsewhere: Gaussian vectors have isotropic directions.
         cosines = _sample_cosines(drawn, law.pairs, d)
         test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
         one = {
@@ -104,6 +106,7 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
             rows.append(
                 {**shared, "metric": f"cosine_law.{name}", "value": float(value)}
             )
+        # A cosine has the standard deviation 1/√d.
         at = PLACES * min(1.0, 6 / d**0.5)
         density = zip(at, isotropic.cosine_density(at, d), strict=True)
         named = {**shared, "metric": "cosine_law.density"}
@@ -118,6 +121,7 @@ def _sample_cosines(drawn: np.random.Generator, pairs: int, d: int) -> Array:
     the generator.
     """
     found = []
+    # In 8,192 dimensions a thousand pairs take 131 MB.
     for start in range(0, pairs, 1000):
         x, y = drawn.standard_normal((2, min(1000, pairs - start), d))
         found.append((x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1)))
@@ -136,6 +140,7 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     d = one["cosine_law.dimension"].astype(int)
     ends = one["cosine_law.q95"]
     falls = bool((np.diff(ends) < 0).all())
+    # For large d the cosine is normal with variance 1/d, so that q95·√d tends to 1.645.
     scaled = (ends * d**0.5).tolist()
     words = f"q95·√d from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f}"
     p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
@@ -183,10 +188,14 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """Judge each model: the claim holds if every layer is significantly above q95(d) (Holm over all layers)."""
     rows = select_layers(records)
     tests = []
+    # `FAR` is about all systems: there is a test for every row, in the order of the
+    # rows.
     for test, row in zip(
         make_layer_tests(FAR, rows), rows.to_dict("records"), strict=True
     ):
         times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
+        # A is a mean over pairs: what an isotropic cloud of as many vectors would give
+        # is far below q95, the quantile of one pair.
         below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
         note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
         note += f"95 % of means over {row['n_vectors']} isotropic vectors stay below {below:.2g}"
@@ -206,6 +215,7 @@ def select_layers(records: pd.DataFrame) -> pd.DataFrame:
     bounds = select(
         records, metric="mean_cosine.isotropic_q95", site="hidden"
     ).set_index(PLACE)["value"]
+    # Seeds of a model have the same dimension: the first bound of each layer is enough.
     found = bounds[~bounds.index.duplicated()].reindex(
         pd.MultiIndex.from_frame(rows[PLACE])
     )
@@ -224,6 +234,8 @@ def measure_trained_layers(
     """
     found = []
     for done, (model, corpus) in enumerate(models, start=1):
+        # The settings of figures 1 to 4, field by field: a run is found again by its
+        # settings.
         job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
         found += measure_if_available(
@@ -238,13 +250,12 @@ def measure_trained_layers(
 
 def measure_points(points: Points, context: Context) -> pd.DataFrame:
     """Return the records of figure 18: of models by name, and of the systems of figures 1 to 4, trained ones only."""
-    parts = (
-        [measure_trained_layers(points.models, points.limit, context)]
-        if points.models
-        else []
-    )
+    parts = []
+    if points.models:
+        parts.append(measure_trained_layers(points.models, points.limit, context))
     for systems in points.figures:
         found = measure(systems, context)
+        # Figure 18 shows what models are, not what training did to them.
         found = found[~found["model"].astype(str).str.endswith(UNTRAINED)]
         rows = select(found, **SHOWN)
         parts.append(
@@ -260,6 +271,7 @@ def keep_by_position(systems: Systems) -> tuple[Systems, ...]:
 
     The dimension of a whole image lies far beyond the chart's axis.
     """
+    # `others` may hold systems of another kind, so that each is looked at alone.
     every = (replace(systems, others=()), *systems.others)
     return tuple(each for each in every if each.flatten == "position")
 
@@ -286,6 +298,14 @@ def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
     }
 
 
+def _list_packaged() -> tuple[Systems, ...]:
+    """List the packaged networks of figures 1 to 4 that have a vector for each position."""
+    found: list[Systems] = []
+    for of_name in fig01_04_layers.SETTINGS.values():
+        found += keep_by_position(of_name["packaged"])
+    return tuple(found)
+
+
 STUDIES = (
     declare(
         "godey2024",
@@ -301,15 +321,7 @@ STUDIES = (
         settings={
             "quick": Points(),
             "paper": Points(SYSTEMS, None),
-            "packaged": Points(
-                (),
-                None,
-                tuple(
-                    each
-                    for of_name in fig01_04_layers.SETTINGS.values()
-                    for each in keep_by_position(of_name["packaged"])
-                ),
-            ),
+            "packaged": Points((), None, _list_packaged()),
         },
         measure=measure_points,
         judge=judge_points,

@@ -96,6 +96,7 @@ class Systems:
 
     def settings(self) -> Settings:
         """Return the settings of the measurement: hidden states only, no sample of vectors."""
+        # Linear sums give A, drift and norms exactly: no sampled vector is needed.
         return Settings(
             panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten
         )
@@ -113,6 +114,8 @@ def build_settings(
 
     `small`: kinds of small models (`training.kinds.KINDS`).
     """
+    # Small models stand in for the paper's: they are measured in the same way, such as
+    # one vector per image in figure 4.
     quick = replace(quick or Systems(flatten=paper.flatten), small=tuple(small))
     return {"quick": quick, "long": replace(quick, recipe=LONG), "paper": paper}
 
@@ -165,6 +168,7 @@ def measure_if_available(
         if not other:
             context.note_unavailable(job.model, error)
             return []
+        # The note comes only after success: the stand-in may be unavailable as well.
         found = measure_if_available(replace(job, corpus=other), context, measure_it)
         if found:
             context.note_stand_in(other, job.corpus, error)
@@ -184,6 +188,7 @@ def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     """
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
+    # Next to the run, and named by the code that makes it: other code makes it again.
     kept = (
         done.folder
         / f"left_out-{make_run_id(hash_measuring_code(__name__))[:8]}.parquet"
@@ -193,7 +198,10 @@ def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
     others = make_records_once(kept, lambda: tabulate_left_out(sums, job.settings))
+    # The file is large, and all that the figures need of it is kept now.
     sums.unlink(missing_ok=True)
+    # Rows of left-out groups get the columns that say whose they are from the run's own
+    # rows.
     given = {
         key: done.records[key].iloc[0]
         for key in ("run", "model", "revision", "seed", "corpus", "step")
@@ -235,6 +243,8 @@ def _measure_packaged(
     label = _describe_system(name, systems)
     transcribes = name in TRANSCRIBING
     try:
+        # A file that is not found keeps its name: the error of the run then says which
+        # one is missing.
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         # The untrained network would hear nothing: both read what the trained one hears.
         read = (
@@ -254,6 +264,8 @@ def _measure_packaged(
                 rows = _measure_around_relus(job, systems.relus, context)
             else:
                 rows = run_measurement(job, context)
+            # Named by network and corpus, since one network may be on several. `assign`
+            # changes the types of columns; records must keep theirs.
             rows = rows.assign(
                 model=label + state, seed=0, corpus=systems.corpus
             ).astype(rows.dtypes.to_dict())
@@ -314,6 +326,8 @@ def _measure_around_relus(
     `relus`: the class of the ReLUs, and a pattern of the names of the modules whose outputs they read.
     """
     parts = []
+    # Two runs, each of which takes other modules for blocks: the ReLUs themselves, then
+    # the modules whose outputs they read.
     for blocks, site in zip(relus, ("hidden", "pre_relu"), strict=True):
         settings = replace(
             job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1]
@@ -351,6 +365,7 @@ def _measure_small(
             )
         )
         return
+    # A checkpoint is measured once for each set of settings, metrics and code.
     key = make_run_id(asdict(settings), KEPT, SITES, hash_measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
@@ -382,6 +397,7 @@ def infer_width(threshold: float) -> int:
     """
     # Records hold q95 and not d. The tolerance is for rounding in the records.
     dimensions = range(2, 1 << 24)
+    # `bisect` wants keys that rise: q95 falls with d, and −q95 rises.
     return dimensions[
         bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))
     ]
@@ -415,7 +431,10 @@ def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
             "site": site.label,
         }
         for metric, (module, read) in _LEFT_OUT.items():
+            # [group, policy, …]: the first policy alone, which is `all`.
             totals = Totals({term: terms[term][:, :1] for term in read})
+            # Groups without data are no groups: the numbers of the others say which
+            # units are left out, so that replicates of two layers can be matched.
             groups = np.flatnonzero(totals.present)
             if not len(groups):
                 continue
@@ -448,12 +467,14 @@ def select_replicates(
     without = _index_values(
         select(rows, metric=metric + LEFT_OUT), "component", "stack", "layer"
     )
+    # By number: as text, 10 would come before 2.
     groups = sorted({component for component, *_ in without}, key=int)
-    theta = [[whole[place] for place in places]]
-    theta += [
-        [without.get((group, *place), np.nan) for place in places] for group in groups
-    ]
-    found = np.array(theta, dtype=np.float64)
+    found = np.full((1 + len(groups), len(places)), np.nan)
+    for column, place in enumerate(places):
+        found[0, column] = whole[place]
+        for row, group in enumerate(groups, start=1):
+            found[row, column] = without.get((group, *place), np.nan)
+    # Else the last step would drop all replicates without a word.
     if groups and np.isnan(found[1:]).all(axis=0).any():
         raise ValueError(
             f"a layer of {first['model']} has no {metric} with a group left out"
@@ -495,11 +516,13 @@ def make_undecided(
         or "no system of these settings is one the claim is about"
     )
     found = {verdict.claim for verdict in verdicts}
-    lacking = [claim for claim in stated_ones if claim.name not in found]
-    return [
-        make_verdict_without_test(claim, None, "not measured", reason=why)
-        for claim in lacking
-    ]
+    undecided = []
+    for claim in stated_ones:
+        if claim.name not in found:
+            undecided.append(
+                make_verdict_without_test(claim, None, "not measured", reason=why)
+            )
+    return undecided
 
 
 def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
@@ -522,10 +545,13 @@ def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
         .size()
         .astype(float)
     )
+    # The same bound is recorded for several policies or groups: one is enough.
     rows = rows.assign(
         q95=bound[~bound.index.duplicated()], groups=groups
     ).reset_index()
     rows["place"] = rows["layer"].astype("Int64").astype(int)
+    # In an encoder–decoder the decoder's layers follow those of the encoder, as in
+    # figures 1 and 2.
     last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
     both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
     rows.loc[both, "place"] += rows.loc[both, "model"].map(last).astype(int) + 1
@@ -556,11 +582,15 @@ def make_layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
         # Of the dimension of each model.
         name = "q95"
         limits = rows["q95"].to_numpy(np.float64)
+    # What a failed claim is called depends on "no effect": `too small` on the claim's
+    # side of it, `contrary` on the other.
     nothing = limits
     if claim.none is not None:
         nothing = np.full(len(rows), claim.none)
     above, below = compute_p_of_units(rows, limits)
     above_none, below_none = compute_p_of_units(rows, nothing)
+    # A claim that A lies below turns the sides: its p is that of "below", and the
+    # margin counts downwards.
     if claim.below is not None:
         sides = zip(below, above, above_none, strict=True)
         margins = limits - rows["value"].to_numpy(float)
@@ -619,6 +649,7 @@ def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, An
     rows = select_curves(records, site)
     if rows.empty:
         return {}
+    # The outer ends over seeds: a band that holds the interval of each.
     ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
     drawn = (
         rows.groupby(["model", "place"], sort=False, as_index=False)
@@ -629,12 +660,13 @@ def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, An
         str(model): float(q95)
         for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()
     }
+    # Models of one width share one line.
     isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
     names = list(drawn["model"].astype(str).unique())
-    twins = {
-        name: name.removesuffix(UNTRAINED) + TRAINED
-        for name in names
-        if name.endswith(UNTRAINED)
-    }
-    pale = {name: trained for name, trained in twins.items() if trained in names}
+    # An untrained model gets the colour of its trained twin, paler.
+    pale = {}
+    for model in names:
+        twin = model.removesuffix(UNTRAINED) + TRAINED
+        if model.endswith(UNTRAINED) and twin in names:
+            pale[model] = twin
     return {name: charts.layer_curve(drawn, isotropic=isotropic, pale=pale)}

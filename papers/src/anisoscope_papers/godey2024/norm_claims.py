@@ -35,6 +35,7 @@ class Curves:
 
 def list_systems(records: pd.DataFrame) -> list[str]:
     """Return the names of the untrained systems (models) in the records, in the order in which they were run."""
+    # Records of figure 6 also hold trained models, which have another corpus.
     untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
     return list(dict.fromkeys(records.loc[untrained, "model"]))
 
@@ -60,6 +61,7 @@ def iter_curves(
             of_system, layer=of_system["layer"].max() if layer is None else layer
         )
         table = table.assign(norm=table["component"].astype(float))
+        # [seed, norm], both in rising order.
         wide = table.pivot_table(index="seed", columns="norm", values="value")
         yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
 
@@ -85,9 +87,14 @@ def judge(
 
 def judge_found(found: Sequence[Test | Verdict]) -> list[Verdict]:
     """Turn tests and verdicts (`found`) into verdicts: the tests are judged together; verdicts stay as they are."""
-    tests = [one for one in found if isinstance(one, Test)]
-    others = [one for one in found if isinstance(one, Verdict)]
-    return [*judge_tests(tests), *others]
+    tests = []
+    verdicts = []
+    for one in found:
+        if isinstance(one, Test):
+            tests.append(one)
+        else:
+            verdicts.append(one)
+    return [*judge_tests(tests), *verdicts]
 
 
 def test_trends(
@@ -111,6 +118,7 @@ def test_gap_closes(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test
     The number is the share of the distance from `lower` to a mean cosine of A = 1 that `upper` has covered, since near
     A = 1 every difference is small.
     """
+    # Near A = 1 every difference is small, and a share of what is left is not.
     share = (upper.values - lower.values) / (1 - lower.values)
     return _test_every_norm(claim, upper, share, claim.statistic, "all")
 
@@ -134,6 +142,7 @@ def test_trend(
     change = curve.values[:, 1:] - start
     if relative:
         change = change / start
+    # The change at N = 0 itself is 0, and no test.
     later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:])
     return _test_every_norm(claim, later, change, words, "last")
 
@@ -150,6 +159,8 @@ def _test_every_norm(
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = claim
+        # On the way to the largest N nothing but the direction is asked for: a floor
+        # would make every small N fail.
         if over == "last" and norm != curve.norms[-1]:
             judged_by = replace(claim, floor=0.0)
         test = make_test_of_seeds(
@@ -159,6 +170,8 @@ def _test_every_norm(
             subject=curve.system,
             reason=describe_one_more(of_norm),
         )
+        # The verdict shows the N that supports the claim least. Of `last` that is
+        # always the largest N, which needs no margin.
         margin = test.value if over == "all" and claim.below is None else np.nan
         yield replace(
             test,
@@ -177,6 +190,8 @@ def describe_one_more(values: Array) -> str:
     n = len(values)
     if n < 3:
         return ""
+    # Half the width of a 95 % prediction interval: t · s · √(1 + 1/n). It holds the
+    # spread of one draw and the error of the mean.
     half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
     return f"one more draw: {values.mean() - half:.3g} to {values.mean() + half:.3g}"
 
@@ -208,6 +223,8 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
     rises = int((curve.values[:, -1] > curve.values[:, 0]).sum())
     n = len(curve.values)
     exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
+    # That all seeds go one way refutes nothing: of eight fair coins it happens once in
+    # 128 times.
     holds = True if 0 < rises < n else None
     numbers = (rises / n, float(exact.low), float(exact.high), n, None)
     return make_verdict_without_test(

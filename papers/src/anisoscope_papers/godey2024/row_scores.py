@@ -42,9 +42,8 @@ def sum_scores(
     """
     # What all keys have in common is added to each row in float64, apart: in float32 it would swallow the spread.
     middle = key.mean(2, keepdim=True)
-    common = (query @ middle.transpose(2, 3)).squeeze(
-        -1
-    ).double() * scale  # [sequence head query]
+    # [sequence head query]
+    common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale
     key = key - middle
     length = key.shape[2]
     # n: how many keys a query sees. It grows along a causal sequence.
@@ -54,13 +53,17 @@ def sum_scores(
     else:
         n = common.new_full((length,), length)
         mean, within = _rows(query, key, scale, n)
+    # [sequence, head, query]: the mean score of each row.
     row = common + mean
     sums = {
         "pairs": n.sum().expand(row.shape[:2]),
         "score": (n * row).sum(-1),
+        # Σ s² of a row is n · (variance + mean²).
         "score_square": (n * (within + row.square())).sum(-1),
+        # Rounding can make a variance of almost nothing negative.
         "within": (n * within.clamp(min=0)).sum(-1),
     }
+    # Not from the first row on: in a causal sequence the earliest rows see few keys.
     some = slice(EVERY - 1, None, EVERY)
     s = (query[:, :, some] @ key.transpose(2, 3)).mul_(scale)
     common = common[:, :, some]
@@ -69,6 +72,8 @@ def sum_scores(
     masking = torch.arange(length, device=s.device) < n[:, None]
     sums |= _sum_softmax(s.double(), masking, n)
     return sums | {
+        # Keys are centred here: with the common part scores are whole, and less the
+        # row's mean they are deviations.
         "pooled": _counts(s, common, masking, counted),
         "centred": _counts(s, -mean, masking, counted),
     }
@@ -82,6 +87,8 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
     """
     q = query.double()
     k = key.double()
+    # With K the keys of a sequence: E s = scale · q·k̄, E s² = scale² · qᵀ(KᵀK)q / n.
+    # KᵀK is [dim, dim], whatever the number of keys.
     mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
     square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
     return mean, square - mean.square()
@@ -95,6 +102,8 @@ def _rows_of_causal(
 
     query and key are [sequence, head, token, dim]; n is [row].
     """
+    # `tril_` sets the scores of later keys to 0, so that they add nothing to either
+    # sum.
     s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
     mean = s.sum(-1).double() / n
     return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
@@ -109,10 +118,14 @@ def _sum_softmax(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     """
     log_sum = s.masked_fill(~masking, -torch.inf).logsumexp(-1)
     weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
+    # −Σ w ln w with ln w = s − log-sum-exp. Hidden keys have weight 0, and their scores
+    # are finite.
     entropy = log_sum - torch.linalg.vecdot(weight, s)
+    # Hidden keys go to the end: the n visible ones come first.
     ordered = np.sort(s.masked_fill(~masking, torch.inf).cpu().numpy(), axis=-1)
     row = np.arange(len(n))
     middle = n.cpu().numpy() / 2
+    # The two middle ranks of n numbers, which are one and the same if n is odd.
     median = (
         ordered[..., row, np.ceil(middle).astype(int) - 1]
         + ordered[..., row, middle.astype(int)]
@@ -134,6 +147,7 @@ def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tenso
     """
     s = s[counted] + shift[counted].to(s).unsqueeze(-1)
     edges = torch.from_numpy(EDGES).to(s)
+    # Scores beyond the outermost edges count in the outermost bins.
     bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
     # One count of all sequences: each has a range of bins of its own.
     bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)

@@ -46,6 +46,7 @@ def label(system: str) -> str:
 
     The part after `bert:` says how the paper's "initialised as BERT" is read; other families keep their names.
     """
+    # `Size.named` appends ` × 12` for the depth and `, scale 2` for the rest.
     base = re.split(" × |, ", system, maxsplit=1)[0]
     return READING_NAMES.get(base, base) + system.removeprefix(base)
 
@@ -112,15 +113,19 @@ class Untrained:
         block's input.
         """
 
+        # The model itself is called, with ids or pixels, so that its masks and
+        # positions are its own; only the first block's input is exchanged.
         def feed(
             _block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[Any, dict[str, Any]]:
             """Replace the hidden states in the arguments of the first block; return its new (args, kwargs)."""
+            # Some families pass the hidden states by position, others by name.
             if args:
                 return ((x, *args[1:]), kwargs)
             return ((), kwargs | {"hidden_states": x})
 
         ((first, *_),) = find_blocks(self.model).values()
+        # Before the hooks that capture: layer 0 must be what the block really reads.
         handle = first.register_forward_pre_hook(feed, with_kwargs=True, prepend=True)
         try:
             return self.model(
@@ -147,12 +152,14 @@ def build_untrained(
     # Streams of their own, so that the draws do not depend on how many weights a model has.
     inputs_drawn = torch.Generator().manual_seed(1000 * seed + 1)
     direction_drawn = torch.Generator().manual_seed(1000 * seed + 2)
+    # The library draws weights from the global generator, whose state is the caller's.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 * seed)
         model = _build_model(family, size).eval()
         _change_weights(model, system, size)
     inputs = _draw_inputs(model, family, size, inputs_drawn)
     inputs = {name: x.to(device) for name, x in inputs.items()}
+    # Built on the CPU in float32 first: every device and dtype gets the same weights.
     model = model.to(device, getattr(torch, dtype))
     with torch.no_grad():
         # What the first block reads: word vectors alone, or all that the model adds to them.
@@ -185,6 +192,8 @@ def _change_weights(model: Any, system: str, size: Size) -> None:
         for module in model.encoder.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
+                # The library's initialisation is scaled where it is configured; here it
+                # is drawn again.
                 module.weight.data.mul_(size.scale)
     if reading == "unit-embedding":
         nn.init.normal_(model.embeddings.word_embeddings.weight)
@@ -245,7 +254,9 @@ def _build_model(family: str, size: Size) -> Any:
     config = library.AutoConfig.for_model(family, **shape, **more[family])
     if family == "t5":
         return library.T5EncoderModel(config)
+    # T5 scales by `initializer_factor`, the others by the standard deviation.
     config.initializer_range *= size.scale
+    # A pooler reads the last block, and nothing here reads the pooler.
     return library.AutoModel.from_config(
         config, **({"add_pooling_layer": False} if family in ("bert", "vit") else {})
     )
