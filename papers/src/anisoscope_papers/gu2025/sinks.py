@@ -69,6 +69,7 @@ class Published:
 
     def subjects(self) -> Iterator[tuple[int, int, str]]:
         """Yield (number of the model, step, name with revision) of every checkpoint."""
+        # Every size is a training of its own: it counts as a seed.
         for number, size in enumerate(self.sizes):
             pattern = ",".join(str(step) for step in self.steps)
             for found in expand(f"EleutherAI/pythia-{size}@step{{{pattern}}}"):
@@ -142,6 +143,7 @@ def measure_published(published: Published, context: Context) -> pd.DataFrame:
 
 def rename_records(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
     """Return the tool's records of sinks under the names of this study: of every head, for one step and seed."""
+    # The tool gives the rate for several bounds, named without the leading 0: `.3`.
     line = f"{EPSILON:g}".removeprefix("0")
     of_heads = records[records["head"].notna()]
     rate = select(of_heads, metric="sinks.first_rate", component=line).assign(
@@ -151,6 +153,8 @@ def rename_records(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
         metric=SHARE
     )
     both = pd.concat([rate, share], ignore_index=True)
+    # The tool's intervals are over texts. Here the unit is the model, so that they are
+    # left out.
     return as_records(
         both.assign(
             component=None, model=BASE, step=step, seed=seed, low=np.nan, high=np.nan
@@ -160,6 +164,7 @@ def rename_records(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
 
 def has_trained_model(settings: Experiment | Published, _cache: Path) -> bool:
     """Return whether any model of the study was trained here."""
+    # Published models need no training here.
     if isinstance(settings, Published):
         return True
     return any(
@@ -174,6 +179,8 @@ def select_heads(
     heads.
     """
     rows = select(records, metric=metric, model=arm)
+    # Losses have neither layer nor head, and a pivot would drop them: they get 0 for
+    # both.
     rows = (
         rows[rows["step"] == step]
         .astype({"layer": float, "head": float})
@@ -202,12 +209,14 @@ def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
         return average_heads(records, claim.metric, arm, int(steps[0]))
     ends = average_heads(records, claim.metric, arm, last)
     if claim.against == "tenth":
+        # The checkpoint nearest to a tenth of training.
         tenth = int(steps[np.abs(steps - last / 10).argmin()])
         return ends - average_heads(records, claim.metric, arm, tenth)
     if claim.against == "sink heads":
         heads, share = (
             select_heads(records, name, arm, last) for name in (claim.metric, SHARE)
         )
+        # The mean over heads with a sink; NaN for a seed that has none.
         return heads.where(share > EPSILON).mean(axis=1)
     if claim.against == "text":
         return ends - average_heads(records, RATE, arm, last)
@@ -241,20 +250,25 @@ def make_claim_test(claim: Claim, records: pd.DataFrame) -> Test | None:
     """Return the test of a claim; None if no model that it is about was measured."""
     (arm,) = claim.systems
     values = compute_values(claim, records, arm).dropna(how="all")
+    # That no head has a sink is an answer, and is shown as such.
     if not len(values) and claim.against != "sink heads":
         return None
+    # A claim that compares two arms needs both to have learnt.
     others = (
         ()
         if claim.against in ("zero", "start", "tenth", "text", "sink heads")
         else (claim.against,)
     )
     known = values.astype(float)
+    # An untrained model has learnt nothing, and need not.
     if claim.against != "start":
         known = known.where(~known.index.isin(find_unlearnt(records, (arm, *others))))
     nothing = explain_untestable(claim, records)
     test = make_test_of_seeds(
         claim, np.asarray(known, dtype=np.float64), reason=nothing
     )
+    # Where there are no sinks, that an arm has none either proves nothing: the number
+    # is shown without p.
     if nothing:
         return replace(test, up=np.nan, down=np.nan, against=np.nan)
     return test

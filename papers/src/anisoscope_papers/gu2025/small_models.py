@@ -127,6 +127,8 @@ class SmallModels:
         model = build_untrained(arm, size, len(tokenizer), seed)
         validation = Examples(tokens, held, len(held), 0, shuffled=False)
         examples = Examples(tokens, windows, self.steps * size.batch, seed)
+        # The loss of always predicting tokens by their frequency: skill counts from
+        # there.
         guess = compute_unigram_loss(
             compute_unigram_shares(tokens, windows), validation
         )
@@ -137,6 +139,8 @@ class SmallModels:
         def on_step(step: int, _last: int, model: Any) -> None:
             """Measure the model if this step is one of those to be seen."""
             if step in self.seen:
+                # Records of a step are kept, so that a resumed training does not
+                # measure it again.
                 measure = partial(measure_model, model, plan, last=step == self.steps)
                 make_records_once(folder / f"step-{step}.parquet", measure)
 
@@ -148,8 +152,10 @@ class SmallModels:
             evaluated=frozenset(self.seen),
             share=training.share,
         )
+        # `fit` reports steps only after they are made.
         on_step(0, 0, model)
         history = fit(
+            # Examples come as whole batches: there is nothing to collate.
             Material(model, tokenizer, examples, validation, dict),
             how,
             on_step,
@@ -166,6 +172,8 @@ class SmallModels:
         whole = pd.concat([*looks, losses, skill], ignore_index=True).assign(
             model=arm, seed=seed, corpus=probed
         )
+        # Written last: a folder without it is not finished. Only then the state is not
+        # needed any more.
         make_records_once(folder / SEEN, lambda: as_records(whole))
         shutil.rmtree(folder / "resume", ignore_errors=True)
 
@@ -186,9 +194,12 @@ def build_untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> An
         max_position_embeddings=size.window,
         use_cache=False,
     )
+    # The name under which the form is registered in transformers' attention interface.
     if arm != BASE:
         config._attn_implementation = arm
     model: Any = transformers.GPTNeoXForCausalLM(config)
+    # Added after all other weights were drawn, and zero: models of one seed begin alike
+    # in every arm.
     if arm == KEY_BIAS:
         for layer in model.gpt_neox.layers:
             layer.attention.key_bias = nn.Parameter(
@@ -240,6 +251,7 @@ def _score_bias(module: Any, query: Tensor) -> Tensor:
 
 
 AttentionInterface.register(KEY_BIAS, _attend)
+# The mask that eager attention takes: a tensor that is added to the scores.
 AttentionMaskInterface.register(KEY_BIAS, eager_mask)
 
 
@@ -253,6 +265,8 @@ def measure_model(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     plan   the batches of texts to measure
     last   it is the last step: sinks are also measured on random tokens
     """
+    # The tokenizer has no padding token, so that a batch holds windows of one length:
+    # no mask is needed.
     batches = [plan[i].inputs["input_ids"] for i in range(len(plan))]
     with evaluation_mode(model):
         rows = list(measure_sinks_of_heads(model, batches))
@@ -269,15 +283,16 @@ def measure_model(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
             model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)
         ).records()
     kept = [
-        *(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")),
+        "mean_cosine",
+        "mean_cosine.isotropic_q95",
+        "mean_cosine.top_share",
         "partition",
         "norms.mean",
     ]
     hidden = select(hidden, metric=kept, head=None)
     sites = ["hidden", "final", "embedding.input", "embedding.output"]
-    hidden = hidden[hidden["site"].isin(sites)].assign(
-        low=np.nan, high=np.nan
-    )  # intervals are over seeds
+    # Intervals of the pass are over texts; those of the study are over seeds.
+    hidden = hidden[hidden["site"].isin(sites)].assign(low=np.nan, high=np.nan)
     return as_records(pd.concat([hidden, pd.DataFrame(rows)], ignore_index=True))
 
 
@@ -286,6 +301,7 @@ def _draw_random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]
 
     vocabulary   number of token ids
     """
+    # Generated apart, so that the training's own random numbers do not change.
     drawn = torch.Generator().manual_seed(0)
     for batch in batches:
         yield torch.randint(vocabulary, batch.shape, generator=drawn)
@@ -305,6 +321,8 @@ def measure_sinks_of_heads(
 
     def keep_measures(call: Call) -> None:
         """Measure the sinks in one attention call, and append the results [text, head] to `found`, by layer."""
+        # Layer i is the output of block i, counted from 1; layer 0 is the input of the
+        # first block.
         layer = int(call.module.layer_idx) + 1  # type: ignore[arg-type]
         for name, of_texts in measure_sinks(call).items():
             found[layer, name].append(of_texts)
@@ -336,6 +354,8 @@ def measure_sinks(call: Call) -> dict[str, Heads]:
     scores = call.scores()
     form = str(call.module.config._attn_implementation)  # type: ignore[union-attr]
     kept: dict[str, Heads] = {}
+    # The learnt key is not in the call: its scores are made here, as `_attend` makes
+    # them.
     if form == KEY_BIAS:
         weights = compute_biased_weights(
             scores, _score_bias(call.module, call.query) * call.scale
@@ -343,6 +363,8 @@ def measure_sinks(call: Call) -> dict[str, Heads]:
         kept["bias_rate"] = (weights[..., -1].mean(-1) > EPSILON).float()
     else:
         weights = forms.compute_weights(form if form in forms.FORMS else "", scores)
+    # Share of all weights: a row of sigmoids does not add up to 1 (Gu et al., equation
+    # 3).
     first = (weights[..., 0] / weights.sum(-1)).mean(-1)
     kept |= {"first": first, "first_rate": (first > EPSILON).float()}
     for name, vectors in (("value_norm", call.value), ("key_norm", call.key)):
@@ -351,6 +373,7 @@ def measure_sinks(call: Call) -> dict[str, Heads]:
     cosine = functional.normalize(call.query, dim=-1) @ functional.normalize(
         call.key, dim=-1
     ).transpose(-1, -2)
+    # Pairs of a query and a key that it sees, without the first key.
     others = torch.ones(cosine.shape[-2:], dtype=torch.bool).tril()
     others[:, 0] = False
     of_others = (cosine * others).sum((-1, -2)) / others.sum()
@@ -361,15 +384,19 @@ def _measure_plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, 
     """Yield a row with A (mean cosine) of the last hidden states after a norm without learnt weights (site `plain`)."""
     kept: list[Tensor] = []
     norm = model.gpt_neox.final_layer_norm
+    # What the final norm reads: the last hidden states before it.
     hook = norm.register_forward_pre_hook(
         lambda _module, inputs: kept.append(inputs[0].flatten(0, -2))
     )
     for batch in batches:
         model(input_ids=batch)
     hook.remove()
+    # The same norm with gain 1 and bias 0: what the learnt weights do is the difference
+    # to `final`.
     vectors = functional.layer_norm(torch.cat(kept).double(), norm.normalized_shape)
     unit = functional.normalize(vectors, dim=-1).sum(0)
     n = sum(len(part) for part in kept)
+    # A = (‖Σu‖² − n) / (n (n − 1)): mean cosine over all distinct pairs.
     value = float((unit.square().sum() - n) / (n * (n - 1)))
     yield {
         "metric": "mean_cosine",

@@ -23,6 +23,7 @@ from anisoscope.store import as_records, select
 from anisoscope_papers.judge import (
     Test,
     compute_p_of_units,
+    find_no_effect,
     judge_tests,
     make_verdict_without_test,
 )
@@ -84,6 +85,8 @@ def measure(networks: Networks, context: Context) -> pd.DataFrame:
     """Return A by layer of every network that can be had; the others are noted as unavailable."""
     parts = [as_records(pd.DataFrame())]
     for done, (name, corpus, limit) in enumerate(networks.trained, start=1):
+        # A package that is not installed, or a corpus that is not here, must not end
+        # the study.
         try:
             parts.append(measure_network(name, corpus, limit, context))
         except AnisoscopeError as error:
@@ -101,6 +104,7 @@ def measure_network(
     folder that ANISOSCOPE_DATA names.
     """
     where = corpus
+    # A file or folder below ANISOSCOPE_DATA; names of the corpora used here hold no slash.
     if "/" in corpus:
         path = find_path(corpus)
         if path is None:
@@ -110,15 +114,20 @@ def measure_network(
                 "set ANISOSCOPE_DATA to its folder",
             )
         where = str(path)
+    # A comes from linear sums: no sample of vectors is needed.
     settings = Settings(metrics=(A,), tokens=("all",), sample=0)
     job = Job(name, corpus=where, settings=settings, limit=limit, device=context.device)
+    # One policy and both places: the layers, and what the final norm makes of the last
+    # one.
     rows = run(job, root=context.cache, resume=True).records
     rows = select(
         rows, metric=(A, Q95), site=("hidden", "final"), head=None, component=None
     )
-    rows = rows[
-        rows["stack"] == ("encoder" if "encoder" in set(rows["stack"]) else "decoder")
-    ]
+    # An encoder–decoder counts once, by its encoder.
+    stack = "decoder"
+    if "encoder" in set(rows["stack"]):
+        stack = "encoder"
+    rows = rows[rows["stack"] == stack]
     return as_records(
         rows.assign(model=name.removeprefix("builtin:"), corpus=Path(corpus).name)
     )
@@ -135,32 +144,42 @@ def find_places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Seri
     The last hidden states are those after the final norm, if the network has one. The input of the blocks is no layer.
     """
     for name, rows in records.groupby("model", sort=False):
+        # q95 depends on the width alone, which is the same in all layers of a
+        # Transformer.
         bound = float(select(rows, metric=Q95)["value"].max())
         of_a = select(rows, metric=A).assign(q95=bound)
+        # Layer 0 is the input of the first block.
         blocks = of_a[(of_a["site"] == "hidden") & (of_a["layer"] > 0)].sort_values(
             "layer"
         )
         final = of_a[of_a["site"] == "final"]
-        if len(blocks):
-            every = pd.concat([blocks, final])
-            yield (
-                str(name),
-                (final if len(final) else blocks).iloc[-1],
-                every.iloc[int(every["value"].to_numpy(float).argmax())],
-            )
+        if not len(blocks):
+            continue
+        # The final norm comes after all blocks: the last row is the last place.
+        every = pd.concat([blocks, final])
+        largest = int(every["value"].to_numpy(float).argmax())
+        yield str(name), every.iloc[-1], every.iloc[largest]
 
 
 def make_claim_test(claim: Claim, name: str, row: pd.Series) -> Test:
     """Return the test of a claim on A in one place (row) of a network, against q95, over units of its corpus."""
     bound = float(row["q95"])
     frame = row.to_frame().T
-    up, down = (float(p[0]) for p in compute_p_of_units(frame, bound))
-    above_none, below_none = (
-        float(p[0])
-        for p in compute_p_of_units(frame, bound if claim.none is None else claim.none)
-    )
-    lower = claim.below is not None
-    place = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
+    # A claim that fails is "too small" or "contrary" by the side of "no effect" on which
+    # its number lies.
+    nothing = find_no_effect(claim, bound)
+    above, below = (float(p[0]) for p in compute_p_of_units(frame, bound))
+    above_none, below_none = (float(p[0]) for p in compute_p_of_units(frame, nothing))
+    # (p of the claim, of its contrary, of the other side of no effect)
+    sides = (above, below, below_none)
+    margin = float(row["value"]) - bound
+    # A claim that A lies below q95 turns all of them.
+    if claim.below is not None:
+        sides = (below, above, above_none)
+        margin = -margin
+    place = "the final norm"
+    if row["site"] != "final":
+        place = f"layer {int(row['layer'])}"
     return Test(
         claim,
         "A",
@@ -168,11 +187,9 @@ def make_claim_test(claim: Claim, name: str, row: pd.Series) -> Test:
         float(row["low"]),
         float(row["high"]),
         int(row["n_units"]),
-        up=down if lower else up,
-        down=up if lower else down,
-        against=above_none if lower else below_none,
+        *sides,
         over=claim.over,
-        margin=(bound - float(row["value"])) * (1 if lower else -1),
+        margin=margin,
         where=f"{place} of {name}, against q95 {bound:.3g}",
         words=claim.words,
         units="units",
@@ -183,21 +200,23 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge both papers' criteria on the same networks; undecided if none was measured."""
     found = list(find_places(records))
     every = read_claims(PAPER, "networks").values()
+    # Every claim gets a verdict, so that a missing package is seen on the page.
     if not found:
-        return [
-            make_verdict_without_test(
-                claim, None, "not measured", reason="no network at hand"
+        missing = []
+        for claim in every:
+            missing.append(
+                make_verdict_without_test(
+                    claim, None, "not measured", reason="no network at hand"
+                )
             )
-            for claim in every
-        ]
+        return missing
     tests = []
     for claim in every:
         for name, last, largest in found:
-            tests.append(
-                make_claim_test(
-                    claim, name, last if claim.below is not None else largest
-                )
-            )
+            # Machina and Mercer ask for isotropy of the last hidden states, Godey et al.
+            # for anisotropy in any layer.
+            place = largest if claim.below is None else last
+            tests.append(make_claim_test(claim, name, place))
     return judge_tests(tests)
 
 
@@ -206,6 +225,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = select(records, metric=A)
     if rows.empty:
         return {}
+    # The final norm has no number: it is drawn at the last layer, on an axis of its
+    # own.
     deepest = rows.groupby("model")["layer"].transform("max")
     rows = rows.assign(layer=rows["layer"].fillna(deepest))
     bounds = select(records, metric=Q95).groupby("model")["value"].max().to_dict()

@@ -30,12 +30,15 @@ from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claim
 
 PAPER = "machina2024"
 A, TOP, Q95 = "mean_cosine", "mean_cosine.top_share", "mean_cosine.isotropic_q95"
+# The records of these models hold sinks as well, which are of `gu2025`.
 KEPT = (A, TOP, Q95, "partition", SKILL)
 DIMENSIONS = "3"
 """The component of `TOP`: how much of A the three dimensions with the largest contributions make."""
 LAST, FINAL, PLAIN, LARGEST = "last", "final", "plain", "largest"
 """Where A is read: after the last block, after the final norm, after a norm without learnt weights, and in the layer
 (or after the final norm) where it is largest at the end."""
+# Ten of the steps that the Pythias have: 0, powers of two to 512, and every thousandth
+# to the last, 143,000.
 STEPS = (0, 1, 16, 128, 1000, 4000, 14000, 40000, 80000, 143000)
 PYTHIAS = Published(
     {
@@ -74,6 +77,8 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
     """Return A by layer and I(W) of embeddings of published checkpoints, named as those of models trained here."""
     found = published.measure((A, "partition"), context)
+    # Every size counts as a seed of one arm, so that the same claims are judged from
+    # them.
     parts = [
         as_records(rows.assign(model=BASE, step=step, seed=number))
         for number, step, rows in found
@@ -94,6 +99,8 @@ def select_courses(
     `LAST` is after the last block and before the final norm, `FINAL` after that norm. In models without a final norm,
     the last block itself ends with a norm: its output is then `FINAL`, and `LAST` is empty.
     """
+    # The output of the last block has passed that block's own norm: nothing is left to
+    # call `LAST`.
     if not has_final_norm(records) and site in (LAST, FINAL):
         site = LAST if site == FINAL else ""
     rows = select(
@@ -124,10 +131,11 @@ def find_largest(records: pd.DataFrame) -> pd.DataFrame:
 
 def read_top_share(records: pd.DataFrame) -> pd.Series:
     """Return the share of A that three dimensions carry, by seed, in the layer where A is largest at the end."""
-    found = {}
-    for seed, row in (
-        find_largest(records).iterrows() if len(select(records, metric=TOP)) else ()
-    ):
+    found: dict[Any, float] = {}
+    # The models of `beyond` were measured without these shares.
+    if not len(select(records, metric=TOP)):
+        return pd.Series(found, dtype=float)
+    for seed, row in find_largest(records).iterrows():
         here = select(
             records,
             metric=TOP,
@@ -136,7 +144,9 @@ def read_top_share(records: pd.DataFrame) -> pd.Series:
             step=row["step"],
             site=row["site"],
         )
-        here = here if row["site"] == FINAL else here[here["layer"] == row["layer"]]
+        # After the final norm there is one row, which has no layer number.
+        if row["site"] != FINAL:
+            here = here[here["layer"] == row["layer"]]
         found[seed] = float(here["value"].iloc[0])
     return pd.Series(found, dtype=float)
 
@@ -153,9 +163,13 @@ def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
         return find_largest(records)["value"].astype(float)
     if claim.site == FINAL and claim.statistic.startswith("fall"):
         course = select_courses(records, A, FINAL)
+        # The step of the largest A is read from the other seeds: a seed's own largest
+        # value lies above its end by chance alone. With −A, its largest value is the
+        # lowest one.
         return pd.Series(
             courses.measure_rise_since_turning(-course.to_numpy(float)), course.index
         )
+    # Without ` less `, `other` is empty, and the number is the metric itself.
     here, _, other = claim.site.partition(" less ")
     found = select_courses(records, claim.metric, here)
     if not other:
@@ -163,6 +177,7 @@ def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
             return found.iloc[:, -1]
         return pd.Series(dtype=float)
     less = select_courses(records, claim.metric, other)
+    # Models without a final norm have no such difference: the claim is then undecided.
     if not len(less):
         return pd.Series(dtype=float)
     ends: pd.Series = found.iloc[:, -1] - less.iloc[:, -1]
@@ -178,14 +193,11 @@ def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
         mean = select_courses(records, A, FINAL).mean()
         return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"
     if " less " in claim.site:
-        parts = claim.site.split(" less ")
-        ends = (
-            select_courses(records, claim.metric, part).iloc[:, -1].mean()
-            for part in parts
-        )
-        return ", ".join(
-            f"{part} {end:.3f}" for part, end in zip(parts, ends, strict=True)
-        )
+        ends = []
+        for part in claim.site.split(" less "):
+            course = select_courses(records, claim.metric, part)
+            ends.append(f"{part} {course.iloc[:, -1].mean():.3f}")
+        return ", ".join(ends)
     if claim.site == LARGEST:
         rows = find_largest(records)
         counted = (
@@ -205,6 +217,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     missing = []
     skill = select(records, metric=SKILL)
     skill = skill[skill["step"] == skill["step"].max()]
+    # A model that learnt next to nothing says nothing about trained models. Published
+    # ones have no recorded skill, and stay.
     unlearnt = skill.loc[skill["value"] < LEARNT, "seed"].unique()
     for claim in read_claims(PAPER, "trained").values():
         values = compute_values(claim, records)
@@ -214,9 +228,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
                 make_verdict_without_test(claim, None, "not measured", reason=why)
             )
             continue
-        if (
-            claim.statistic.startswith("fall") and (values == 0).all()
-        ):  # largest at the end, with every seed
+        # A is largest at the end, with every seed.
+        if claim.statistic.startswith("fall") and (values == 0).all():
+            # Numbers that are all 0 have no spread to test.
             never = make_verdict_without_test(
                 claim,
                 False,
@@ -228,11 +242,10 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             missing.append(replace(never, failing="too small"))
             continue
         known: Array = values.where(~values.index.isin(unlearnt)).to_numpy(float)
-        bound = (
-            float(select(records, metric=Q95)["value"].max())
-            if claim.limit == "q95"
-            else None
-        )
+        # All layers of these models have one width, and so one q95.
+        bound = None
+        if claim.limit == "q95":
+            bound = float(select(records, metric=Q95)["value"].max())
         tests.append(
             make_test_of_seeds(
                 claim, known, threshold=bound, reason=describe_notes(claim, records)
@@ -258,8 +271,10 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         pd.concat(parts, ignore_index=True), "metric", "model", "step"
     )
     bound = float(select(records, metric=Q95)["value"].max())
+    # By layer only at the last step.
     ends = select(records, metric=A, site=("hidden", FINAL), component=None)
     ends = ends[ends["step"] == ends["step"].max()]
+    # What follows the final norm has no layer number: it is drawn at the last one.
     deepest = ends["layer"].max()
     ends = ends.assign(layer=ends["layer"].fillna(deepest), model="trained")
     by_layer: Any = average_over_seeds(ends, "metric", "model", "site", "layer")
