@@ -137,9 +137,13 @@ class Measurement:
         """
         if ids is not None:
             ids = ids.to(CPU)
+        # Four numbers for each token: kept only if a metric says where its extremes
+        # are.
         unit = self._unit if self._placed else None
         drawn = None
         if self.settings.spectrum_share < 1:
+            # The number of a token in its unit, as the sample uses it: the same tokens
+            # are drawn however texts are batched.
             index = stream.start.unsqueeze(1) + torch.arange(stream.mask.shape[1])
             drawn = draw_tokens(
                 self.settings.spectrum_share,
@@ -174,6 +178,8 @@ class Measurement:
         for reservoir in self.reservoirs.values():
             reservoir.end()
         self.batches.add(len(self.batches) if index is None else index)
+        # After a fixed number of batches: float32 sums stay short, and a resumed pass
+        # rounds as one that was not interrupted.
         if len(self.batches) % EVERY == 0:
             self.moments.flush()
 
@@ -184,11 +190,14 @@ class Measurement:
         """
         if refused.keys() <= self.refused.keys():
             return
+        # The first reason stays: later ones may only follow from it.
         self.refused = {**refused, **self.refused}
         gone = {name for name, site in self.sites.items() if self._is_refused(site)}
         self.sites = {
             name: site for name, site in self.sites.items() if name not in gone
         }
+        # Of earlier batches too: a mean over some of the batches would pass for one
+        # over all.
         self.sums.terms = {
             key: value for key, value in self.sums.terms.items() if key[0] not in gone
         }
@@ -219,6 +228,7 @@ class Measurement:
         if self._is_refused(site):
             return
         self.sites[site.name] = site
+        # Once for all keepers that read the site.
         value = to_accumulation_device(value)
         for keeper in self._keepers:
             if keeper.takes(site):
@@ -242,6 +252,8 @@ class Measurement:
         if not self._sampled:
             return
         masks = self._find_stream_masks(site, site.stack, x)
+        # Tokens of a stack are the same at all its sites, so one choice serves them
+        # all. Maps of a convolutional network shrink from layer to layer.
         if site.stack in self._masks:
             reservoir = self.reservoirs[site.stack]
         else:
@@ -258,6 +270,7 @@ class Measurement:
         masks = self._masks.get(site.stack)
         if masks is not None and masks.real.shape[1] == keys.shape[2]:
             return self.copy_to(masks, keys.device).real
+        # As of the patches of an image, which are all real.
         return torch.ones_like(keys[:, 0], dtype=torch.bool)
 
     def locate_queries(self, site: Site, keys: Tensor) -> Tensor:
@@ -269,6 +282,8 @@ class Measurement:
         masks = self._masks.get(site.stack)
         if masks is None or masks.real.shape[1] != keys.shape[2]:
             every = torch.ones_like(keys[:, 0], dtype=torch.bool, device=CPU)
+            # Not known to be the tokens of any stream: numbered from the start of the
+            # sequence, with no id.
             masks = self._make_masks(Stream(every, ~every, self._start))
         return self.copy_to(masks, keys.device).places
 
@@ -276,8 +291,11 @@ class Measurement:
         """Return the token masks for vectors [sequence, token, dim] or heads [sequence, head, token, dim] of a site."""
         if site.quantity in LAYER_QUANTITIES:
             return self._find_stream_masks(site, site.stack, x)
+        # In cross-attention only queries are the stack's own tokens; keys and values
+        # come from another stack.
         if site.kind == "cross" and site.quantity != "query":
             return self._find_key_masks(site, x.select(1, 0))
+        # Any head will do: only the axes of sequences and tokens are compared.
         return self._find_stream_masks(site, site.stack, x.select(1, 0))
 
     def _find_key_masks(self, site: Site, x: Tensor) -> Masks:
@@ -286,7 +304,10 @@ class Measurement:
         They are the encoder's masks, cut if the encoder does not pass on its padding. If the keys come from a tower
         (image or sound part of the model) without an input stream, they are the masks of the tower's vectors.
         """
-        masks, length = self._masks.get("encoder"), x.shape[1]
+        masks = self._masks.get("encoder")
+        length = x.shape[1]
+        # Without masks, or if they fit, or in another number of sequences than units
+        # (an error, which is explained there), nothing is to be chosen.
         if (
             masks is None
             or masks.real.shape == x.shape[:2]
@@ -294,6 +315,8 @@ class Measurement:
         ):
             return self._find_stream_masks(site, "encoder", x)
         is_longer = masks.real.shape[1] > length
+        # An encoder that drops padding at the end leaves the real tokens where they
+        # were.
         if is_longer and not bool(masks.real[:, length:].any()):
             return masks.cut(length)
         # Masks of a tower are kept by (length, number of special tokens); if several fit, none is known to be the one.
@@ -366,6 +389,8 @@ class Measurement:
         plans = {self.plan, other.plan} - {""}
         merged = Measurement(
             self.settings,
+            # Parts of two plans have none in common: batches with the same number are
+            # then different ones.
             plan=plans.pop() if len(plans) == 1 else "",
             batches=self.batches | other.batches,
             weights=self.weights | other.weights,
@@ -379,6 +404,8 @@ class Measurement:
             part.moments.flush()
             for name, sample in part.reservoirs.items():
                 merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
+        # Through `take`, so that later batches are added to the merged sums and not to
+        # those of a part.
         merged.take(self.sums.merge(other.sums))
         merged.extremes = self.extremes.merge(other.extremes)
         # One part may have kept attention that the other found to be unreadable.
@@ -390,7 +417,8 @@ class Measurement:
     def _require_compatible(self, other: "Measurement") -> None:
         """Raise UsageError for other settings, MeasureError for the same batches or other classes."""
         if self.settings != other.settings:
-            ours, theirs = vars(self.settings), vars(other.settings)
+            ours = vars(self.settings)
+            theirs = vars(other.settings)
             name = next(name for name in ours if ours[name] != theirs.get(name))
             expected = f"two measurements of {name} = {ours[name]!r}"
             raise UsageError(
@@ -464,6 +492,8 @@ class Measurement:
             tensors |= {f"weights {name}|{term}": x for term, x in terms.items()}
         for name, numbers in (("units", self.sums.units), ("batches", self.batches)):
             tensors[name] = torch.tensor(sorted(numbers), dtype=torch.int64)
+        # Safetensors refuses views; and a state on the CPU can be read where there is
+        # no accelerator.
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
         metadata = {
             **more,
@@ -477,6 +507,8 @@ class Measurement:
         }
         if self.proof is not None:
             metadata["proof"] = self.proof.to_json()
+        # A signal or a full disk in the middle must leave the state before this one
+        # readable.
         write_atomic(
             path, lambda temporary: save_file(tensors, temporary, metadata=metadata)
         )
@@ -499,6 +531,8 @@ class Measurement:
             self = cls(settings, metadata["plan"], set(tensors.pop("batches").tolist()))
             self._restore_metadata(metadata)
             self.sums.units = set(tensors.pop("units").tolist())
+        # Everything that a truncated or foreign file leads to; with a cure, since only
+        # the batches are lost.
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"
             raise OutputError(
@@ -506,6 +540,8 @@ class Measurement:
                 f"a damaged file ({error})",
                 cure,
             ) from error
+        # Indices of batches mean nothing in another plan: its batches would be counted
+        # twice or never.
         if plan not in (None, self.plan):
             expected = "a state of the same corpus and settings"
             raise MeasureError(

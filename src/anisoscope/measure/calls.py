@@ -32,9 +32,12 @@ class Caller:
         self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None
     ) -> None:
         """Prepare to call a model, or `forward(model, inputs)` if given."""
-        self.model, self.forward = model, forward
+        self.model = model
+        self.forward = forward
         self.warnings: list[str] = []
         self._dtype: torch.dtype | None = None
+        # Arrays of numpy are float64 by default; a model in float32 or bfloat16 would
+        # refuse them.
         for weight in () if model is None else model.parameters():
             if weight.is_floating_point():
                 self._dtype = weight.dtype
@@ -54,6 +57,7 @@ class Caller:
                 for name, value in item.items()
             }
         given = list(item) if isinstance(item, tuple | list) else [item]
+        # Without a model there is no signature: whole numbers are ids, others pixels.
         if self.model is None:
             is_of_pixels = isinstance(given[0], Tensor) and given[0].is_floating_point()
             return {"pixel_values" if is_of_pixels else "input_ids": given[0]}
@@ -125,12 +129,15 @@ class Caller:
                     took, repr(name), f"leave it out, or {suggest_names(name, names)}"
                 )
             arguments.pop(name)
+        # After dropping, so that errors speak of what the model would be given.
         self._check_types(model, arguments)
         self._check_masks(arguments)
         return arguments
 
     def _check_types(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         """Raise UsageError for integers given to a model without an embedding, and for floating-point token ids."""
+        # Only the first: masks and positions beside floating-point inputs are whole
+        # numbers too.
         tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
         # An embedding of another class (I-BERT's quantised one) is known by what `forward` calls its ids.
         has_embedding = "input_ids" in arguments or any(
@@ -161,6 +168,8 @@ class Caller:
                 and isinstance(mask, Tensor)
                 and mask.dim() == 2
             ):
+                # A tuple in another order than the parameters shows here: ids or token
+                # types in the place of the mask.
                 if not bool(((mask == 0) | (mask == 1)).all()):
                     cure = "give a dict with the names of its entries"
                     raise UsageError(
@@ -179,6 +188,7 @@ class Caller:
         """Call the model and return its output; UsageError if the model does not accept the inputs."""
         model: Any = self.model
         calls: list[None] = []
+        # Counts how often the user's function calls the model.
         handle = model.register_forward_pre_hook(
             lambda _model, _args: calls.append(None)
         )
@@ -188,19 +198,23 @@ class Caller:
             output = self.forward(
                 model, move_batch(inputs["inputs"], find_device(model))
             )
-            # Called twice, or never, the layers of one batch could not be told from those of another.
+            # If it was called twice, each layer was captured twice for one batch of units.
             if len(calls) != 1:
                 cure = "measure the part that it calls, or give one batch a call"
                 raise UsageError(
                     "forward= to call the model once", f"{len(calls)} calls", cure
                 )
             return output
+        # These are not about the inputs: ours say what they mean, and a full memory
+        # leads to smaller batches.
         except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
             raise
         except OF_CALLS as error:
             given = ", ".join(
                 f"{name} {describe_value(value)}" for name, value in inputs.items()
             )
+            # Errors of torch run over many lines, of which the first hundreds of
+            # letters say what matters.
             message = " ".join(str(error).split())[:300]
             cure = (
                 "give what you would call it with, or forward=lambda model, inputs: …"
@@ -289,6 +303,8 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
     """Turn anything into an array; lists of different lengths give an array of type object."""
     try:
         return np.asarray(value)
+    # NumPy refuses lists of different lengths; None gives an array of objects, which
+    # callers check for.
     except ValueError:
         return np.asarray(None)
 

@@ -157,6 +157,7 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
         for quantity in of_attention:
             shapes[Site(site.stack, site.layer, quantity, kind=site.kind)] = shape  # type: ignore[arg-type]
     wanted = _select_wanted(shapes, what, settings)
+    # From all queries, wanted or not: attention is computed in every layer.
     attention = _count_attention_flops(of_queries)
     return Shapes(
         wanted,
@@ -225,12 +226,14 @@ def _run_once(
         shapes[site] = (heads, x.shape[-1])
 
     inputs = _cut_first_sequence(batch)
+    # On meta nothing is computed, so that a model of any size can be looked at.
     weight = _get_first_weight(model)
     options: dict[str, Any] = {
         name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")
     }
     with (
         evaluation_mode(model),
+        # A call before the pass must not change the numbers that the pass draws.
         torch.random.fork_rng(devices=[]),
         capture(
             model,
@@ -258,6 +261,7 @@ def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
     depth = max(
         (other.layer or 0 for other in sites if other.stack == site.stack), default=0
     )
+    # The final norm's output goes by the number of the last layer, as in the table.
     layer = depth if site.layer is None else site.layer
     from_end = layer - depth - 1
     return layer in settings.layers or from_end in settings.layers
@@ -309,6 +313,7 @@ def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
     """Find the sites and flops of a text model on the meta device (shapes without numbers), from ids there too."""
     real = torch.ones(1, SHORT, dtype=torch.bool)
     row = torch.zeros(1, dtype=torch.int64)
+    # Any ids will do: only shapes are looked at.
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
         ids["decoder_input_ids"] = ids["input_ids"]
@@ -343,10 +348,10 @@ def estimate_cost(
             if panel == "spectrum" and not of_moments:
                 continue
             alone = replace(without_sample, panel=(panel,), bins=(), medians=False)
-            flops = (
-                _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone)
-                / tokens
+            of_window = _count_flops(
+                sites[0], shape_of_one, shapes.dtype, tokens, alone
             )
+            flops = of_window / tokens
             share = settings.spectrum_share if panel == "spectrum" else 1
             panels[panel] += count * flops * share
     widths = [
@@ -414,6 +419,7 @@ def _count_bytes(
 
     shape   [head, dim] or [dim] of the site's vectors
     """
+    # One token is enough: sums do not grow with the corpus.
     measured = measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
     terms = measured.sums.terms
     # One sequence is in one group, and a pass has a pending product for each group.
@@ -429,10 +435,8 @@ def _count_bytes(
             of_moments += _count_tensor_bytes(x)
         else:
             of_sums += _count_tensor_bytes(x)
-    wants_spectrum = site.measured_as in (
-        "hidden",
-        "final",
-    ) and "moment" in settings.list_terms("hidden")
+    is_of_layer = site.measured_as in ("hidden", "final")
+    wants_spectrum = is_of_layer and "moment" in settings.list_terms("hidden")
     is_too_wide = wants_spectrum and (site.name, "moment") not in terms
     return of_sums, of_moments, is_too_wide
 
@@ -450,6 +454,8 @@ def _count_flops(
     shape   [head, dim] or [dim] of the site's vectors
     """
     several = _make_sequence(shape, tokens, dtype)
+    # The counter sees every product of the real code, so that the estimate cannot drift
+    # from it.
     with FlopCounterMode(
         display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}
     ) as counter:
@@ -483,6 +489,8 @@ def measure_on_meta(
     measurement.begin(
         Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META
     )
+    # On meta vectors cannot be counted: as in a long pass, there are many, and products
+    # are in float32.
     measurement.moments.many.add(site.name)
     if {site.quantity, site.label} & settings.what:
         measurement.receive(site, _make_captured(site, x, settings))
@@ -502,11 +510,9 @@ def _make_captured(site: Site, x: Tensor, settings: Settings) -> Any:
         rows = attention_rows(
             x, x, masking, scale=1.0, median=settings.medians, histogram=bins
         )
-        return (
-            rows
-            if site.quantity == "attention"
-            else dict.fromkeys(("plain", "query", "key"), rows)
-        )
+        if site.quantity == "attention":
+            return rows
+        return dict.fromkeys(("plain", "query", "key"), rows)
     if site.quantity == "extremes":
         rows = attention_rows(x, x, masking, scale=1.0, columns=True)
         return {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(

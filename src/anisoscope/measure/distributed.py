@@ -52,6 +52,8 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
             if device.startswith("cuda"):
                 torch.accelerator.set_device_index(torch.device(device).index or 0)
             store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
+            # A store outlives its group: with a prefix of its own, a second group in
+            # the process does not find the signals of the first.
             _Notices.groups += 1
             _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
             _wait_for_all(_Notices.store, rank, world)
@@ -76,7 +78,8 @@ def _end_at_signals() -> Iterator[None]:
     Nothing is measured yet that could be kept.
     """
     kept: dict[int, Any] = {}
-    with suppress(ValueError):  # not the main thread: signals stay with it
+    # Python refuses outside of the main thread, which then keeps its handlers.
+    with suppress(ValueError):
         for number in (signal.SIGINT, signal.SIGTERM):
             kept[number] = signal.signal(number, signal.SIG_DFL)
     try:
@@ -91,6 +94,7 @@ def _wait_for_all(store: Store, rank: int, world: int) -> None:
 
     It waits here and not inside the backend, where signals would not be handled.
     """
+    # Each process leaves a mark and waits for those of all others.
     store.set(f"here {rank}", "")
     while not store.check([f"here {each}" for each in range(world)]):
         time.sleep(0.02)
@@ -111,17 +115,14 @@ def find_stop_signal(own: list[int]) -> int:
 
     own   the signals that this process received; the first one counts, before those of other processes
     """
-    with suppress(
-        RuntimeError
-    ):  # whoever held the store has ended, which the next collective call tells
+    # An error means that whoever held the store has ended: the next collective call reports it.
+    with suppress(RuntimeError):
         if _Notices.store is not None:
             if own:
                 _Notices.store.set("stopped", str(own[0]))
-            return (
-                int(_Notices.store.get("stopped"))
-                if _Notices.store.check(["stopped"])
-                else 0
-            )
+            if not _Notices.store.check(["stopped"]):
+                return 0
+            return int(_Notices.store.get("stopped"))
     return next(iter(own), 0)
 
 
@@ -154,15 +155,17 @@ class _SharedTokenizer:
         MeasureError if processes have different numbers of texts.
         """
         rank, world = rank_and_world()
+        # Every `world`-th text: long and short ones are spread evenly.
         share = texts[rank::world]
-        parts = [
-            list(self._tokenizer(share, **options)["input_ids"]) if share else []
-        ] * world
+        ours: list[list[int]] = []
+        # Tokenizers refuse an empty list, the share of a process if texts are few.
+        if share:
+            ours = list(self._tokenizer(share, **options)["input_ids"])
+        parts = [ours] * world
         with _explain_lost_process():
-            dist.all_gather_object(parts, parts[rank])
-        if [len(part) for part in parts] != [
-            len(texts[i::world]) for i in range(world)
-        ]:
+            dist.all_gather_object(parts, ours)
+        lengths = [len(part) for part in parts]
+        if lengths != [len(texts[i::world]) for i in range(world)]:
             expected = "the same corpus for every process"
             came = "texts that differ in number"
             raise MeasureError(expected, came, "give each machine the same copy")
@@ -240,16 +243,15 @@ def read_whole_weight(model: nn.Module, module: nn.Module, name: str) -> Any:
     around = [unit for unit in units if module in set(unit.modules())]
     if not around:
         value = getattr(module, name)
-        return (
-            gather_whole(read_offloaded(module, name, value))
-            if isinstance(value, Tensor)
-            else value
-        )
+        if not isinstance(value, Tensor):
+            return value
+        return gather_whole(read_offloaded(module, name, value))
     # The innermost one holds the weights of FSDP1; the others would be gathered for nothing.
     with FullyShardedDataParallel.summon_full_params(
         around[-1], recurse=False, writeback=False
     ):
-        return getattr(module, name).clone()  # what is gathered is freed
+        # A copy, since what was gathered is freed at the end of this block.
+        return getattr(module, name).clone()
 
 
 class Steps:
@@ -277,10 +279,14 @@ class Steps:
         """
         if not self.together:
             return busy, signal
+        # One call for three questions. The maximum of −busy is −1 only if every process
+        # is busy.
         flags = torch.tensor([int(busy), signal, -int(busy)], device=self._device)
         with _explain_lost_process():
             dist.all_reduce(flags, dist.ReduceOp.MAX)
         anybody, number, nobody_waits = flags.tolist()
+        # Here each process holds a part of every layer: one that has ended its list
+        # leaves the others in the middle of a sum.
         if self._same and anybody == 1 and nobody_waits == 0 and not number:
             expected = "the same batches in every process of tensor parallelism"
             raise MeasureError(
@@ -344,13 +350,13 @@ def take_over_states(
     """
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
-    for part in sorted(
-        (Measurement.restore(p, settings, plan) for p in states),
-        key=lambda p: -len(p.batches),
-    ):
-        if held.isdisjoint(
-            part.batches
-        ):  # a file that another took over already, else: measured again
+    restored = [Measurement.restore(path, settings, plan) for path in states]
+    # The largest first: an earlier take-over may have ended between writing the sum and
+    # deleting the files that it holds, and the sum is to be kept then.
+    for part in sorted(restored, key=lambda part: -len(part.batches)):
+        # A file with a batch that is held already is dropped as a whole: its other
+        # batches, if any, are measured again.
+        if held.isdisjoint(part.batches):
             parts.append(part)
             held |= part.batches
     if len(parts) > 1 or (parts and list(states) != [own]):
@@ -370,6 +376,8 @@ def gather_parts(part: Measurement) -> Measurement:
     if world == 1:
         return part
     part.moments.flush()
+    # Everything but sums, extremes and samples, each of which has a way of its own to
+    # be shared.
     rest = Measurement(
         part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen
     )
@@ -383,6 +391,8 @@ def gather_parts(part: Measurement) -> Measurement:
         extremes = part.extremes.all_reduce()
         dist.all_gather_object(every, (rest, [*part.reservoirs]))
         whole = reduce(Measurement.merge, [each for each, _ in every])
+        # In one order everywhere. A process without this sample offers an empty one,
+        # which looking it up creates.
         for name in sorted({name for _, names in every for name in names}):
             whole.reservoirs[name] = part.reservoirs[name].all_reduce()
     whole.take(sums)

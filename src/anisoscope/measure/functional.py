@@ -55,10 +55,14 @@ def metric(
     chosen = all_metrics.find_metric_by_name(given)
     layers = _split_layers(chosen, x)
     real = _to_mask(layers[0], mask)
+    # One policy: whoever passes arrays says in the mask what counts. Fewer groups for
+    # second moments, which take dim² numbers each.
     settings = Settings(
         metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8)
     )
     measurement = Measurement(settings)
+    # Different numbers for all tokens, even if several sequences are of one unit: the
+    # sample is chosen by them.
     starts = torch.arange(len(real), device=real.device) * real.shape[1]
     stream = Stream(real, torch.zeros_like(real), starts)
     measurement.begin(
@@ -106,22 +110,18 @@ def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
     """
     reads = chosen.reads
     if not reads.arrays:
-        cure = (
-            "use anisoscope classes"
-            if reads.labelled
-            else "use anisoscope.measure(model, …)"
-        )
+        cure = "use anisoscope.measure(model, …)"
+        if reads.labelled:
+            cure = "use anisoscope classes"
         raise UsageError(
             "a metric of hidden vectors", f"{chosen.name}, of {reads.word}", cure
         )
     if reads.arrays == 1:
         return [_to_vectors(x)]
     if not isinstance(x, tuple | list) or len(x) != reads.arrays:
-        came = (
-            f"{type(x).__name__} of {len(x)}"
-            if isinstance(x, tuple | list)
-            else type(x).__name__
-        )
+        came = type(x).__name__
+        if isinstance(x, tuple | list):
+            came = f"{came} of {len(x)}"
         cure = f"anisoscope.metric({chosen.name!r}, (x, y))"
         raise UsageError(f"two arrays of the same tokens for {chosen.name}", came, cure)
     layers = [_to_vectors(each) for each in x]
@@ -141,6 +141,7 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
     name    of the metric
     count   number of vectors given
     """
+    # Of each array: two layers can lose different vectors.
     for excluded in measurement.excluded().values():
         left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
         if sum(excluded.values()) == count:
@@ -155,11 +156,9 @@ def _to_vectors(x: Any) -> Tensor:
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
         x = torch.from_numpy(to_native(x))
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = (
-            f"{type(x).__name__} of {x.dtype}"
-            if hasattr(x, "dtype")
-            else type(x).__name__
-        )
+        came = type(x).__name__
+        if hasattr(x, "dtype"):
+            came = f"{came} of {x.dtype}"
         raise UsageError(
             "vectors of floating point, in a tensor or an array",
             came,
@@ -175,6 +174,7 @@ def _to_vectors(x: Any) -> Tensor:
             "look where they come from",
         )
     vectors = x.detach()
+    # A matrix is a set of single vectors, each a sequence of its own.
     if vectors.dim() == 2:
         return vectors.unsqueeze(1)
     return vectors

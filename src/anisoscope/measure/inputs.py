@@ -68,8 +68,11 @@ class GivenInputs:
             if not isinstance(item, Batch):
                 batch = self._build_batch(item, sequences, sequences_of_unit)
             sequences += len(batch.unit)
+            # Known only now: a loader does not say beforehand how many tokens its
+            # batches have.
             self.tokens[i] = batch.n_tokens
             yield batch
+        # Only at the end is it known how many sequences there were.
         if self.units is not None and sequences != len(self.units):
             expected = f"units for {sequences} sequences, one each"
             raise UsageError(expected, str(len(self.units)), "name the unit of each")
@@ -95,6 +98,8 @@ class GivenInputs:
         if not isinstance(self.batches, list) or any(
             isinstance(item, Batch) for item in self.batches
         ):
+            # Nothing that can be hashed: such a pass never continues from the state of
+            # another.
             return uuid.uuid4().hex
         parts: list[Any] = [] if self.units is None else [self.units.numpy()]
         for item in self.batches:
@@ -139,6 +144,8 @@ class GivenInputs:
         label = _find_labels(item)
         if caller.model is None:
             return Batch(arguments, unit, streams, label=label)
+        # The user's function gets the batch as it was given, not what was made of it to
+        # find the masks.
         if has_own_call:
             return Batch({"inputs": item}, unit, streams, caller, label)
         return Batch(caller.select_accepted(arguments), unit, streams, caller, label)
@@ -148,6 +155,8 @@ def _open_batches(inputs: Any) -> Any:
     """Return a sized iterable of batches; CorpusError if it is empty, UsageError for inputs that no model reads."""
     if isinstance(inputs, Tensor):
         return [to_dense(inputs)]
+    # A tuple is one call's arguments, as a loader of pairs gives them; a list is
+    # several batches.
     if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
         return [inputs]
     _check_kind(inputs)
@@ -280,6 +289,8 @@ def _count_rows(arguments: Mapping[str, Any]) -> int:
 
 def _number_units(units: Iterable[Hashable]) -> Tensor:
     """Replace the names of units by numbers [sequence], in order of appearance."""
+    # The entries of a tensor are tensors, which hash by identity: as Python's numbers
+    # they can be keys.
     names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
@@ -335,6 +346,8 @@ def _build_streams(
         # They are known of the first text only.
         if special is not None and not prefix:
             is_special = torch.as_tensor(special).bool()
+        # `start` is the number of the first real token, a stream's that of column 0:
+        # with padding on the left it lies before.
         first_real = real.int().argmax(1)
         streams |= dict.fromkeys(names, Stream(real, is_special, start - first_real))
     return streams

@@ -83,6 +83,8 @@ def run_pass(
                 raise
             what = what - {"centred"}
     pieces = 1
+    # Shared by all attempts: one that starts again continues from what an earlier one
+    # saved.
     saves = [resume]
     moved_by = None
     while True:
@@ -93,6 +95,8 @@ def run_pass(
             )
         except _MemoryFull as full:
             sequences = full.sequences
+        # Attention cannot be read without changing the outputs, so every layer's would
+        # be in doubt: the hidden states need only hooks.
         except MovedError as moved:
             if not optional:
                 expected = f"attention of {type(model).__name__} that a capture leaves as it is"
@@ -107,7 +111,8 @@ def run_pass(
             moved_by = moved.why
             remark(progress, f"{moved.why}: goes on with hidden states alone")
             continue
-        if is_in_step(model):  # the others wait within the call that did not end
+        # The other processes wait within the call that did not end here.
+        if is_in_step(model):
             expected = "memory for every batch of a model that is spread over processes"
             raise MeasureError(
                 expected,
@@ -119,6 +124,8 @@ def run_pass(
             raise MeasureError(
                 "memory for a batch of one sequence", "a full memory", cure
             )
+        # Sums do not depend on how sequences are batched: smaller parts give the same
+        # numbers.
         pieces *= 2
         remark(progress, f"out of memory: goes on with batches in {pieces} parts")
 
@@ -185,11 +192,13 @@ def _run_pass_in_pieces(
         plan, settings, state if any(saves) else None, seen.moved_by
     )
     measurement.pieces = pieces
+    # For the progress only, which counts tokens since batches differ in size.
     tokens = _get_sizes(plan, only)
     total = sum(tokens.values())
     done = sum(tokens.get(i, 0) for i in measurement.batches)
     steps = Steps(model, find_device(model))
     last = None
+    # A signal in the middle of a batch waits for its end: a state holds whole batches.
     with deferred_signals() as stopped:
         with capture_into(
             model, measurement, seen, together=steps.together
@@ -228,6 +237,8 @@ def _run_pass_in_pieces(
                 model, last or _get_first_batch(plan), steps, stopped
             )
         # A signal during the last batch.
+        # Processes in step have agreed on a signal already, and must all act on the
+        # same.
         if not steps.together:
             number = number or find_stop_signal(stopped)
         if number:
@@ -296,6 +307,7 @@ def _begin_or_restore(
     if state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
     if moved_by is not None:
+        # The state may be from an attempt before the capture was given up.
         measurement.refuse({EVERYWHERE: moved_by})
     return measurement
 
@@ -328,7 +340,8 @@ def _keep_in_step(
 
     Returns the signal to stop by (0: none).
     """
-    busy, number = True, 0
+    busy = True
+    number = 0
     with evaluation_mode(model), torch.no_grad():
         while busy and not number:
             with explain_lost_process_in_call(steps.together):
@@ -367,6 +380,8 @@ def measure_probe(
     device = find_device(model)
     with (
         fork_random_state([device]),
+        # The training around it may run under autocast, on which what is measured must
+        # not depend.
         torch.autocast(device.type, enabled=False),
     ):
         measure_into(model, measurement, batches)
@@ -379,10 +394,9 @@ def find_device(model: nn.Module) -> torch.device:
         if not parameter.is_meta:
             return parameter.device
     for module in model.modules():
-        # Accelerate laid all off.
-        computes_on = getattr(
-            getattr(module, "_hf_hook", None), "execution_device", None
-        )
+        # Accelerate has offloaded every weight, and says where it will compute.
+        hook = getattr(module, "_hf_hook", None)
+        computes_on = getattr(hook, "execution_device", None)
         if computes_on is not None:
             return torch.device(computes_on)
     return torch.device("cpu")
@@ -429,6 +443,8 @@ def prefetch(
             return index, replace(batch, inputs=_map_tensors(_pin, batch.inputs))
         return None
 
+    # One thread, one batch ahead: the work of the host then overlaps with that of the
+    # device.
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(following)
         while (pair := coming.result()) is not None:
@@ -458,7 +474,8 @@ def capture_into(
     if isinstance(model, Arrays):
         yield partial(_add_arrays, measurement)
         return
-    settings, positions = measurement.settings, TokenPositions(model)
+    settings = measurement.settings
+    positions = TokenPositions(model)
     device = find_device(model)
     with (
         evaluation_mode(model),
@@ -478,15 +495,15 @@ def capture_into(
         ) as tap,
     ):
         tap.means = seen.means
+        # Shared, so that what the capture learns about parts of images decides which
+        # positions are special.
         tap.parts = positions.parts
-        skipped = (
-            "the model is spread over processes, which wait for each other"
-            if together
-            else ""
-        )
-        trial = Trial(
-            tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped
-        )
+        skipped = ""
+        if together:
+            skipped = "the model is spread over processes, which wait for each other"
+        # Without attention there is nothing that a second attempt could leave out.
+        of_attention = seen.what - {*LAYER_QUANTITIES}
+        trial = Trial(tap, gives_up=bool(of_attention), skipped=skipped)
 
         def run_batch(batch: Batch, index: int) -> None:
             """Run the model on a batch, in `measurement.pieces` parts, and add what is captured to the measurement.
@@ -494,9 +511,12 @@ def capture_into(
             index   the batch's number in the plan
             """
             for part in batch.split(measurement.pieces):
+                # The masks must be there before the model runs: attention is summed
+                # while it does.
                 tap.real = measurement.begin(part, device, positions)
                 tap.sequences = len(part.unit)
-                run, inputs = part.call or model, move_batch(part.inputs, device)
+                run = part.call or model
+                inputs = move_batch(part.inputs, device)
                 with torch.no_grad():
                     # Once is enough: a model computes every batch in the same way.
                     if seen.prove and trial.proof is None:
@@ -517,6 +537,8 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     (stack,) = batch.streams
     chosen = set(measurement.settings.layers)
     count = len(batch.inputs)
+    # Here layers are known only from the first batch on, so the option is checked with
+    # it.
     missing = [layer for layer in chosen if not -count <= layer < count]
     if missing:
         raise UsageError(
@@ -538,6 +560,7 @@ def measure_head_means(
     Returns them by layer (stack, number, self- or cross-attention). In a torchrun job all processes must call it.
     UsageError if `plan` is an iterator, which can be read only once.
     """
+    # A generator would be at its end when the second pass begins.
     source = getattr(plan, "batches", plan)
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
@@ -546,6 +569,7 @@ def measure_head_means(
         name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")
     }
     # Means need no groups for their intervals: two are the fewest that there can be.
+    # The metric whose sums hold those of queries and keys as they enter the logits.
     terms = Settings(
         metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options
     )
@@ -602,6 +626,8 @@ def unwrap_single(model: nn.Module, name: str) -> nn.Module:
     The innermost one, if none has it.
     """
     while not hasattr(model, name):
+        # A module with several children is no wrapper: which of them is meant cannot be
+        # known.
         children = list(model.children())
         if len(children) != 1:
             break
@@ -629,6 +655,7 @@ def summarise_embeddings(
             embedding = getattr(inner, f"get_{side}_embeddings")()
         except (AttributeError, NotImplementedError):
             continue
+        # Some models return None, or a bare weight.
         if not isinstance(embedding, nn.Module):
             continue
         summary = _summarise_embedding(model, embedding, settings)
@@ -652,6 +679,8 @@ def _summarise_embedding(
     rows, dim = shape
     if rows * dim**2 > SLOW and not settings.metrics:
         return {"rows": torch.tensor([rows], dtype=torch.float64)}
+    # Only now: reading a weight that is spread over processes gathers it in each of
+    # them.
     matrix = read_whole_weight(model, embedding, "weight")
     # Quantised weights are packed, or whole numbers.
     if is_packed(matrix) or matrix.shape != shape or not matrix.is_floating_point():

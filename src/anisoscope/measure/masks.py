@@ -61,6 +61,7 @@ class Masks:
         """
         real = stream.mask
         special = stream.special & real
+        # Counted over real tokens, so that padding on the left moves nothing.
         position = real.long().cumsum(1) - 1
         first = real & (position == 0)
         by_policy = {"all": real, "content": real & ~special, "no-first": real & ~first}
@@ -68,15 +69,19 @@ class Masks:
         if unit is not None:
             places = _locate_tokens(stream, position, unit, ids)
         none = torch.zeros_like(real)
+        punctuation = none
+        if stream.punctuation is not None:
+            punctuation = stream.punctuation & real
+        image = none
+        if stream.image is not None:
+            image = stream.image & real
         return cls(
             real=real,
             policies=torch.stack([by_policy[policy] for policy in policies], 1),
             subsets=_mark_subsets(real, special, position, stream.frequency),
             special=special,
-            punctuation=none
-            if stream.punctuation is None
-            else stream.punctuation & real,
-            image=none if stream.image is None else stream.image & real,
+            punctuation=punctuation,
+            image=image,
             places=places,
             drawn=torch.empty(0, dtype=torch.bool) if drawn is None else drawn,
         )
@@ -116,12 +121,12 @@ def _mark_subsets(
     first = real & (position == 0)
     subsets = [special & ~first, first, real & ~first & ~special]
     for number in range(FREQUENCY_BINS):
-        subsets.append(
-            torch.zeros_like(real)
-            if frequency is None
-            else real & (frequency == number)
-        )
+        if frequency is None:
+            subsets.append(torch.zeros_like(real))
+        else:
+            subsets.append(real & (frequency == number))
     edges = torch.tensor(POSITION_EDGES, device=real.device)
+    # The last edge that is not above the position begins its bin.
     position_bin = torch.bucketize(position, edges, right=True) - 1
     for number in range(len(POSITION_EDGES)):
         subsets.append(real & (position_bin == number))
@@ -137,6 +142,8 @@ def _locate_tokens(
     """
     index = stream.start.unsqueeze(1) + torch.arange(position.shape[1])
     tokens = torch.full_like(position, -1)
+    # Ids of another length are those of another stack, such as bytes in front of a
+    # model that pools them.
     if ids is not None and ids.shape == position.shape and not ids.is_floating_point():
         tokens = ids.long()
     return torch.stack(
@@ -150,13 +157,13 @@ def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
     classes   the names of the classes
     """
     if batch.label is None or not classes:
-        got = (
-            "batches without labels"
-            if batch.label is None
-            else "labels whose classes the plan does not tell"
-        )
+        got = "labels whose classes the plan does not tell"
+        if batch.label is None:
+            got = "batches without labels"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
         raise UsageError("labelled sequences, for class_direction", got, cure)
+    # A larger one would be added to a class of the next group, since `sums.classes`
+    # makes one index of both.
     largest = int(batch.label.max())
     if largest >= len(classes):
         expected = f"labels below {len(classes)}, the number of classes"

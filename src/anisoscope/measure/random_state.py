@@ -21,6 +21,7 @@ def fork_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     by_kind: dict[str, set[int]] = {}
     for device in devices:
         by_kind.setdefault(device.type, set()).add(device.index or 0)
+    # The CPU's always: a model on an accelerator may draw there too.
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
         for kind, indices in sorted(by_kind.items()):
             if kind == WITHOUT_INDEX:

@@ -52,6 +52,7 @@ def name_metrics(given: Any) -> Any:
     """
     if not given or isinstance(given, str):
         return given
+    # Here and below: settings are built for `--help` too, which must not load torch.
     from anisoscope import metrics
 
     return metrics.list_metric_names(given)
@@ -193,6 +194,7 @@ class Settings:
         if self.metrics:
             from anisoscope import metrics
 
+            # An error now, with similar names, and not after the model is loaded.
             for name in self.metrics:
                 metrics.find_metric_by_name(name)
         if not self.tokens:
@@ -203,6 +205,7 @@ class Settings:
             raise UsageError(
                 "at least one panel", "none", f"choose of {', '.join(get_args(Panel))}"
             )
+        # Infinite ends make a NaN or an infinite edge fail the comparison as well.
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError(
@@ -231,6 +234,7 @@ class Settings:
         from anisoscope.reads.sample import KeptSample  # loads torch
         from anisoscope.reads.vectors import VectorSums
 
+        # Always: it counts the vectors of every site.
         wanted: list[Keeper] = [VectorSums()]
         if self.sample_heads:
             wanted.append(KeptSample(heads=True))
@@ -285,6 +289,8 @@ class Settings:
         """
         chosen = self.chosen
         of_heads = chosen
+        # Metrics of the hidden panel can read heads too, but without the attention
+        # panel none are captured.
         if not self.metrics:
             of_heads = [
                 metric
@@ -294,6 +300,8 @@ class Settings:
         what: set[str] = set()
         for metric in of_heads:
             what |= metric.reads.captured - {*LAYER_QUANTITIES}
+        # Similarity and norms, which belong to the hidden panel, are then measured of
+        # values too.
         if not self.metrics and "attention" in self.panel:
             what.add("value")
         if any(metric.reads.of_layers for metric in chosen):

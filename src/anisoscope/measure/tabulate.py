@@ -35,6 +35,8 @@ class Replicates:
         left_out  [row, group]: values without each group, for groups that hold data at this place
         present   the numbers of these groups
         """
+        # NaN for a group without data here: two runs are compared group by group, so
+        # places must agree.
         values = np.full((len(left_out), self.groups), np.nan)
         values[:, present] = left_out
         self._rows.append(np.arange(first, first + len(left_out), dtype=np.int64))
@@ -123,6 +125,8 @@ def _list_present_groups(data: Any) -> NDArray[np.int64]:
 def _select_rows(metric: Metric, value: Array) -> NDArray[np.int64]:
     """Return which entries of a value become rows: all, but only defined ones if it has components."""
     has_components = value.ndim > len(metric.axes)
+    # A component that is undefined (a bin without tokens) gets no row; a whole value
+    # gets one, to show that it was tried.
     if has_components:
         return np.flatnonzero(~np.isnan(value.ravel()))
     return np.arange(value.size)
@@ -163,6 +167,7 @@ def _build_columns_of_value(
     token_policies: list[str | None] = [None] * len(rows)
     if "policy" in index:
         token_policies = [policies[number] for number in index["policy"]]
+    # No axis of policies, but computed for the first: the table says which.
     elif metric.first_policy:
         token_policies = [policies[0]] * len(rows)
     return {

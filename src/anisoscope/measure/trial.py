@@ -20,7 +20,8 @@ class MovedError(Exception):
     def __init__(self, proof: Proof, why: str) -> None:
         """Keep what the comparison showed (`proof`) and the reason in words (`why`)."""
         super().__init__(why)
-        self.proof, self.why = proof, why
+        self.proof = proof
+        self.why = why
 
 
 class Trial:
@@ -36,7 +37,8 @@ class Trial:
         gives_up   raise MovedError if the capture changes the outputs
         skipped    why the outputs are not compared; empty: they are
         """
-        self.tap, self.gives_up = tap, gives_up
+        self.tap = tap
+        self.gives_up = gives_up
         self.proof: Proof | None = None
         self._skipped = skipped
 
@@ -47,6 +49,8 @@ class Trial:
         """
         self.proof = proof = Proof(skipped=self._skipped)
         plain = None if self._skipped else self._run_plain(run, inputs)
+        # While it is set, the capture compares each layer's attention with the model's
+        # own.
         self.tap.proof = proof
         try:
             output = run(**inputs)
@@ -57,6 +61,8 @@ class Trial:
                 or is_out_of_memory(error)
             ):
                 raise
+            # Without a run that succeeded there is no sign that the capture is to
+            # blame.
             if plain is None or not self.gives_up:
                 raise
             why = f"the model ends with {type(error).__name__} within the capture, and without it does not"
@@ -72,6 +78,8 @@ class Trial:
             self.tap.detach(),
             fork_random_state({x.device for x in self.tap.model.parameters()}),
         ):
+            # A copy: models may change their inputs in place (caches, masks), and the
+            # second run needs them as they were.
             return Outputs(run(**copy_inputs(inputs)))
 
     def _compare(
@@ -89,7 +97,8 @@ class Trial:
         """
         proof.outputs = plain.measure_difference(inside)
         proof.limit = OUTPUTS[plain.dtype] if self._may_round() else EXACT
-        if proof.outputs > proof.limit:  # does the model give the same twice?
+        # Does the model itself give the same numbers twice? Some kernels of a GPU do not.
+        if proof.outputs > proof.limit:
             proof.noise = plain.measure_difference(self._run_plain(run, inputs))
         if proof.moved and self.gives_up:
             raise MovedError(
