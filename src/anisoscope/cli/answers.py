@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from anisoscope.doctor import Diagnosis
     from anisoscope.store import RunFolder
 
-FORMAT, COLUMNS = Format(), VectorColumns()
+FORMAT = Format()
+COLUMNS = VectorColumns()
 CURES_HELP = (
     "cures, with commas: centre, standardise, whiten, remove-top:K or "
     "remove-top:A..B, drop-dims:auto or drop-dims:J,K"
@@ -98,16 +99,19 @@ def cure(
     """Try cures on vectors, and say which one fits."""
     from anisoscope.cures.transforms import DEFAULT, expand_cures
 
+    # Before anything is read or measured: a cure that does not exist is reported at
+    # once.
     names = expand_cures(cures or DEFAULT)
     source = _read_vectors_to_cure(vectors, columns, corpus, limit, layer, quiet)
     with show_spinner(f"trying cures on {vectors}", quiet=quiet):
+        # Imported under the spinner, since they take seconds.
         from anisoscope.cures.trial import fit_to_use, try_cures
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.curing import read_layer_of_vectors
 
-        partner = (
-            None if pairs is None else read_layer_of_vectors(open_vectors(pairs), layer)
-        )
+        partner = None
+        if pairs is not None:
+            partner = read_layer_of_vectors(open_vectors(pairs), layer)
         trials = try_cures(
             source.vectors,
             names,
@@ -116,9 +120,13 @@ def cure(
             partner=partner,
             seed=seed,
         )
+    # The answer comes first: what was tried is shown even if no cure can be written
+    # below.
     _show_trials(trials, view, source.notes)
     if write is None and save is None:
         return
+    # For the trial it was fitted on one half of the units; the vectors to be used
+    # deserve the fit on all.
     final = fit_to_use(_choose_cure(trials, names), source.vectors, partner)
     if write is not None:
         _write_vectors(write, final.apply(source.vectors))
@@ -141,6 +149,7 @@ def _show_trials(trials: "Trials", view: Format, notes: Sequence[str]) -> None:
         view,
         [Finding("cure", trials.text)],
         all_notes,
+        # Programs that read JSON need the name alone, not the sentence.
         {"chosen": chosen},
     )
     for note in all_notes:
@@ -194,6 +203,8 @@ def _read_vectors_to_cure(
             read_layer_of_vectors,
         )
 
+        # Three kinds of things have one argument: a run, a file of vectors, and what is
+        # neither is a model's name.
         is_run = is_run_folder(path)
         is_model = not is_run and not path.is_file() and not holds_vectors(name)
     if is_model:
@@ -205,6 +216,8 @@ def _read_vectors_to_cure(
             lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer
         )
         return _VectorsToCure(measured.vectors, measured.units, None, measured.notes)
+    # They say what a model is measured on; vectors that exist are taken as they are,
+    # and to ignore an option silently would mislead.
     for option_name, value in {"corpus": corpus, "limit": limit}.items():
         if value is not None:
             raise UsageError(
@@ -223,6 +236,7 @@ def _measure_for_cures(
     name: str, corpus: str | None, limit: int | None, folder: Path, quiet: bool
 ) -> "RunFolder":
     """Measure A of every layer of a model, and keep a sample of its vectors."""
+    # Loads torch: only for models.
     from anisoscope.api.functions import measure_job
     from anisoscope.measure.settings import Settings
     from anisoscope.runs.curing import METRICS
@@ -268,6 +282,7 @@ def apply(
             open_vectors(vectors, **select_fields(columns, VectorColumns)), layer
         )
         y = Fit.load(fit).apply(x)
+    # The line that says so goes to stderr, hence the row below for other formats.
     _write_vectors(output, y)
     if view.format != "table":
         show_row(
@@ -293,6 +308,7 @@ def doctor(
         say(render_diagnosis(diagnosis, terminal_columns(sys.stdout) or 100))
     else:
         show([_tabulate_packages(diagnosis)], view)
+    # A script can ask whether the installation works.
     return 0 if diagnosis.works else 1
 
 
@@ -321,10 +337,14 @@ def _tabulate_cures(trials: "Trials") -> Table:
 
     Its columns are the anisotropy A, the share of nearest neighbours that stay, and the scores of tasks.
     """
+    # Every trial has the scores of the unchanged vectors, which are the same.
     first = trials.trials[0].scores
+    # For isoscore and rank a terminal has no room next to the tasks; the records have
+    # them.
     tasks = [name for name in first if name not in ("A", "isoscore", "effective rank")]
     shown = ["A", *tasks]
-    rows = [["as it is", *(_format_estimate(first[name].before) for name in shown), ""]]
+    of_unchanged = [_format_estimate(first[name].before) for name in shown]
+    rows = [["as it is", *of_unchanged, ""]]
     for trial in trials.trials:
         cells = [_format_estimate(trial.scores[name].after) for name in shown]
         verdict = ""

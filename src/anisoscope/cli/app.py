@@ -107,6 +107,8 @@ COMMANDS: dict[str, Command | Group] = {
     ),
 }
 
+# Errors are raised to `__main__.py`, which explains them and knows the exit codes; the
+# defaults of cyclopts would print and exit on their own.
 app = App(
     name="anisoscope",
     help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
@@ -115,6 +117,8 @@ app = App(
     + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
     help_format="plaintext",
     version=__version__,
+    # No `--no-…` for every switch; of an option that is typed twice the last value
+    # counts.
     default_parameter=Parameter(negative=(), allow_repeating=True),
     config=apply_config,
     exit_on_error=False,
@@ -135,12 +139,14 @@ def mount(parent: App, name: str, added: Command | Group, place: int) -> None:
     if isinstance(added, Command):
         parent.command(added.run, help=added.help, **how)
         return
+    # A group has no function of its own: typed alone it shows its help.
     group = App(help=added.help, **how)
     for own_place, (own_name, command) in enumerate(added.commands.items()):
         mount(group, own_name, command, own_place)
     parent.command(group)
 
 
+# Commands of other packages come after our own in `--help`.
 COMMANDS |= list_entries_of("commands")
 for _place, (_name, _command) in enumerate(COMMANDS.items()):
     mount(app, _name, _command, _place)
@@ -160,6 +166,9 @@ def run_command_line(words: Sequence[str]) -> int:
     words   what was typed after the name of the program
     """
     if not words:
+        # Nothing was asked: help, and the exit code of a usage error, as for a missing
+        # argument.
         app.help_print()
         return 2
+    # Most commands return nothing, which means 0.
     return int(app(words) or 0)

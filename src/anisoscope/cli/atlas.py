@@ -43,6 +43,7 @@ def atlas(
         from anisoscope.runs.atlas import make_atlas, read_list
 
         entries = read_list(networks)
+    # Names are checked before the first network is measured, since a list takes hours.
     names = [entry.name for entry in entries]
     wanted = separate_names(only)
     for name in wanted:
@@ -54,6 +55,7 @@ def atlas(
 
     def count_finished() -> str:
         """Say, after an interruption, how many finished runs the folder holds; empty if none."""
+        # A manifest is written last: a run that has one is finished.
         count = len(list(output.glob("runs/*/manifest.json")))
         return f"{output} holds {count} finished runs" if count else ""
 
@@ -68,6 +70,8 @@ def atlas(
         more={"left_out": made.left_out},
     )
     _print_files(made, quiet)
+    # Not an error: the table is complete for what could be had, but a script must
+    # notice.
     return PARTIAL if made.left_out else 0
 
 
@@ -83,6 +87,8 @@ def _print_files(atlas: "Atlas", quiet: bool) -> None:
     echo_wrapped(
         f"table: {format_path(atlas.folder / 'atlas.csv')}", err=True, indent="  "
     )
+    # The table is written already; a page can be drawn later, so its packages are no
+    # condition.
     missing = find_missing_packages("report")
     if missing:
         lacking = f"no page was drawn: {' and '.join(missing)} not installed (pip install 'anisoscope[report]')"
@@ -116,6 +122,8 @@ def tabulate_atlas(table: pd.DataFrame) -> Table:
         strongest = format_interval(
             row.strongest, row.strongest_low, row.strongest_high
         )
+        # A dash: A was judged, and there is no cause to name. Without a verdict the
+        # cell is empty.
         no_cause = "–" if row.verdict else ""
         cells.append(f"{format_short(row.weakest)} @{row.weakest_layer}")
         cells.append(f"{strongest} @{row.strongest_layer}")

@@ -101,8 +101,12 @@ def compare(
     quiet: Quiet = False,
 ) -> int:
     """Compare runs with the first one, with an interval of each difference; models are measured first."""
+    # A series is replaced by its checkpoints, and the others are compared with the
+    # first.
     runs = _expand_series(runs)
     if across:
+        # Each layer is compared with all layers: such a table has no heads, no components,
+        # no condition and no page.
         _refuse_with_across(
             {
                 "--fail-if": fail_if,
@@ -121,6 +125,8 @@ def compare(
 
         # A condition that cannot be read is refused before models are measured, which may take hours.
         conditions = [parse_condition(text) for text in fail_if]
+    # Models are measured for all that is asked for here, conditions included, so that
+    # nothing is measured twice.
     metrics = [metric, *(condition.metric for condition in conditions)]
     opened = _open_or_measure(runs, measuring, metrics, quiet)
     with show_spinner("comparing runs", quiet=quiet):
@@ -159,6 +165,7 @@ def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
     from anisoscope.runs.measured_series import expand_series
 
     runs = tuple(expand_series(names))
+    # After the expansion: one series may be enough.
     if len(runs) < 2:
         raise UsageError(
             "at least two run folders or models", str(len(runs)), "name another one"
@@ -175,6 +182,7 @@ def _show_differences(
     """
     tables = tabulate_comparison(compared, count_columns(sys.stdout))
     show(tables, view, compared.findings, compared.notes, {"failed": failed})
+    # Only if a star is shown: the line explains it.
     if view.format == "table" and any(_has_star(table) for table in tables):
         echo_wrapped(
             f"{STAR} {STARRED.format(compared.names[0])}", err=True, indent="  "
@@ -236,6 +244,7 @@ def _open_or_measure(
     with show_spinner("opening runs", quiet=quiet):
         from anisoscope.runs.models_as_runs import open_or_measure
 
+    # `runs` may hold older runs, which are not what this command did.
     started = time.time()
 
     def count_measured() -> str:
@@ -262,10 +271,9 @@ def _show_layers(
 
         compared = compare_layers(runs, metric)
     width = count_columns(sys.stdout)
-    tables = [
-        tabulate_layers(part, width)
-        for _, part in compared.groupby(["run", "metric"], sort=False)
-    ]
+    tables = []
+    for _, part in compared.groupby(["run", "metric"], sort=False):
+        tables.append(tabulate_layers(part, width))
     show(tables, view)
     if view.format == "table":
         tokens = int(compared["n_vectors"].max())
@@ -288,14 +296,16 @@ def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
     several_stacks = compared["stack"].nunique() > 1
     ours = _name_layers(compared, "", several_stacks)
     theirs = _name_layers(compared, "_other", several_stacks)
-    pairs = zip(ours, theirs, strict=True)
-    values: dict[tuple[str, str], Any] = dict(
-        zip(pairs, compared.itertuples(), strict=True)
-    )
+    values: dict[tuple[str, str], Any] = {}
+    for layer, other_layer, row in zip(
+        ours, theirs, compared.itertuples(), strict=True
+    ):
+        values[layer, other_layer] = row
     columns = list(dict.fromkeys(theirs))
     # Every layer, every second one, … until the table fits; the last layer is always among them.
     fewest_steps = -(-len(columns) // MOST_COLUMNS)
     for step in range(fewest_steps, len(columns) + 1):
+        # Counted from the end, so that the last layer is always shown.
         shown = columns[::-1][::step][::-1]
         table = _tabulate_some_layers(compared, values, shown)
         if width is None or _count_width(table.head, table.rows) <= width:
@@ -319,8 +329,11 @@ def _tabulate_some_layers(
     equally_deep = layers == others
     first = compared.iloc[0]
     head = [f"{first.metric}: {first.against}"]
+    # The diagonal is what is compared first, so it comes first and has its interval;
+    # off it there is no room for one.
     if equally_deep:
         head.append("same layer")
+    # Headings are layers of the other run; the first of them says so.
     head.append(f"{first.run} {shown[0]}")
     head += shown[1:]
     rows = []
@@ -392,6 +405,8 @@ def tabulate_comparison(
         for name in others:
             cells += _format_other_run(of_runs.get(name), with_ends=only_two)
         rows.append(cells)
+    # With two runs the table is folded if need be; with more, values alone say more
+    # than folded intervals.
     if width is not None and not only_two and _count_width(head, rows) > width:
         labels = [_name_place(place, keys, shown) for place in by_place]
         return [
@@ -421,6 +436,7 @@ def _group_by_place(
         """Return the largest difference from the first run at a place."""
         return float(max(abs(row.difference) for row in places[place].values()))
 
+    # Chosen by size, shown in the order of layers.
     chosen = set(sorted(places, key=find_largest_difference, reverse=True)[:MOST_ROWS])
     return {place: of_runs for place, of_runs in places.items() if place in chosen}
 
@@ -462,7 +478,9 @@ def _tabulate_values(
         of_others = [_format_starred(of_runs.get(name)) for name in compared.names[1:]]
         values.append([_format_value(any_row, "first", with_ends=False), *of_others])
     head = [*shown, *compared.names]
-    rows = [[*label, *cells] for label, cells in zip(labels, values, strict=True)]
+    rows = []
+    for label, cells in zip(labels, values, strict=True):
+        rows.append([*label, *cells])
     if _count_width(head, rows) > width:
         names = [" ".join(label) for label in labels]
         head, rows = _turn_table(compared.names, names, values, width)
@@ -485,6 +503,7 @@ def _turn_table(
         rows = []
         for number, run in enumerate(runs):
             rows.append([run, *(values[place][number] for place in chosen)])
+        # If not even one place fits, the last table is kept, and its cells are folded.
         if _count_width(head, rows) <= width:
             break
     return head, rows
@@ -493,6 +512,7 @@ def _turn_table(
 def _count_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Return the width in characters of a table with no cell folded."""
     columns = zip(head, *rows, strict=True)
+    # Two blanks between columns.
     return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
@@ -506,6 +526,7 @@ def _format_starred(row: Any) -> str:
     if row is None:
         return ""
     value, _ = _format_other_run(row, with_ends=False)
+    # A comparison with NaN is false: without an interval there is no star.
     is_clear = row.low > 0 or row.high < 0
     return f"{value}{STAR}" if is_clear else value
 
@@ -515,6 +536,7 @@ def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
     shown = []
     for key in keys:
         several = table[key].nunique(dropna=False) > 1
+        # A column with one value in all rows takes width and says nothing.
         if key == "layer" or (several and key != "site"):
             shown.append(key)
     # `final` is shown as a layer, so that it needs no column of sites.

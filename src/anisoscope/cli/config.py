@@ -22,23 +22,30 @@ def apply_config(
     app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 ) -> None:
     """Fill options that were not typed from the file or run that `--config` names, and note both for the manifest."""
-    named = [
-        argument
-        for argument in arguments
-        if argument.name == "--config" and argument.tokens
-    ]
-    if not named:
+    typed_path = _find_typed_path(arguments)
+    if typed_path is None:
         return
-    path = expand_home(named[0].tokens[-1].value)
+    path = expand_home(typed_path)
     values = read_config(path)
     # What was typed goes before what the file says; the manifest keeps both.
     typed = _list_typed_values(arguments)
+    # Read before the file fills the gaps: afterwards nobody can tell what was typed.
     overrides = {name: typed[name] for name in values if name in typed}
     by_flag = {name.replace("_", "-"): value for name, value in values.items()}
+    # cyclopts' own reader of configurations: values are checked as if they were typed,
+    # and errors name the file.
     Dict(by_flag, source=str(path), use_commands_as_keys=False)(
         app, commands, arguments
     )
     note_config({"file": str(path), "options": values, "overrides": overrides})
+
+
+def _find_typed_path(arguments: ArgumentCollection) -> str | None:
+    """Return what was typed after `--config`, the last if it was typed twice; None if it was not typed."""
+    for argument in arguments:
+        if argument.name == "--config" and argument.tokens:
+            return argument.tokens[-1].value
+    return None
 
 
 def _list_typed_values(arguments: ArgumentCollection) -> dict[str, str]:
@@ -47,6 +54,8 @@ def _list_typed_values(arguments: ArgumentCollection) -> dict[str, str]:
     for argument in arguments:
         if not argument.tokens:
             continue
+        # A switch has no value. Of an option that was repeated, the values are listed
+        # with commas.
         value = ",".join(token.value or "true" for token in argument.tokens)
         for flag in argument.names:
             typed[flag.removeprefix("--").replace("-", "_")] = value
@@ -58,6 +67,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
     UsageError for what is neither; for a run that was measured as the command line cannot ask for it.
     """
+    # A run is a set of options too: `--config RUN` measures something else the same
+    # way.
     if path.is_dir() and (path / "manifest.json").is_file():
         return read_options_of_run(path)
     if not path.is_file():
@@ -81,19 +92,23 @@ def read_options_of_run(folder: Path) -> dict[str, Any]:
     from anisoscope.store import RunFolder
 
     run = RunFolder(folder)
-    manifest, identity = run.manifest, run.identity() or {}
+    manifest = run.manifest
+    identity = run.identity() or {}
+    # Runs of `anisoscope classes` have options of another command.
     if "classes" in identity:
         options = {"model": manifest["model"]} | identity["classes"]
         options |= Columns.as_fields(options.pop("columns", None))
     else:
         options = dict(manifest["settings"])
         options |= _read_settings_options(options.pop("settings"), folder)
+    # What says where and which part was run, and not what was measured; a copy of it
+    # would be wrong on another machine.
     left_out = (*NOT_IN_IDENTITY, "step", "train_seed", "shard")
-    return {
-        name: value
-        for name, value in options.items()
-        if value is not None and name not in left_out
-    }
+    kept: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is not None and name not in left_out:
+            kept[name] = value
+    return kept
 
 
 def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -105,6 +120,7 @@ def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, 
     from anisoscope.measure.settings import Settings
     from anisoscope.renamed import SETTINGS
 
+    # Runs of older versions have fields under other names.
     values = {SETTINGS.get(name, name): value for name, value in saved.items()}
     for field in fields(Settings):
         if field.name not in ONLY_IN_PYTHON:

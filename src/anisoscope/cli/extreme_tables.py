@@ -84,9 +84,12 @@ def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | Non
         cells = []
         if several_stacks:
             cells.append(str(line["stack"]))
+        # The output after the final norm has the number of the last layer in the
+        # records.
         cells.append("final" if line["site"] == "final" else str(line["layer"]))
         cells += [_format_activation(name, line, words) for name in names]
         rows.append(cells)
+    # Rows of heads belong to the other table.
     behind = extreme_rows(records)
     return Table(tuple(head), rows, behind[behind["head"].isna()])
 

@@ -62,6 +62,7 @@ def _explain_unknown_command(error: UnknownCommandError, command: str) -> UsageE
     command   the command as far as it is known
     """
     typed = (error.unused_tokens or [""])[0]
+    # An App lists its flags (--help, --version) among its commands.
     known = [name for name in (error.app or ()) if not name.startswith("-")]
     return UsageError(
         f"a command of {command}", repr(typed), suggest_names(typed, known)
@@ -76,13 +77,12 @@ def _explain_unknown_option(
     command   the command as it is typed
     lists     a sentence that says where all options are listed
     """
+    # `--limt=20`: only the name is looked up.
     typed = (error.token.keyword or error.token.value).partition("=")[0]
-    known = [
-        name
-        for argument in error.argument_collection
-        if argument.parse
-        for name in argument.names
-    ]
+    known: list[str] = []
+    for argument in error.argument_collection:
+        if argument.parse:
+            known.extend(argument.names)
     if error.token.source == "cli":
         return UsageError(
             f"an option of {command}",
@@ -91,11 +91,10 @@ def _explain_unknown_option(
         )
     # A file of options has names of Python, which cyclopts reports as `[name]`.
     name = typed.strip("[]").replace("][", ".").replace("-", "_")
-    options = [
-        flag.removeprefix("--").replace("-", "_")
-        for flag in known
-        if flag.startswith("--")
-    ]
+    options = []
+    for flag in known:
+        if flag.startswith("--"):
+            options.append(flag.removeprefix("--").replace("-", "_"))
     return UsageError(
         f"options of {command} in {error.token.source}",
         name,
@@ -108,6 +107,7 @@ def _explain_missing_argument(
 ) -> UsageError:
     """Explain that an argument is missing, or that an option was typed without its value."""
     name = _name_as_typed(argument, error.keyword)
+    # Nothing was typed for it at all; otherwise the option was, without its value.
     if argument.required and not argument.tokens and error.keyword is None:
         return UsageError(
             f"{name} of {command}", "none", f"name it, as in {command} --help"
@@ -122,10 +122,12 @@ def _explain_wrong_type(
 ) -> UsageError:
     """Explain that a value is of another type than its option takes, or not among the choices."""
     name = _name_as_typed(argument, token.keyword)
+    # Possible words say more than a type does.
     choices = list_choices(argument.field_info.annotation)
     if choices:
         cure = suggest_names(token.value, choices)
         return UsageError(f"{name} among {', '.join(choices)}", repr(token.value), cure)
+    # Switches take no value: `--quiet yes`.
     if error.target_type is bool:
         return UsageError(
             f"true or false for {name}", repr(token.value), f"type {name} alone"
@@ -138,6 +140,8 @@ def _explain_value(
     error: ValidationError, argument: Argument | None
 ) -> AnisoscopeError:
     """Explain what is wrong with the value of an option."""
+    # Several options together make a settings object, which cyclopts calls `*`:
+    # pydantic's error names the field.
     if argument is None or argument.name == "*":
         return explain_invalid(error, argument.hint if argument else None, flags=True)
     return explain_invalid(

@@ -40,13 +40,11 @@ if TYPE_CHECKING:
     from anisoscope.store import RunFolder
 
 RunFolders = Annotated[tuple[FilePath, ...], option("run folders", INPUT)]
-JOB, CLASSES, OUTPUT_OPTIONS, FORMAT, VIEW = (
-    Job(),
-    ClassesOptions(),
-    OutputOptions(),
-    Format(),
-    View(),
-)
+JOB = Job()
+CLASSES = ClassesOptions()
+OUTPUT_OPTIONS = OutputOptions()
+FORMAT = Format()
+VIEW = View()
 
 
 def measure(
@@ -76,6 +74,7 @@ def measure(
     from anisoscope.models.series import is_series
 
     # Mistakes in names are reported at once, before torch is imported.
+    # The very object of the defaults: no option of a job was typed.
     if job is JOB and not dry_run:
         _ask_for_corpus()
     check_model(job.model)
@@ -84,6 +83,7 @@ def measure(
     if trackers:
         from anisoscope.monitor.trackers import check_trackers
 
+        # Before hours of measuring, not after.
         check_trackers(trackers)
     # Neither a path nor a series: a model of the hub, whose cost is told without importing what measures.
     if dry_run and not expand_home(job.model).exists() and not is_series(job.model):
@@ -164,9 +164,9 @@ def _measure_series(
     )
     if dry_run:
         for checkpoint in checkpoints:
-            missing = (
-                "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
-            )
+            missing = ""
+            if _is_missing_sibling(checkpoint.subject):
+                missing = "  (no such folder)"
             say(
                 f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}"
             )
@@ -195,6 +195,7 @@ def _ask_for_corpus() -> NoReturn:
 
 def _show_cost(job: Job, quiet: bool) -> None:
     """Show what measuring one model costs, from its configuration alone."""
+    # The configuration of a model of the hub is read by its library.
     require_extra("models", f"to read the configuration of {job.model}")
     with show_spinner(f"reading the configuration of {job.model}", quiet=quiet):
         from anisoscope.measure.cost import format_bytes
@@ -219,14 +220,14 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     from anisoscope.cli import printed_tables
     from anisoscope.runs.findings import findings
 
+    # In a torchrun job every process comes here with the same records.
     if not _is_first_process():
         return
     records = series.records
     skipped = _describe_skipped(series.skipped)
-    repeated = [
-        f"the same weights, bit for bit: {', '.join(names)}"
-        for names in series.repeated
-    ]
+    repeated = []
+    for names in series.repeated:
+        repeated.append(f"the same weights, bit for bit: {', '.join(names)}")
     table = printed_tables.tabulate_series(records, policy)
     show(
         [table],
@@ -241,6 +242,7 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
         echo_wrapped(f"note: {line}", err=True, indent="  ")
     echo_wrapped(_announce_page(series.folder, quiet), err=True, indent="  ")
     folder = format_path(series.folder, typed=True)
+    # Otherwise there is no single first checkpoint.
     if records["seed"].nunique() == 1 and records["step"].nunique() > 1:
         echo_wrapped(
             f"next, every checkpoint against the first: anisoscope compare {folder}",
@@ -259,6 +261,8 @@ def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
 
     skipped   {name: reason}
     """
+    # A series has dozens of checkpoints, and what is wrong with one is mostly wrong
+    # with all.
     names_by_reason: dict[str, list[str]] = {}
     first_reasons: dict[str, str] = {}
     for name, reason in skipped.items():
@@ -266,14 +270,15 @@ def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
         without_name = reason.replace(name, "")
         names_by_reason.setdefault(without_name, []).append(name)
         first_reasons.setdefault(without_name, reason)
-    return [
-        f"skipped: {list_first(names)}: {first_reasons[key]}"
-        for key, names in names_by_reason.items()
-    ]
+    lines = []
+    for key, names in names_by_reason.items():
+        lines.append(f"skipped: {list_first(names)}: {first_reasons[key]}")
+    return lines
 
 
 def _is_first_process() -> bool:
     """Return whether this process prints: in a torchrun job only the first one does."""
+    # Torchrun sets RANK; without it there is one process.
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -291,6 +296,8 @@ def _announce_page(folder: Path, quiet: bool) -> str:
 
 def _draw_page(folder: Path, quiet: bool) -> Path:
     """Draw the page of a finished run or series."""
+    # After Ctrl-C the measurement is not lost: the hint names what draws the page
+    # alone.
     command = f"anisoscope report {shlex.quote(str(folder))}"
     with (
         interrupt_hint(lambda: "the run is finished, but for its page", command),
@@ -304,6 +311,7 @@ def _draw_page(folder: Path, quiet: bool) -> Path:
 def _is_missing_sibling(subject: str) -> bool:
     """Return whether a name looks like a folder next to existing ones, but does not exist."""
     path = Path(subject)
+    # A revision of the hub is written NAME@REVISION.
     is_on_hub = "@" in subject
     has_parent = subject.startswith(("./", "../")) or path.parent != Path()
     if is_on_hub or not has_parent:
@@ -407,7 +415,9 @@ def _show_run(
 
     if not _is_first_process():
         return
-    records, manifest = run.records, run.manifest
+    records = run.records
+    manifest = run.manifest
+    # A run of `anisoscope classes`, whose records are of another kind.
     if "classes" in (run.identity() or {}):
         tables = printed_tables.tabulate_classes(records)
     else:
@@ -415,6 +425,7 @@ def _show_run(
         tables = _build_tables_of_run(
             records, replicates, view, manifest.get("tokens", {})
         )
+    # Without this line an empty screen would look like a failure.
     if not any(table.rows for table in tables) and view.format == "table":
         file = format_path(run.folder / "records.parquet")
         echo_wrapped(
@@ -428,6 +439,7 @@ def _show_run(
         echo_wrapped(f"note: {warning}", err=True, indent="  ")
     echo_wrapped(page_line, err=True, indent="  ")
     _log_to_trackers(records, run.folder, trackers)
+    # What can be done next with it: vectors can be cured, models compared.
     folder = format_path(run.folder, typed=True)
     is_of_vectors = manifest["corpus"]["name"] == STACK
     following = f"cure {folder}" if is_of_vectors else f"compare {folder} ANOTHER-RUN"
@@ -460,6 +472,7 @@ def _build_tables_of_run(
         tables.append(of_hidden)
     if of_attention is not None:
         tables.append(of_attention)
+    # The option was typed, and nothing of it can be shown: say why.
     elif heads:
         echo_wrapped(
             "note: no attention was measured, hence no heads: add attention to --panel",

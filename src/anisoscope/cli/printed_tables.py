@@ -50,6 +50,7 @@ def _label_rows(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
     """
     several_stacks = index.get_level_values("stack").nunique() > 1
     rows = []
+    # A series has step and seed before these.
     for *_, stack, layer, site in index:
         cells = [str(stack)] if several_stacks else []
         cells.append("final" if site == "final" else str(layer))
@@ -76,11 +77,11 @@ def _add_wide_cells(rows: list[list[str]], values: pd.DataFrame) -> list[str]:
 
     values   what `pivot_by_layer` returns, a row for each of `rows`
     """
-    metrics = [
-        metric
-        for metric in WIDE
-        if values.get((metric, "value"), pd.Series()).notna().any()
-    ]
+    metrics = []
+    for metric in WIDE:
+        measured = values.get((metric, "value"), pd.Series())
+        if measured.notna().any():
+            metrics.append(metric)
     for row, cells in zip(rows, values.to_dict("records"), strict=True):
         row.append(_get_verdict(cells))
         row += [_format_ends(cells, metric) for metric in metrics]
@@ -108,6 +109,7 @@ def _get_verdict(cells: Any) -> str:
 
 def _format_ends(cells: Any, metric: str) -> str:
     """Format the value of a metric with its interval, from a row of `pivot_by_layer`."""
+    # A metric that was not measured has no column at all: NaN is shown as a dash.
     return format_interval(*(cells.get((metric, end), nan) for end in ENDS))
 
 
@@ -181,6 +183,8 @@ def _group_by_place(
     records: Any, keys: Sequence[str]
 ) -> dict[tuple[str, ...], dict[str, Any]]:
     """Group records by layer or head: {values of the columns `keys`: {metric: record}}."""
+    # The table is put together from records, which have intervals; the rows of `table`
+    # give order and kinds.
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(records):
         by_place.setdefault(_read_place(row, keys), {})[row.metric] = row
@@ -199,6 +203,7 @@ def _choose_attention_columns(
     names = {
         metric: label for metric, label in OF_ATTENTION.items() if metric in measured
     }
+    # To save width: the narrow table of layers has the kinds of heads as well.
     if not (wide or heads):
         names.pop("attention.row_similarity", None)
     # Of one head the cosine is shown with its sign, of a layer the mean of absolute values.
@@ -218,6 +223,7 @@ def _list_head_kinds(line: Any, rules: Any) -> str:
     """List the kinds of heads of a layer, `3 sink, 1 one-hot`; empty if every head is ordinary."""
     parts = []
     for rule in rules:
+        # `one-hot` became `one_hot_heads` when columns became attributes.
         count = getattr(line, f"{rule.name}_heads".replace("-", "_"))
         if count:
             parts.append(f"{count} {rule.name}")
@@ -233,6 +239,7 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
     """
     from anisoscope.runs.layers_of_heads import average_heads
 
+    # Rows are numbered as in `replicates`, whatever index a selection left them.
     records = records.reset_index(drop=True)
     rows = records[
         records["head"].notna()
@@ -249,6 +256,8 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
     of_rows = None if replicates is None else replicates[rows.index.to_numpy()]
     means, _ = average_heads(rows, of_rows)
     stages = means["site"].map(_name_stage).fillna("")
+    # Queries are measured at several stages, which would overwrite each other under one
+    # name.
     named = means.assign(metric=means["metric"] + stages)
     keys = ["stack", "layer"] if means["stack"].nunique() > 1 else ["layer"]
     return _pivot(
@@ -300,6 +309,8 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
     rows = behind.assign(layer=layer)
     if rows["stack"].nunique() > 1:
         rows["layer"] = rows["stack"].str.cat(rows["layer"], " ")
+    # Values with components (one for each class or dimension) cannot share rows with
+    # plain ones.
     is_whole = rows["component"].isna()
     tables = []
     if is_whole.any():
@@ -357,17 +368,17 @@ def tabulate_classes(records: Any) -> list[Table]:
         part = records[records["metric"].str.startswith(prefix).fillna(False)]
         if not len(part):
             continue
-        names = {
-            name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])
-        }
+        names = {}
+        for name in part["metric"]:
+            names[name] = name.removeprefix(prefix)
+        # Attributions explain the decision of the whole model, and belong to no layer.
         part = part.assign(layer=part["layer"].astype("string").fillna("all"))
         tables.append(_pivot(part, ["component", "layer"], names, label))
     whole = select(records, metric=("accuracy", "majority"), component=None)
     if len(whole):
-        cells = [
-            [str(row.metric), format_measured(row), f"{row.n_units:,}"]
-            for row in iter_rows(whole)
-        ]
+        cells = []
+        for row in iter_rows(whole):
+            cells.append([str(row.metric), format_measured(row), f"{row.n_units:,}"])
         tables.append(Table(("of the classifier", "", "examples"), cells, whole))
     return tables
 
@@ -390,14 +401,14 @@ def _pivot(
         )
     measured = {metric for cells in by_place.values() for metric in cells}
     metrics = [metric for metric in names if metric in measured]
-    rows = [
-        [*place, *(cells.get(metric, "") for metric in metrics)]
-        for place, cells in by_place.items()
-    ]
+    rows = []
+    for place, cells in by_place.items():
+        rows.append([*place, *(cells.get(metric, "") for metric in metrics)])
+    # `label` heads the column of the component or of the stack, which comes before that
+    # of the layer.
     before_layer = [label] * (len(index) - 1)
-    return Table(
-        (*before_layer, "layer", *(names[metric] for metric in metrics)), rows, records
-    )
+    headings = [names[metric] for metric in metrics]
+    return Table((*before_layer, "layer", *headings), rows, records)
 
 
 def tabulate_series(records: Any, policy: str) -> Table:
@@ -422,6 +433,8 @@ def tabulate_series(records: Any, policy: str) -> Table:
     if rows["stack"].nunique() > 1:
         place = rows["stack"].str.cat(place, " ")
     rows = rows.assign(place=place)
+    # Entropy is by head, so a layer shows its mean over heads; A has one value, which
+    # the mean leaves as it is.
     table = rows.pivot_table(
         index=["seed", "step"],
         columns="place",
@@ -445,11 +458,11 @@ def list_entries(what: str) -> Table:
     elif what == "corpora":
         from anisoscope.data.corpora import list_corpora
 
-        rows = [
-            (name, f"{corpus.modality}: {corpus.description}")
-            for name, corpus in list_corpora().items()
-        ]
+        rows = []
+        for name, corpus in list_corpora().items():
+            rows.append((name, f"{corpus.modality}: {corpus.description}"))
     else:
+        # What papers and other packages list is built only when it is asked for.
         rows = list_entries_of("listings")[what]()
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))
 
@@ -461,9 +474,9 @@ def _describe_metrics() -> list[tuple[str, str]]:
     for path in sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py")):
         if path.stem not in ("__init__", "base"):
             docs[path.stem] = ast.get_docstring(ast.parse(path.read_bytes())) or ""
-    docs |= {
-        name: metric.documentation for name, metric in list_added("metrics").items()
-    }
+    # Metrics of other packages are objects already.
+    for name, metric in list_added("metrics").items():
+        docs[name] = metric.documentation
     rows = []
     for name, doc in docs.items():
         first_paragraph = doc.split("\n\n")[0]
@@ -481,11 +494,10 @@ def _describe_models() -> list[tuple[str, str]]:
             "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default",
         )
     ]
+    # First what needs no download.
     for packaged in (packaged_models(), converted_models()):
-        rows += [
-            (name, f"{model.description}, packaged ({model.install})")
-            for name, model in packaged.items()
-        ]
+        for name, model in packaged.items():
+            rows.append((name, f"{model.description}, packaged ({model.install})"))
     for name, preset in named_models().items():
         about = "; ".join(filter(None, (preset.modality, preset.note)))
         rows.append((name, f"{preset.hub_id} ({about})"))

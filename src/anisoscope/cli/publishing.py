@@ -51,6 +51,7 @@ def push(
     )
 
     name = check_repository(repository)
+    # Before a name is made of it: `.` has no name.
     run = run.resolve()
     writing = "writing records and card"
     if dry_run:
@@ -59,6 +60,7 @@ def push(
             written = write_publication(run, target, name, licence)
         _show_files(written, view)
         return
+    # What is pushed is a copy without paths of this machine; nothing of it stays behind.
     with tempfile.TemporaryDirectory(prefix="anisoscope-push-") as folder:
         with show_spinner(writing, quiet=quiet):
             written = write_publication(run, Path(folder, "run"), name, licence)
@@ -107,6 +109,7 @@ def card(
         from anisoscope.report.pushing import check_repository, hide_folders
         from anisoscope.store import read_run, write_atomic
 
+        # A wrong name would give a badge that leads nowhere.
         name = check_repository(repository) if repository else ""
         if not run.is_dir():
             raise OutputError(

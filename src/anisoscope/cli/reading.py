@@ -31,6 +31,7 @@ def report(
             "name the folder that measure wrote",
         )
     with show_spinner("drawing the report", quiet=quiet):
+        # After the check of the folder, since this import takes long.
         from anisoscope.api import working
 
         page = working.report(run, pdf=pdf)

@@ -72,6 +72,8 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     """
     stream = sys.stderr if err else sys.stdout
     stream.write(text + end)
+    # So that results and remarks come in order if both streams go to one terminal or
+    # file.
     stream.flush()
 
 
@@ -114,6 +116,7 @@ def _show_csv(tables: Sequence[Table]) -> None:
     """Write the records of all tables to stdout as CSV."""
     import pandas as pd
 
+    # One file, whatever the number of tables on the terminal.
     records = pd.concat([table.records for table in tables])
     # It ends with a line break of its own.
     say(records.to_csv(index=False), end="")
@@ -125,6 +128,7 @@ def _show_markdown(tables: Sequence[Table], findings: "Sequence[Finding]") -> No
     say("\n\n".join(written))
     for finding in findings:
         say(f"\n- {finding.text}", end="")
+    # Ends the last item of the list.
     if findings:
         say("")
 
@@ -169,6 +173,7 @@ def show_row(row: Mapping[str, Any], view: Format) -> None:
 
 def _to_json_records(table: Table) -> list[dict[Any, Any]]:
     """Return the records behind a table as JSON objects, with every digit; null for missing or infinite numbers."""
+    # JSON has no NaN and no infinity.
     known = table.records.replace([math.inf, -math.inf], math.nan)
     return known.astype(object).where(known.notna(), None).to_dict("records")
 
@@ -178,6 +183,7 @@ def _to_markdown(table: Table) -> str:
     rule = ["---"] * len(table.head)
     lines = []
     for row in (table.head, rule, *table.rows):
+        # A bar would end the cell: `|cos q,k|` is a heading here.
         escaped = [cell.replace("|", "\\|") for cell in row]
         lines.append("| " + " | ".join(escaped) + " |")
     return "\n".join(lines)
@@ -198,8 +204,12 @@ def _to_text(table: Table) -> str:
     width = count_columns(sys.stdout) or 10_000
     unfolded = _find_unfolded_columns(table, width)
     rows = table.rows
+    # Intervals do not fit next to their values: below them they may, and no number is
+    # broken.
     if not _find_interval_columns(table) <= unfolded:
-        below = [[_put_interval_below(cell) for cell in row] for row in rows]
+        below = []
+        for row in rows:
+            below.append([_put_interval_below(cell) for cell in row])
         if _sum_widths(_find_least_widths(table.head, below)) <= width:
             rows = below
     widths = _choose_widths(table.head, rows, unfolded, width)
@@ -224,6 +234,8 @@ def _render_table(drawn: Any, width: int) -> str:
     from rich.console import Console
 
     out = StringIO()
+    # Plain: colours and styles of rich would depend on the terminal, and brackets of
+    # intervals look like its markup.
     Console(
         file=out, width=width, color_system=None, highlight=False, markup=False
     ).print(drawn)
@@ -242,6 +254,7 @@ def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> li
         lines = "\n".join([name, *(row[column] for row in rows)]).split("\n")
         longest = 0
         for line in lines:
+            # An interval is one word here, though it holds a blank.
             parts = [line] if line.startswith("[") else line.split()
             longest = max([longest, *map(len, parts)])
         widths.append(longest)
@@ -308,6 +321,7 @@ def _find_unfolded_columns(table: Table, width: int) -> set[int]:
     for column, name in enumerate(table.head):
         cells = [name, *(row[column] for row in table.rows)]
         parts = cells if column in unfolded else " ".join(cells).split()
+        # Two blanks separate columns.
         needed += max(map(len, parts), default=0) + 2
     return unfolded if needed <= width else verdicts
 
@@ -328,13 +342,12 @@ def echo_wrapped(text: str, *, err: bool = False, indent: str = "") -> None:
     indent   put before the continuation of a wrapped line
     """
     width = count_columns(sys.stderr if err else sys.stdout)
+    # Paths and option names must stay in one piece, to be copied.
     how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
-        wrapped = (
-            line
-            if width is None
-            else textwrap.fill(line, width, subsequent_indent=indent, **how)
-        )
+        wrapped = line
+        if width is not None:
+            wrapped = textwrap.fill(line, width, subsequent_indent=indent, **how)
         say(wrapped.replace(GLUE, " "), err=err)
 
 
@@ -346,4 +359,5 @@ def format_path(path: Path, *, typed: bool = False) -> str:
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     name = shlex.quote(str(path)) if typed else str(path)
+    # Wrapped at a blank, a path that is copied from the terminal would be two words.
     return name.replace(" ", GLUE)

@@ -20,7 +20,8 @@ PAPER = 255
 
 def describe_explained_text(explanation: "Explanation") -> str:
     """Return sentences on an explained text: the class, the words that decide, and which attributions find them."""
-    words, erasure = explanation.words["word"], explanation.words["erasure"]
+    words = explanation.words["word"]
+    erasure = explanation.words["erasure"]
     strongest = erasure.sort_values(ascending=False, kind="stable").index[:3]
     named = ", ".join(f"{words[i]} ({format_short(erasure[i])})" for i in strongest)
     found_class = f"{explanation.found} ({format_short(explanation.probability)})"
@@ -37,23 +38,27 @@ def colour_words(explanation: "Explanation") -> "Iterator[str]":
     """Return a line for each attribution, each word on a background of its strength; nothing if colours are off."""
     from anisoscope.classes.sentence import scale_for_colours
 
+    # Not into a file or a pipe, and not against the user's wish (no-color.org).
     if (
         not sys.stdout.isatty()
         or os.environ.get("NO_COLOR")
         or os.environ.get("TERM") == "dumb"
     ):
         return
+    # The first column holds the words themselves.
     names = list(explanation.words.columns[1:])
     indent = max(map(len, names)) + 2
     width = shutil.get_terminal_size().columns
     for name in names:
         strengths = scale_for_colours(explanation.words[name].to_numpy())
-        line, used = name.ljust(indent), indent
+        line = name.ljust(indent)
+        used = indent
         for word, strength in zip(explanation.words["word"], strengths, strict=True):
             # The codes of colours take no room on the terminal, hence the count of its own.
             if used + len(word) + 1 > width and used > indent:
                 yield line
-                line, used = " " * indent, indent
+                line = " " * indent
+                used = indent
             line += _colour_word(word, float(strength)) + " "
             used += len(word) + 1
         yield line
@@ -61,10 +66,13 @@ def colour_words(explanation: "Explanation") -> "Iterator[str]":
 
 def _colour_word(word: str, strength: float) -> str:
     """Return a word on a background between white and the colour of its sign."""
+    # From white at strength 0 to the full colour at ±1, with black letters, which are
+    # readable on both.
     colour = FOR if strength >= 0 else AGAINST
-    ground = ";".join(
-        str(round(PAPER + (part - PAPER) * abs(strength))) for part in colour
-    )
+    parts = []
+    for part in colour:
+        parts.append(str(round(PAPER + (part - PAPER) * abs(strength))))
+    ground = ";".join(parts)
     return f"\x1b[48;2;{ground}m\x1b[38;2;0;0;0m{word}\x1b[0m"
 
 

@@ -136,8 +136,8 @@ class Caller:
 
     def _check_types(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         """Raise UsageError for integers given to a model without an embedding, and for floating-point token ids."""
-        # Only the first: masks and positions beside floating-point inputs are whole
-        # numbers too.
+        # Only the first is checked: masks and positions that come with floating-point
+        # inputs are whole numbers too.
         tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
         # An embedding of another class (I-BERT's quantised one) is known by what `forward` calls its ids.
         has_embedding = "input_ids" in arguments or any(
