@@ -223,7 +223,7 @@ def _list_head_kinds(line: Any, rules: Any) -> str:
     """List the kinds of heads of a layer, `3 sink, 1 one-hot`; empty if every head is ordinary."""
     parts = []
     for rule in rules:
-        # `one-hot` became `one_hot_heads` when columns became attributes.
+        # Names with a dash (one-hot) have an underscore since columns became attributes.
         count = getattr(line, f"{rule.name}_heads".replace("-", "_"))
         if count:
             parts.append(f"{count} {rule.name}")
