@@ -136,8 +136,3 @@ def test_imports_go_down_only():
 
 def test_imports_go_in_no_circle():
     assert not circles(graph(outside_functions))
-
-
-def test_functions_are_short():
-    found = of_tool.sizes(modules())
-    assert not [name for name, (lines, _) in found.items() if lines > 60]
