@@ -12,6 +12,7 @@ by entry points and uses public names of `anisoscope` only.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# `as` under the same name makes both public for type checkers.
 if TYPE_CHECKING:
     from anisoscope_papers.api import reproduce as reproduce, train as train
 
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "reproduce", "train"]
 
 
+# The two functions import pandas and others: only when they are asked for (PEP 562).
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(

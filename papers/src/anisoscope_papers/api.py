@@ -27,6 +27,8 @@ def train(task: str, **options: Any) -> Path:
 
     UsageError for an unknown task or keyword; CorpusError for an empty corpus.
     """
+    # A classifier has a recipe of its own, and only it can be put on a device here: a
+    # language model's device is a field of `Training`.
     if task == "classifier":
         device = options.pop("device", "cpu")
         recipe, place, quiet = read_keywords(ClassifierRecipe, options)
@@ -49,9 +51,13 @@ def train_classifier(
     with show_progress(
         f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet
     ) as progress:
+        # Loads torch and transformers, which takes seconds: while the progress is
+        # shown.
         from anisoscope_papers.training.classifier import train_classifier as fit
 
         with interrupt_hint(
+            # The next attempt with --overwrite would delete these steps: nothing is
+            # promised.
             lambda: "" if place.overwrite else "the steps that are done are kept"
         ):
             return fit(recipe, **asdict(place), device=device, progress=progress)
@@ -62,6 +68,7 @@ def train_language_model(training: Training, place: OutputOptions, quiet: bool) 
 
     `place`: the output folder, and whether to resume or overwrite it.
     """
+    # The name of a corpus may be a path, or begin with builtin: neither fits a folder.
     name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
     described = f"{training.task}-{training.preset}"
     folder = (
@@ -73,6 +80,8 @@ def train_language_model(training: Training, place: OutputOptions, quiet: bool) 
     with show_progress(title, "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.language_model import train as fit
 
+        # Asked when it is interrupted: before the first save there is nothing to
+        # resume.
         with interrupt_hint(
             lambda: (
                 f"{folder} holds the last state" if (folder / "resume").exists() else ""
@@ -111,6 +120,7 @@ def reproduce(
     `attrs["without"]` of the table holds what was unavailable, by reason. UsageError for an unknown paper, study or
     settings.
     """
+    # Charts and the judge are loaded for this call alone; `train` does without them.
     from anisoscope.data.local import use_copies
     from anisoscope_papers import runner
     from anisoscope_papers.exporting import build_verdict_table
@@ -118,6 +128,8 @@ def reproduce(
     studies = runner.choose(paper, only)
     folder = Path(output) / paper / settings
     with use_copies(data or {}):
+        # Studies run as their verdicts are drawn from the iterator; the table below has
+        # them all.
         for _ in run_studies(studies, folder, device, quiet):
             pass
     table = build_verdict_table(studies, folder)
@@ -143,10 +155,14 @@ def run_studies(studies: Any, folder: Path, device: str, quiet: bool) -> Iterato
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
+        # Finished studies are skipped without an option, so that no `--resume` is
+        # suggested. The hub is asked once for all studies, so that they measure the
+        # same weights.
         with interrupt_hint(kept, again=""), ask_once():
             yield from runner.reproduce(
                 studies, folder.name, folder.parents[1], device=device, quiet=quiet
             )
+    # What was finished before has its page, whatever ended the next study.
     except Exception:
         if runner.list_reproductions(folder):
             build_studies(folder)

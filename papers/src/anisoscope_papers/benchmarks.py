@@ -26,9 +26,13 @@ from anisoscope.data.table_rows import read_rows_strict
 from anisoscope.errors import CorpusError
 
 RAW = "https://raw.githubusercontent.com"
+# Where their makers publish them. The authors of the paper read e-SNLI and YELP-HAT
+# from here too, and HateXplain from the hub, in the same splits.
 HATEXPLAIN = f"{RAW}/hate-alert/HateXplain/master/Data"
 ESNLI = f"{RAW}/OanaMariaCamburu/e-SNLI/master/dataset"
 YELPHAT = f"{RAW}/cansusen/Human-Attention-for-Text-Classification/master/raw_data"
+# Part n is published as ham_part{n}.csv; parts 1, 6 and 8 are the test sets of 50, 100
+# and 200 words. Part 2 is used by nobody.
 YELPHAT_PARTS = {
     "train": (3, 4, 5, 7),
     "test_yelp50": (1,),
@@ -36,11 +40,8 @@ YELPHAT_PARTS = {
     "test_yelp200": (8,),
 }
 YELPHAT_TRAIN = 0.7  # of the reviews outside the test sets; the authors split at random, without a seed
-NO_LABEL = (
-    "-",
-    "",
-    None,
-)  # what stands for the gold label of a pair whose annotators did not agree
+# What stands for the gold label of a pair whose annotators did not agree.
+NO_LABEL = ("-", "", None)
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -56,11 +57,14 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder else "public home"}
     rows = _read_copy(known, folder) if folder else known.home()
     splits: dict[str, tuple[Example, ...]] = {}
+    # The same form of rows from both sources: one function makes their examples.
     for split, of_split in rows.items():
         splits[split] = tuple(known.example(row, known.labels) for row in of_split)
+    # YELP-HAT. The authors split at random in every run; here the seed says how.
     if VALIDATION not in splits:
         splits = _split_training(splits, seed)
         source["split_seed"] = seed
+    # Of e-SNLI alone: how many annotated pairs lost their marks (`_make_pair_example`).
     marked = sum(
         bool(row.get("annotations")) for of_split in rows.values() for row in of_split
     )
@@ -94,6 +98,7 @@ def _split_training(
     """
     others = dict(splits)
     training = list(others.pop(TRAIN))
+    # Only the training part is divided: the test sets are those of the publishers.
     parts = split_at_random(
         training, {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed
     )
@@ -106,8 +111,9 @@ def fetch(url: str) -> Path:
     from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
     try:
+        # scikit-learn warns at every try of a download that fails.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of every try
+            warnings.simplefilter("ignore")
             return Path(fetch_file(url))
     except (OSError, ValueError) as error:
         got = " ".join(str(error).split())[:160]
@@ -121,13 +127,11 @@ def _make_review_example(row: Row, _labels: tuple[str, ...]) -> Example:
     If the number of annotators is unknown, marks are divided by the largest one.
     """
     marks = row["human_attention"]
+    # Parts 3 to 5 of the local copy hold only the sum of the maps, not how many there
+    # were; 1 keeps a review without any mark from a division by 0.
     annotators = row["n_hams"] or max([*marks, 1])
-    return Example(
-        tuple(row["tokens"]),
-        int(row["label"]),
-        None,
-        tuple(min(m / annotators, 1.0) for m in marks),
-    )
+    shares = tuple(min(mark / annotators, 1.0) for mark in marks)
+    return Example(tuple(row["tokens"]), int(row["label"]), None, shares)
 
 
 def download_yelphat() -> dict[str, Rows]:
@@ -149,6 +153,7 @@ def read_yelphat(path: Path) -> Rows:
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
             words, marks = _parse_spans(row["Answer.html_output"])
+            # Not by threes: in part 7 some reviews have fewer or more than three rows.
             key = row.get("Input.text") or " ".join(words)
             review: Row = {
                 "tokens": words,
@@ -159,13 +164,19 @@ def read_yelphat(path: Path) -> Rows:
     rows = []
     for review in reviews.values():
         size = len(review["tokens"])
+        # A map of another length cannot be laid over the words of the first annotator.
         maps = [marks for marks in review["hams"] if len(marks) == size]
         if size and maps:
+            # [word]: how many annotators marked it.
             summed = [sum(column) for column in zip(*maps, strict=True)]
             rows.append(
                 {**review, "hams": maps, "human_attention": summed, "n_hams": len(maps)}
             )
     return rows
+
+
+ACTIVE = r"""class\s*=\s*["'][^"']*\bactive\b"""
+"""The attribute of a span that an annotator clicked on, in either kind of quotation marks."""
 
 
 def _parse_spans(page: str) -> tuple[list[str], list[int]]:
@@ -175,20 +186,19 @@ def _parse_spans(page: str) -> tuple[list[str], list[int]]:
     for attributes, inside in re.findall(
         r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE
     ):
+        # A span may hold further tags, or several words, which are then marked together.
         found = unescape(re.sub("<[^>]*>", " ", inside)).split()
+        is_marked = re.search(ACTIVE, attributes) is not None
         words += found
-        marks += [
-            int(
-                re.search(r"""class\s*=\s*["'][^"']*\bactive\b""", attributes)
-                is not None
-            )
-        ] * len(found)
+        marks += [int(is_marked)] * len(found)
     return words, marks
 
 
 def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
     """Make an example from a HateXplain post, with its label and the share of annotators who marked each word."""
     words = tuple(row["tokens"])
+    # The local copy has no maps of annotators for its training posts, only their union
+    # (`evidence`); the published file has maps for all. Normal posts have none.
     maps = row.get("rationales") or []
     label = labels.index(row["label"])
     shares = row.get("evidence")
@@ -219,12 +229,16 @@ def convert_hatexplain(
     for split, published in BENCHMARKS["hatexplain"].files.items():
         splits[split] = []
         for post in map(posts.__getitem__, divisions[published]):
+            # Three annotators: one vote each means that all differ, and no label is the
+            # majority's.
             label, votes = Counter(
                 note["label"] for note in post["annotators"]
             ).most_common(1)[0]
             if votes < 2:
                 continue
             words = post["post_tokens"]
+            # As in the authors' code, which cuts the one training post with too long a
+            # map.
             maps = [
                 marks[: len(words)]
                 for marks in post["rationales"]
@@ -240,12 +254,16 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
     It has no marks if a highlight lies behind the last word, a defect of the corpus.
     """
     first = tuple(row["premise"].split())
+    # Highlights count words between blanks, so that texts are split there and nowhere
+    # else.
     second = tuple(row["hypothesis"].split())
     label = labels.index(row["label"])
     notes = row.get("annotations") or []
     marks: Counter[int] = Counter()
     for note in notes:
         in_first = set(note["premise_highlight"])
+        # Both texts are numbered as one, as `Example.rationale` is: those of the
+        # hypothesis follow.
         in_second = {len(first) + i for i in note["hypothesis_highlight"]}
         # A premise's highlight behind its end would otherwise count as one of the hypothesis.
         if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= len(
@@ -253,14 +271,17 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
         ) + len(second):
             return Example(first, label, second, None)
         marks.update(in_first | in_second)
+    # The local training pairs have no annotations; no marks are not the same as zeros.
     if not notes:
         return Example(first, label, second, None)
+    # Of three annotators in validation and test: 0, 1/3, 2/3 or 1.
     shares = tuple(marks[i] / len(notes) for i in range(len(first) + len(second)))
     return Example(first, label, second, shares)
 
 
 def download_esnli() -> dict[str, Rows]:
     """Download e-SNLI and return {split: rows} of its official splits."""
+    # The training table is published in two halves.
     files = {TRAIN: ("train_1", "train_2"), VALIDATION: ("dev",), TEST: ("test",)}
     splits: dict[str, Rows] = {}
     for split, names in files.items():
@@ -286,6 +307,7 @@ def read_esnli(path: Path) -> Rows:
             for i in (1, 2, 3):
                 first = row.get(f"Sentence1_Highlighted_{i}")
                 second = row.get(f"Sentence2_Highlighted_{i}")
+                # An annotator's column is missing in training, and may be empty.
                 if first and second:
                     notes.append(
                         {
@@ -328,6 +350,8 @@ BENCHMARKS = {
         _make_review_example,
     ),
     "hatexplain": Benchmark(
+        # The ids of the authors' code, 0, 1, 2; the data set's own begin with
+        # hatespeech.
         ("normal", "hatespeech", "offensive"),
         {TRAIN: "train", VALIDATION: "val", TEST: "test"},
         download_hatexplain,
@@ -335,12 +359,10 @@ BENCHMARKS = {
         tokenised=True,
     ),
     "esnli": Benchmark(
+        # As in the authors' attention-only model; their BERT part has entailment first.
         ("neutral", "entailment", "contradiction"),
-        {
-            TRAIN: "snli_train18k",
-            VALIDATION: "dev",
-            TEST: "test",
-        },  # 18,000 training pairs, without highlights
+        # 18,000 training pairs, without highlights.
+        {TRAIN: "snli_train18k", VALIDATION: "dev", TEST: "test"},
         download_esnli,
         _make_pair_example,
     ),

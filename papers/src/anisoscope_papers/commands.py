@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PARTIAL = 7
 """The exit code of a reproduction without something that could not be had (`EXIT_CODES` of the program)."""
+# Defaults of the commands' groups of options; frozen, so that all calls may share them.
 PLACE, TRAINING, RECIPE, FORMAT = (
     OutputOptions(),
     Training(),
@@ -100,6 +101,7 @@ def reproduce(
     from anisoscope.data.local import parse_paths, use_copies
     from anisoscope_papers import study_names
 
+    # A wrong name is refused at once: importing the studies takes seconds.
     study_names.check(paper, only, settings)
     given = parse_paths(separate_names(data))
     with show_spinner(f"loading the studies of {paper}", quiet=quiet):
@@ -113,9 +115,13 @@ def reproduce(
         )
         return None
     folder = output / paper / settings
+    # The `finally` is for studies that fail or are interrupted: earlier ones may have a
+    # page already.
     try:
         with use_copies(given):
             for verdict in run_studies(studies, folder, device, quiet):
+                # In another format than the table, stdout holds the records alone, for other
+                # programs.
                 echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
@@ -123,6 +129,8 @@ def reproduce(
                 f"report: {format_path(folder / 'report.html')} (open it in a browser)",
                 err=True,
             )
+    # After the run, from the records: a study may have been finished by an earlier
+    # command.
     missing = runner.explain_lacking(studies, folder)
     _export_and_print(studies, folder, export, view, missing)
     for reason, what in missing.items():
@@ -152,9 +160,11 @@ def _export_and_print(
         echo_wrapped(
             f"claims: {format_path(export_claims(studies, folder, export))}", err=True
         )
-    if view.format == "table":  # each verdict was shown as it came
+    # Each verdict was shown as it came.
+    if view.format == "table":
         return
     records = build_verdict_table(studies, folder)
+    # The columns of a Markdown table; csv and json get all columns of `records`.
     head = (
         "study",
         "claim",
@@ -199,6 +209,7 @@ def _train(
     task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool
 ) -> None:
     """Train a language model into `place`, print its folder in the format of `view`, and suggest the next command."""
+    # Before torch and transformers are imported, which takes seconds.
     check_corpus(training.corpus)
     from anisoscope_papers.api import train_language_model
 
@@ -207,6 +218,8 @@ def _train(
         say(str(folder))
     else:
         show_row({"folder": str(folder)}, view)
+    # The folder alone is on stdout, so that a script can read it; advice goes to
+    # stderr.
     echo_wrapped(
         f"next: anisoscope measure {format_path(folder, typed=True)} --panel hidden",
         err=True,
@@ -223,6 +236,7 @@ def classifier(
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier, and print its accuracy and its folder."""
+    # `attention` is built here, and is no model to be found.
     if recipe.model != ATTENTION:
         check_model(recipe.model)
     check_labelled(recipe.corpus)
@@ -241,6 +255,7 @@ def classifier(
             "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
             err=True,
         )
+    # A cut text may lack the words that tell its class: accuracy alone would not show it.
     for split, count in trained.training["truncated"].items():
         if count:
             echo_wrapped(
@@ -280,11 +295,13 @@ def describe_drawn_splits(corpus: dict[str, Any]) -> str:
     counts = {
         split: sum(classes.values()) for split, classes in corpus["counts"].items()
     }
+    # In this order: the three splits that every training has.
     uses = {
         "train": "to train on",
         "validation": "to choose the epoch by",
         "test": "to test on",
     }
     rows = ", ".join(f"{counts[split]:,} {uses[split]}" for split in uses)
+    # All three were drawn if the corpus is a single table.
     lacks = "splits" if set(uses) <= set(drawn) else f"{' or '.join(drawn)} split"
     return f"{corpus['name']} has no {lacks}: rows were drawn at random (--split-seed): {rows}"

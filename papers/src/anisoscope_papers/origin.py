@@ -33,6 +33,8 @@ def hash_measuring_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to measure. The hashes are part of the name of a saved
     measurement.
     """
+    # A new wording of a verdict must not make saved measurements invalid: what only
+    # judges does not count, nor this module, which merely names the others.
     passed_over = (
         PACKAGE.name,
         *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)),
@@ -45,6 +47,7 @@ def hash_training_code(*modules: str) -> dict[str, str]:
     training.
     """
     return {
+        # A trained model stays valid if a metric changes.
         name: meaning
         for name, meaning in hash_measuring_code(*modules).items()
         if not name.startswith(MEASURING)
@@ -65,9 +68,8 @@ def describe_provenance() -> dict[str, Any]:
     """Return what computed the numbers, by name: versions, the kind of machine, the command, and this package's
     commit.
     """
-    from anisoscope_papers import (
-        __version__,
-    )  # which imports what this module names the code of
+    # Here, since the package imports what this module names the code of.
+    from anisoscope_papers import __version__
 
     own = {"version": __version__} | tool.find_commit(PACKAGE, (*STUDIES, "training"))
     return tool.describe_environment() | {"papers": own}

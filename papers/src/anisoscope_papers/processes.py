@@ -38,21 +38,27 @@ def run_in_parallel(
             work(*piece)
             yield done
         return
+    # Spawned, not forked: a fork of a process whose torch has threads may hang.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
         pending = call_uninterrupted(partial(_submit_all, pool, work, pieces))
         done = 0
-        while pending:  # by the half second: a signal that another thread catches does not wake this one
+        # By the half second: a signal that another thread catches does not wake this one.
+        while pending:
             finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
             for future in finished:
+                # Raises the error of the piece, if it failed.
                 future.result()
                 done += 1
                 yield done
     except (KeyboardInterrupt, Terminated):
+        # They would finish their pieces first, while the user waits.
         for child in active_children():
             child.kill()
         raise
-    finally:  # also where the caller goes away: what has begun is finished and kept, nothing else begins
+    finally:
+        # Also if the caller stops iterating: what has begun is finished and kept, and
+        # nothing else begins.
         pool.shutdown(cancel_futures=True)
 
 
@@ -65,7 +71,9 @@ def _submit_all(
 
     SIGINT is blocked meanwhile, so that Ctrl-C reaches only the caller, which ends its workers.
     """
-    resource_tracker.ensure_running()  # as it begins it lets the signal through again
+    # Started first: as it starts it lets the signal through again.
+    resource_tracker.ensure_running()
+    # Workers inherit the mask of the thread that starts them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return {pool.submit(work, *piece) for piece in pieces}
@@ -83,5 +91,7 @@ def _begin() -> None:
             caller.join()
             os._exit(1)
 
+    # One process for each core: more threads would compete for them.
     torch.set_num_threads(1)
+    # A caller that is killed outright (SIGKILL) cannot end its workers.
     threading.Thread(target=end_with_caller, daemon=True).start()

@@ -66,9 +66,10 @@ def find_studies() -> tuple[Study, ...]:
     papers = find_packages()
     for paper, package in papers.items():
         for module in iter_modules(package.__path__):
-            # Importing it would run it as a program.
+            # `python -m` of a paper is a program: importing it as a study is not meant.
             if module.name != "__main__":
                 studies += _find_studies_in(paper, package.__name__, module.name)
+    # Papers in their own order; figures by number, so that fig10 comes after fig9.
     order = list(papers)
     return tuple(
         sorted(
@@ -83,6 +84,7 @@ def _find_studies_in(paper: str, package: str, name: str) -> tuple[Study, ...]:
     MeasureError if it declares something else, or nothing although its name or its content is that of a study.
     """
     content = vars(import_module(f"{package}.{name}"))
+    # A module without either has (None,), which is told apart from an empty STUDIES.
     declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
     if declared and all(isinstance(study, Study) for study in declared):
         return declared
@@ -117,13 +119,14 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
 def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
     """Yield the lines of a dry run: what each study downloads and computes that no earlier one does, and the total."""
     pace = 1.0  # operations an hour, in 1e12
+    # Only for hours that are shown: measuring the speed takes a third of a second.
     if any(study.needs for study in studies):
         pace = measure_speed() * EFFICIENCY * 3600
     known = _Known({}, {})
     for study in studies:
         yield f"{study.name:8s} {study.title}"
         yield from _describe_new_costs(study, known, pace)
-        # Only now: what is new of a study is told by what the studies before it need.
+        # Only now: what is new in a study depends on what the studies before it need.
         for need in study.needs:
             known.add(need, study.name)
     if known.loaders:
@@ -136,6 +139,7 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
 
     `pace`: operations an hour, in 1e12.
     """
+    # Needs without a name are computations alone.
     new = [need for need in study.needs if need.name and need.name not in known.loaders]
     for need in new:
         yield f"         {need.name}"
@@ -149,6 +153,7 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
     if not study.needs:
         return
     parts = []
+    # The studies that load the rest, each once and in order.
     again = dict.fromkeys(
         known.loaders[need.name] for need in study.needs if need.name in known.loaders
     )
@@ -159,6 +164,7 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
         parts.append(
             f"{_format_gigabytes(sum(need.gigabytes or 0.0 for need in new))} to download"
         )
+    # By run, so that two needs of one study with the same run cost it once.
     work: dict[str, float] = {}
     for need in study.needs:
         work |= need.work
@@ -223,6 +229,7 @@ def measure_speed() -> float:
     """Measure the speed of this machine in a plain matrix product, in 1e12 operations per second."""
     import torch
 
+    # The width of the base models. The first product is not timed: it starts threads.
     x = torch.randn(768, 768)
     x @ x
     began = time.monotonic()
@@ -230,6 +237,7 @@ def measure_speed() -> float:
     while time.monotonic() - began < 0.3:
         x @ x
         done += 1
+    # A product of two n × n matrices takes 2 n³ operations.
     return done * 2e-12 * 768**3 / (time.monotonic() - began)
 
 
@@ -255,22 +263,25 @@ def reproduce(
     Results go to `<output>/<paper>/<settings>/<study>`. If a study is finished, only its verdicts are computed again,
     from its records. It runs again if something was unavailable.
     """
+    # Study by study: verdicts are shown as they come, and an interruption loses one study.
     for study in studies:
         folder = output / study.paper / settings / study.name
+        # A clone without the trainings (days of CPU) can still judge what was measured.
         if kept := _copy_committed(study, settings, folder, output / "cache"):
             yield f"{study.name}  Nothing of it was trained here: judged from the records in {kept}"
         elif not (folder / "study.json").exists() or open_finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        others = (
-            ""
-            if kept
-            else _name_other_settings(folder, _require_settings(study, settings))
-        )
+        # Settings of a committed study are those of its own run, which its line has named.
+        others = ""
+        if not kept:
+            asked = _require_settings(study, settings)
+            others = _name_other_settings(folder, asked)
         if others:
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
-        for verdict in _write_verdicts(
-            Finished(study, {}, read_table(folder / "records.parquet")), folder
-        ):
+        # Judged from the file also right after measuring, so that both give the same, and
+        # a corrected judge changes verdicts of old records too.
+        records = read_table(folder / "records.parquet")
+        for verdict in _write_verdicts(Finished(study, {}, records), folder):
             yield format_verdict(study, verdict)
 
 
@@ -305,6 +316,7 @@ def _name_other_settings(folder: Path, asked: Any) -> str:
 
     Only settings that both program versions have are compared.
     """
+    # Both as JSON has them: tuples are lists there, and paths are texts.
     then = open_finished(folder).described["settings"]
     now = json.loads(json.dumps(asdict(asked), default=str))
     return ", ".join(name for name in now if name in then and then[name] != now[name])
@@ -325,6 +337,7 @@ def _run(
     If the same things are unavailable as in the last run, nothing is written.
     """
     asked = _require_settings(study, settings)
+    # Tiny numbers of saturated softmaxes slow some CPUs down a lot.
     with (
         flush_denormals(),
         show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress,
@@ -340,11 +353,13 @@ def _run(
     if (folder / "study.json").exists() and open_finished(
         folder
     ).lacking == done.lacking:
-        return  # what could not be had then cannot be had now
+        # Nothing is lost by not writing: the finished folder stays valid.
+        return
     write_table(folder / "records.parquet", records)
     _write_verdicts(done, folder)
     for name, chart in done.charts.items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
+    # Written last: study.json marks a study as finished.
     described = {
         "study": study.name,
         "paper": study.paper,
@@ -378,6 +393,7 @@ def _measure(study: Study, asked: Any, context: Context) -> pd.DataFrame:
     """Measure a study by its settings (`asked`) and return its records, with rows for what was unavailable."""
     try:
         parts = [study.measure(asked, context)]
+    # What cannot be found or downloaded; any other error is a fault and ends the run.
     except (ModelError, CorpusError) as error:
         context.note_unavailable(study.name, error)
         parts = []
@@ -403,6 +419,7 @@ class Finished:
         """The verdicts computed from the records; all undecided if nothing could be measured."""
         if not self._bare:
             return self.study.judge(self.records)
+        # Several systems are often unavailable for one reason: the network.
         why = "; ".join(dict.fromkeys(self.lacking.values()))
         return [
             make_verdict_without_test(claim, None, "not measured", reason=why)
@@ -427,6 +444,7 @@ class Finished:
     def lacking(self) -> dict[str, str]:
         """{what was unavailable, or read from a stand-in corpus: the reason}."""
         rows = self.records[self.records["metric"].isin((WITHHELD, STANDS_IN))]
+        # A model that was measured on another corpus is listed with the name of that one.
         instead = rows["model"] + " (" + rows["corpus"] + " stands in)"
         return dict(
             zip(
@@ -456,6 +474,7 @@ def open_finished(folder: Path) -> Finished:
     table = folder / "records.parquet"
     try:
         described = rename_described(json.loads(about.read_text("utf-8")))
+        # A study that this version lacks gives no element, hence a ValueError.
         (study,) = (
             s
             for s in find_studies()
@@ -473,6 +492,7 @@ def open_finished(folder: Path) -> Finished:
 
 def list_reproductions(folder: Path) -> list[Path]:
     """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
+    # The folder of a study, its settings, its paper, or all: 0 to 3 levels above study.json.
     files = (
         path for depth in range(4) for path in folder.glob("*/" * depth + "study.json")
     )
@@ -504,9 +524,11 @@ def explain_lacking(studies: Iterable[Study], folder: Path) -> dict[str, str]:
         if not (folder / study.name / "study.json").exists():
             continue
         for name, reason in open_finished(folder / study.name).lacking.items():
+            # Reasons name what they are about: without the name, equal ones are counted once.
             _, names, where = found.setdefault(
                 reason.replace(name, ""), (reason, {}, {})
             )
+            # Dictionaries as sets that keep their order.
             names[name] = where[study.name] = None
     return {
         reason: f"{list_first([*names])} (in {', '.join(where)})"

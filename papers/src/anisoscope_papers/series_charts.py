@@ -42,9 +42,13 @@ def draw_heads(
     """
     data = _select_with_endings(records, "query_key.cosine", endings)
     shown = _choose_layers(sorted(data["layer"].unique()))
-    data = data[
-        data["layer"].isin(shown[:: max(1, len(shown) - 1)] if apart else shown)
-    ]
+    columns = 2
+    if apart:
+        # Panels of all seeds need room: only the first and the last layer are drawn.
+        shown = shown[:: max(1, len(shown) - 1)]
+        # A row of panels for each layer, at most five in a row.
+        columns = min(data["seed"].nunique(), 5)
+    data = data[data["layer"].isin(shown)]
     data["panel"] = "layer " + data["layer"].astype(str)
     if apart:
         data = data.sort_values(["layer", "seed"], kind="stable")
@@ -53,6 +57,7 @@ def draw_heads(
     height = alt.Y(
         "value:Q",
         title=title,
+        # All a cosine can be, so that panels and charts compare.
         scale=alt.Scale(domain=[-1, 1]),
         axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
     )
@@ -64,19 +69,14 @@ def draw_heads(
     line = line.encode(
         x=_make_step_axis(data), y=height, detail=["head:N", "seed:N"], color=colours
     )
+    # Inside the band a head's cosine may be chance (App. B of Godey et al. 2024).
     layers = [
         between(-bound, bound, title, opacity=0.09),
         *level(-bound, title),
         *level(bound, title),
         line,
     ]
-    return facet(
-        layers,
-        data,
-        "panel",
-        (WIDTH, 150),
-        min(data["seed"].nunique() if apart else 2, 5),
-    )
+    return facet(layers, data, "panel", (WIDTH, 150), columns)
 
 
 def draw_products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
@@ -86,6 +86,7 @@ def draw_products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
     colours run from orange (first layer) to violet (last).
     """
     data = _select_with_endings(records, "query_key.dot", endings)
+    # Figure 14 shows heads that end similar or opposite, and leaves out the others.
     data = data[data["ending"] != ENDINGS[0]].sort_values(
         "ending", ascending=False, kind="stable"
     )
@@ -96,6 +97,7 @@ def draw_products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
     line = line.encode(
         x=_make_step_axis(data), y=height, detail=["head:N", "layer:N"], color=hue
     )
+    # Products have no common scale: each panel gets its own axis.
     return facet(
         [_draw_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True
     )
@@ -108,6 +110,7 @@ def draw_layers(data: pd.DataFrame, title: str) -> ChartType:
     """
     first = data["layer"].min()
     last = data["layer"].max()
+    # Figure 15 compares the first layers with the last ones.
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
     colours = {
@@ -115,13 +118,15 @@ def draw_layers(data: pd.DataFrame, title: str) -> ChartType:
         "layers between": OTHER,
         names[last]: PALETTE[1],
     }
+    # In models of two layers none lies between, and the legend must not name such layers.
+    places = set(data["place"])
     hue = _make_colours(
-        "place", {name: colours[name] for name in colours if name in set(data["place"])}
+        "place", {name: colours[name] for name in colours if name in places}
     )
     base = alt.Chart().encode(x=_make_step_axis(data), color=hue, detail="layer:N")
-    band = ribbon(
-        base.transform_filter("datum.place != 'layers between'"), title, opacity=0.15
-    )
+    # Bands of all layers would cover each other.
+    ends = base.transform_filter("datum.place != 'layers between'")
+    band = ribbon(ends, title, opacity=0.15)
     line = base.mark_line().encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
     )
@@ -144,6 +149,7 @@ def draw_parts(
     ].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
     hue = _make_colours("part", dict(zip(of_parts, (*PALETTE[:2], INK), strict=False)))
+    # A line that coincides with another stays visible if it is dashed.
     dash = alt.Scale(
         domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)]
     )
@@ -169,12 +175,14 @@ def draw_clouds(records: pd.DataFrame, basis: str, title: str) -> ChartType:
     """
     parts = []
     for side, word in SIDES.items():
+        # A row for each coordinate; its component is `point direction`, as in `17 2`.
         points = select(records, metric=f"svd.{basis}.cloud.{side}")
         place = points["component"].str.split(" ", expand=True)
         points = points.assign(point=place[0], direction="d" + place[1])
         wide = points.pivot_table(
             index=["step", "point"], columns="direction", values="value"
         ).reset_index()
+        # Points are kept of a few steps (figure 11), means of all: the same are taken.
         means = select(
             _select_path(records, basis, side), step=wide["step"].unique().tolist()
         )
@@ -203,6 +211,7 @@ def draw_clouds(records: pd.DataFrame, basis: str, title: str) -> ChartType:
     )
     cloud = base.transform_filter("!datum.mean").mark_point(size=9, opacity=0.4)
     centres = base.transform_filter("datum.mean")
+    # A white rim sets the ring off from points of its own colour.
     rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5).encode(
         color=alt.value("#ffffff")
     )
@@ -248,12 +257,16 @@ def _draw_path(
         ]
     )
     ranges = [_pad_range(data[column]) for column in ("d1", "d2")]
+    # Where the next checkpoint is; the last one has none, and no arrow.
     data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
+    # In pixels: the axes have different scales, and a head must lie along its line.
     across, up = (
         (data[f"next{k}"] - data[f"d{k}"]) / (high - low) * length
         for k, (low, high), length in zip((1, 2), ranges, size, strict=True)
     )
+    # Vega turns marks clockwise from the upright, hence arctan2(across, up).
     data["angle"] = np.degrees(np.arctan2(across, up))
+    # Only the ends have numbers: those of all checkpoints would overlap.
     ends = (data["step"].min(), data["step"].max())
     data["label"] = [f"{step:,}" if step in ends else "" for step in data["step"]]
     x = alt.X(
@@ -263,7 +276,9 @@ def _draw_path(
         "d2:Q", title="second direction", scale=alt.Scale(domain=ranges[1], nice=False)
     )
     base = alt.Chart().encode(x=x.axis(tickCount=5), y=y, color=_make_side_colours())
+    # Every checkpoint but the last begins an arrow, with its head at the next one.
     moving = base.transform_filter("isValid(datum.next1)")
+    # Vega would otherwise stretch the angles found to a whole turn.
     turned = alt.Angle("angle:Q", scale=alt.Scale(domain=[0, 360], range=[0, 360]))
     ahead = {
         "x": alt.X("next1:Q", title="first direction"),
@@ -300,6 +315,7 @@ def _select_with_endings(
         .assign(value=rows["value"].astype(float))
     )
     ending = endings.map(ENDINGS).rename("ending")
+    # Panels come in the order of their first rows: by layer.
     return data.sort_values([*places, "step"]).join(ending, on=places)
 
 
@@ -311,6 +327,7 @@ def _select_path(records: pd.DataFrame, basis: str, side: str) -> pd.DataFrame:
     side      `query` or `key`
     """
     rows = select(records, metric=f"svd.{basis}.{side}")
+    # Each seed has an SVD of its own, so that its plane has no meaning for others.
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
     directions = [
         rows[rows["component"] == str(k)].set_index("step")["value"].astype(float)
@@ -332,6 +349,7 @@ def _choose_layers(layers: Sequence[int]) -> list[int]:
     """Return all layers of a shallow model; for a deep one, `MOST_LAYERS` of them, evenly spread."""
     if len(layers) <= MOST_LAYERS:
         return list(layers)
+    # From the first to the last, both included.
     return [
         layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))]
         for i in range(MOST_LAYERS)
@@ -367,5 +385,6 @@ def _pad_range(values: pd.Series) -> list[float]:
     """Return a range that holds the values and 0, with 10 % of room at both ends."""
     low = min(0.0, float(values.min()))
     high = max(0.0, float(values.max()))
+    # A range of one point, 0, would have no width.
     room = 0.1 * ((high - low) or 1.0)
     return [low - room, high + room]

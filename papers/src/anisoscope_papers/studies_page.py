@@ -36,8 +36,10 @@ def build_studies(folder: Path) -> Path:
         raise OutputError(
             f"finished studies below {folder}", "none", "run anisoscope reproduce first"
         )
+    # A single study: its own folder gets the page.
     if found == [folder]:
         return _write_page(folder, found)[0]
+    # `found` is sorted by folder, as groupby needs.
     pages = [
         _write_page(place, list(studies))
         for place, studies in groupby(found, key=lambda path: path.parent)
@@ -64,6 +66,7 @@ def _write_page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, 
     for study in shown:
         for verdict in study["verdicts"]:
             words.append(verdict["word"])
+    # Every word is counted, also with 0, so that pages show the same columns.
     counts = {name: words.count(name) for name in WORDS}
     failing = sum(counts[way] for way in FAILING)
     figures = sum(len(study["figures"]) for study in shown)
@@ -92,6 +95,7 @@ def _describe_study(done: Finished) -> dict[str, Any]:
     The claims are those of the current code.
     """
     study = done.study
+    # By name: records of an earlier version are judged by the claims as they are now.
     claims = {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
@@ -112,9 +116,12 @@ def _describe_study(done: Finished) -> dict[str, Any]:
 
 def _render_figure(name: str, chart: Any, study: str) -> dict[str, str]:
     """Return a chart for the page as {"name", "label", "svg"}; the label differs within its study."""
+    # Charts are named study_part: the part says which one it is on this study's page.
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {
         "name": name,
         "label": label or study,
+        # Drawn here, not typed by anyone: it must not be escaped. Ids inside are made
+        # unique by the name, as all charts share one page.
         "svg": Markup(to_svg(chart, f"{study}-{name}")),
     }

@@ -167,6 +167,7 @@ class Compared:
         """
         if self.value is None or not self.spread or self.n < FEWEST:
             return None
+        # Mean and single run both vary: Var = s² (1 + 1/n), with Student's t of n − 1.
         half = (
             float(stats.t.ppf(0.975, self.n - 1))
             * self.spread
@@ -186,6 +187,8 @@ class Compared:
         if self.predicted is None:
             return "open"
         low, high = self.predicted
+        # Outside is a finding with any number of seeds; inside says little while the
+        # interval is wide.
         if not low <= self.published <= high:
             return "differs"
         if self.n >= ENOUGH:
@@ -221,6 +224,7 @@ def count_comparisons(compared: Iterable[Compared]) -> str:
     """Count comparisons of published numbers with ours in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
+    # Most studies have none, and a count of 0 would only ask what it means.
     verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
     return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
 
@@ -267,6 +271,7 @@ class Context:
 
     def _note(self, row: dict[str, str]) -> None:
         """Add a row to `lacking`, what was unavailable, unless it is there already."""
+        # Several parts of a study may miss the same model.
         if row not in self.lacking:
             self.lacking.append(row)
 
@@ -322,6 +327,7 @@ def _read_entry(paper: str, study: str) -> dict[str, Any]:
             "none",
             "write it; see docs/adding.md",
         )
+    # A copy: the cached table is shared by all studies of the paper.
     return dict(read_published(paper)[study])
 
 
@@ -331,17 +337,22 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
     A statement may insert its claim's numbers in braces.
     """
     entry = _read_entry(paper, study)
+    # Claims that several figures share are written once, and a study names those it
+    # takes.
     several = read_published(paper).get("shared", {"claims": ()})
     found = {}
     shared = [
         row for row in several["claims"] if row["name"] in entry.get("shared", ())
     ]
     for row in [*entry.get("claims", ()), *shared]:
-        given: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in row.items()
-        }
+        # Claims are keys of dictionaries (`judge`), so that lists of TOML become tuples.
+        given: dict[str, Any] = {}
+        for key, value in row.items():
+            given[key] = tuple(value) if isinstance(value, list) else value
+        # Floors and limits in words come from the fields that the judge uses: they
+        # cannot differ.
         given["statement"] = row["statement"].format(**row)
+        # A claim without a source of its own has its study's.
         found[row["name"]] = Claim(**{"source": entry.get("source"), **given})
     return found
 

@@ -20,6 +20,7 @@ from anisoscope.charts.style import (
 )
 
 WIDTH, HEIGHT = 640, 200
+# Vega's own labels mix 0.1 with 100m; powers of ten below .001 are easier to read.
 PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
 SMALLEST_DRAWN = 1e-7
 """Smaller p (0 if ranks agree entirely) are drawn here."""
@@ -48,6 +49,8 @@ def draw_against_norm(
     """
     order = frame[series]
     numbers = [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
+    # Records hold many more columns: every row that is drawn is written into the page.
+    # The last three are of fixed points (`draw_norms`).
     kept = dict.fromkeys(
         ("reading", series, "N", *numbers, "at", "at_value", "at_text")
     )
@@ -56,6 +59,7 @@ def draw_against_norm(
     )
     ticks = alt.Axis(tickCount=5)
     if scale == "log":
+        # A logarithmic axis has no place for 0: such points are left out.
         data[numbers] = data[numbers].where(data[numbers] > 0)
         ticks = alt.Axis(values=_list_powers(data[numbers]), labelExpr=PLAIN)
     height = alt.Y(
@@ -66,18 +70,23 @@ def draw_against_norm(
     )
     base = (
         alt.Chart()
+        # Rows of fixed points have no N.
         .transform_filter("isValid(datum.N)")
         .encode(x=_make_norm_axis(), color=colour(order, series, WIDTH))
     )
+    ranges = []
+    if "lowest" in data:
+        ranges.append(ribbon(base, title, "lowest", "highest", opacity=0.12))
+    lines = []
+    if line:
+        height_of_line, name = line
+        lines += level(height_of_line, title, name)
+    # From the lowest layer to the topmost: bands must not cover lines and points.
     layers = [
         *below,
-        *(
-            [ribbon(base, title, "lowest", "highest", opacity=0.12)]
-            if "lowest" in data
-            else []
-        ),
+        *ranges,
         ribbon(base, title, opacity=0.25),
-        *(level(line[0], title, line[1]) if line else []),
+        *lines,
         base.mark_line().encode(y=height),
         base.mark_point(size=30).encode(y=height, shape=shape(order, series, WIDTH)),
         *above,
@@ -91,6 +100,8 @@ def _make_norm_axis(field: str = "N:Q") -> alt.X:
     """Return the horizontal axis of N (norm of the bias), linear below 0.1, logarithmic above, for a field of the
     chart's data.
     """
+    # N = 0 is the block as it is initialised and must be shown; a plain logarithm has
+    # no 0.
     scale = alt.Scale(type="symlog", constant=0.1, nice=False)
     axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)
@@ -100,6 +111,7 @@ def _list_powers(values: pd.DataFrame) -> list[float]:
     """Return the powers of ten inside the range of the values; fewer of them if there are many."""
     logs = np.log10(values.to_numpy(float))
     powers = range(int(np.ceil(np.nanmin(logs))), int(np.floor(np.nanmax(logs))) + 1)
+    # At most about seven labels on an axis of this height.
     return [float(f"1e{k}") for k in powers[:: 1 + len(powers) // 7]]
 
 
@@ -117,6 +129,7 @@ def draw_norms(
     (N*), `at_value` (the norm there), `at_text`.
     """
     below = (between(*trained, title, opacity=0.16),) if trained else ()
+    # One table for curves and fixed points, as a chart with panels can have only one.
     rows = pd.concat(
         [frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True
     )
@@ -137,6 +150,7 @@ def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
     """Draw a row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the p
     `level`.
     """
+    # A p of 0 has no place on a logarithmic axis.
     data = data.assign(p_scipy=data["p_scipy"].clip(lower=SMALLEST_DRAWN))
     order = list(data["system"])
     across = alt.Scale(type="log", nice=False, domain=[SMALLEST_DRAWN / 2, 1.2])
@@ -155,6 +169,8 @@ def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
         )
 
     return alt.layer(
+        # A table of its own, with one row: over `data` the line would be drawn once a
+        # system.
         alt.Chart(pd.DataFrame({"p": [level]}))
         .mark_rule(strokeDash=[4, 3], color=MUTED)
         .encode(x=at("p")),
@@ -184,6 +200,7 @@ def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     title = "cosine; A of layers"
     axis = alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=PLAIN)
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
+    # The first law is a solid line, the second one dashed.
     names = alt.Scale(domain=list_distinct(laws["law"]), range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("law:N", scale=names, legend=alt.Legend(title=None))
     line = (
@@ -192,6 +209,7 @@ def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
         .encode(x=x, y=y, strokeDash=dash)
     )
     data = rows[["d", "value", "low", "high", "model", "layer"]].astype({"model": str})
+    # A name at each of its layers would make the chart unreadable.
     highest = data.groupby("model")["value"].transform("max")
     data["name"] = data["model"].where(data["value"] == highest, "")
     hue = alt.Color(
@@ -230,12 +248,14 @@ def draw_ranges(
     across = alt.X(
         "least:Q", title=title, scale=alt.Scale(domain=list(domain), nice=False)
     )
+    # From below: the line of 0, 95 % of the values, the middle half, the median.
     layers = [
         alt.Chart().mark_rule(strokeDash=[3, 3], color=MUTED).encode(x=alt.datum(0)),
         base.mark_rule().encode(x=across, x2="most:Q"),
         base.mark_rule(strokeWidth=6, opacity=0.5).encode(x="lower:Q", x2="upper:Q"),
         base.mark_point(filled=True, size=50).encode(x="middle:Q"),
     ]
+    # The height follows from the rows: bars stay as thick in every chart.
     inner = alt.layer(*layers).properties(width=width, height=30 * len(order))
     facet = alt.Facet(
         f"{panel}:N", sort=panels, title=None, header=alt.Header(labelColor=INK)

@@ -18,10 +18,13 @@ PUBLISHED = "published.toml"
 
 def find_packages() -> dict[str, ModuleType]:
     """Return the packages of studies by paper: ours first, then plug-ins (entry point `anisoscope.studies`)."""
+    # A folder is found by its file: nobody has to register it. Importing a package does
+    # not import its studies.
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
     found = {
         name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)
     }
+    # A plug-in cannot replace a paper of ours by its name.
     return found | {
         name: package
         for name, package in list_added("studies").items()
@@ -53,6 +56,8 @@ def check(paper: str, only: str, settings: str) -> None:
     find_folder(paper)
     choose_names(paper, only)
     named: set[str] = set()
+    # It is enough if one study has these settings (`masked` is of `origins` alone); the
+    # runner refuses a study that lacks them.
     for known, _, _, of_study in list_studies():
         if known == paper:
             named.update(of_study)
@@ -70,6 +75,7 @@ def choose_names(paper: str, only: str = "") -> list[str]:
     if not only:
         return studies
     parts = [part.strip() for part in only.split(",") if part.strip()]
+    # Commas alone name nothing, and must not mean all.
     if not parts:
         raise UsageError(
             f"figures or tables of {paper} for --only",
@@ -97,6 +103,7 @@ def _expand_name(part: str, studies: list[str]) -> list[str]:
     if part in studies:
         return [part]
     wanted = [part]
+    # Both ends are of one kind: `fig3-table5` is no range.
     span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
     if span:
         kind, first, last = span.groups()
@@ -112,6 +119,7 @@ def list_studies() -> list[tuple[str, str, str, list[str]]]:
     found = []
     for paper in find_packages():
         entries = tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
+        # A paper's settings hold for its studies, unless one names its own.
         usual = entries.get("settings", ["quick", "paper"])
         # Other tables of the file hold claims that several figures share.
         studies = [
