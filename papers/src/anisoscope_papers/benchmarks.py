@@ -65,15 +65,12 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
         splits = _split_training(splits, seed)
         source["split_seed"] = seed
     # Of e-SNLI alone: how many annotated pairs lost their marks (`_make_pair_example`).
-    marked = sum(
-        bool(row.get("annotations")) for of_split in rows.values() for row in of_split
-    )
+    marked = usable = 0
+    for of_split in rows.values():
+        marked += sum(bool(row.get("annotations")) for row in of_split)
+    for examples in splits.values():
+        usable += sum(example.rationale is not None for example in examples)
     if marked:
-        usable = sum(
-            example.rationale is not None
-            for split in splits.values()
-            for example in split
-        )
         source["unusable_highlights"] = marked - usable
     return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
 
@@ -102,8 +99,10 @@ def _split_training(
     parts = split_at_random(
         training, {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed
     )
-    joined = tuple(example for split in others.values() for example in split)
-    return {**parts, TEST: joined, **others}
+    joined: list[Example] = []
+    for examples in others.values():
+        joined += examples
+    return {**parts, TEST: tuple(joined), **others}
 
 
 def fetch(url: str) -> Path:
@@ -211,10 +210,11 @@ def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
 
 def download_hatexplain() -> dict[str, Rows]:
     """Download HateXplain and return {split: rows} of its official splits."""
-    files = (
-        fetch(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions")
+    posts, divisions = (
+        json.loads(fetch(f"{HATEXPLAIN}/{name}.json").read_text("utf-8"))
+        for name in ("dataset", "post_id_divisions")
     )
-    return convert_hatexplain(*(json.loads(file.read_text("utf-8")) for file in files))
+    return convert_hatexplain(posts, divisions)
 
 
 def convert_hatexplain(
@@ -231,19 +231,17 @@ def convert_hatexplain(
         for post in map(posts.__getitem__, divisions[published]):
             # Three annotators: one vote each means that all differ, and no label is the
             # majority's.
-            label, votes = Counter(
-                note["label"] for note in post["annotators"]
-            ).most_common(1)[0]
+            labels = Counter(note["label"] for note in post["annotators"])
+            label, votes = labels.most_common(1)[0]
             if votes < 2:
                 continue
             words = post["post_tokens"]
             # As in the authors' code, which cuts the one training post with too long a
             # map.
-            maps = [
-                marks[: len(words)]
-                for marks in post["rationales"]
-                if len(marks) >= len(words)
-            ]
+            maps = []
+            for marks in post["rationales"]:
+                if len(marks) >= len(words):
+                    maps.append(marks[: len(words)])
             splits[split].append({"tokens": words, "label": label, "rationales": maps})
     return splits
 
@@ -266,9 +264,8 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
         # hypothesis follow.
         in_second = {len(first) + i for i in note["hypothesis_highlight"]}
         # A premise's highlight behind its end would otherwise count as one of the hypothesis.
-        if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= len(
-            first
-        ) + len(second):
+        end = len(first) + len(second)
+        if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= end:
             return Example(first, label, second, None)
         marks.update(in_first | in_second)
     # The local training pairs have no annotations; no marks are not the same as zeros.

@@ -265,18 +265,13 @@ def classifier(
     if view.format == "table":
         say(str(trained.folder))
     else:
-        accuracies = {
-            split: found["accuracy"]
-            for split, found in trained.training["results"].items()
+        row: dict[str, Any] = {
+            "folder": str(trained.folder),
+            "collapsed": trained.collapsed,
         }
-        show_row(
-            {
-                "folder": str(trained.folder),
-                "collapsed": trained.collapsed,
-                **accuracies,
-            },
-            view,
-        )
+        for split, found in trained.training["results"].items():
+            row[split] = found["accuracy"]
+        show_row(row, view)
     echo_wrapped(
         f"next: anisoscope classes {format_path(trained.folder, typed=True)}",
         err=True,
@@ -292,9 +287,9 @@ def describe_drawn_splits(corpus: dict[str, Any]) -> str:
     drawn = corpus.get("drawn", [])
     if not drawn:
         return ""
-    counts = {
-        split: sum(classes.values()) for split, classes in corpus["counts"].items()
-    }
+    counts = {}
+    for split, classes in corpus["counts"].items():
+        counts[split] = sum(classes.values())
     # In this order: the three splits that every training has.
     uses = {
         "train": "to train on",

@@ -52,21 +52,24 @@ def build_claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     """
     table = build_verdict_table(studies, folder)
     # A claim's name is unique within its study only.
-    claims = {
-        (study.name, claim.name): claim for study in studies for claim in study.claims
-    }
+    claims = {}
+    for study in studies:
+        for claim in study.claims:
+            claims[study.name, claim.name] = claim
     papers = {study.name: study.paper for study in studies}
+    of_papers = []
     status = []
     statements = []
     sources = []
     numbers = []
     for row in table.itertuples():
         claim = claims[str(row.study), str(row.claim)]
+        of_papers.append(papers[str(row.study)])
         status.append(STATUS[str(row.outcome)])
         statements.append(claim.statement)
         sources.append(claim.source)
         numbers.append(claim.published)
-    table.insert(0, "paper", [papers[str(name)] for name in table["study"]])
+    table.insert(0, "paper", of_papers)
     table.insert(3, "status", status)
     table.insert(4, "statement", statements)
     return table.assign(source=sources, published=numbers)
@@ -109,17 +112,13 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
         )
         first = verdicts.iloc[0]
         rows = [_replace_missing(row) for row in verdicts.to_dict("records")]
-        counts = verdicts["status"].value_counts().to_dict()
-        about = {
-            "study": study,
-            "statement": first["statement"],
-            "counts": [
-                (status, counts[status])
-                # In the order of `STATUS`, where two outcomes share a status.
-                for status in dict.fromkeys(STATUS.values())
-                if status in counts
-            ],
-        }
+        found = verdicts["status"].value_counts().to_dict()
+        # In the order of `STATUS`, where two outcomes share a status.
+        counts = []
+        for status in dict.fromkeys(STATUS.values()):
+            if status in found:
+                counts.append((status, found[status]))
+        about = {"study": study, "statement": first["statement"], "counts": counts}
         page = {
             "paper": read_published(first["paper"])["paper"],
             "source": first["source"],
@@ -141,7 +140,10 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 def _replace_missing(row: dict[Any, Any]) -> dict[str, Any]:
     """Return a row (column: value) with None for missing values."""
     # The template asks for `none`: a NaN would be printed as nan.
-    return {str(name): None if pd.isna(value) else value for name, value in row.items()}
+    replaced: dict[str, Any] = {}
+    for name, value in row.items():
+        replaced[str(name)] = None if pd.isna(value) else value
+    return replaced
 
 
 def _write(path: Path, text: str) -> None:

@@ -155,6 +155,14 @@ def compute_sided_p(
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
 
 
+def _compute_two_p(
+    value: float, low: float, high: float, freedom: float, threshold: float
+) -> tuple[float, float]:
+    """Return the two one-sided p of a single number, as floats (`compute_sided_p`)."""
+    above, below = compute_sided_p(value, low, high, freedom, threshold)
+    return float(above), float(below)
+
+
 def compute_equivalence_p(
     value: float,
     low: float,
@@ -171,12 +179,8 @@ def compute_equivalence_p(
     freedom of Student's t.
     """
     least, most = inside
-    above_least, below_least = (
-        float(p) for p in compute_sided_p(value, low, high, freedom, least)
-    )
-    above_most, below_most = (
-        float(p) for p in compute_sided_p(value, low, high, freedom, most)
-    )
+    above_least, below_least = _compute_two_p(value, low, high, freedom, least)
+    above_most, below_most = _compute_two_p(value, low, high, freedom, most)
     # The number must lie above the lower end and below the upper one: of two tests that
     # must both succeed the larger p counts (Schuirmann 1987). To lie outside, one is
     # enough.
@@ -320,11 +324,9 @@ def _test_against_limit(test: Test, limit: float) -> Test:
     assert test.n is not None
     freedom = test.n - 1
     interval = (test.value, test.low, test.high)
-    above, below = (float(p) for p in compute_sided_p(*interval, freedom, threshold))
-    above_none, below_none = (
-        float(p)
-        for p in compute_sided_p(*interval, freedom, find_no_effect(claim, limit))
-    )
+    none = find_no_effect(claim, limit)
+    above, below = _compute_two_p(*interval, freedom, threshold)
+    above_none, below_none = _compute_two_p(*interval, freedom, none)
     # What holds by construction need not vary: without an interval, the number itself decides.
     if claim.identity and np.isnan(above):
         above = float(test.value <= threshold)
@@ -382,9 +384,9 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
         np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
     )
     # Once for each metric, not for each of thousands of rows.
-    bounds = {
-        str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()
-    }
+    bounds = {}
+    for metric in first["metric"].unique():
+        bounds[str(metric)] = look_up_bounds(str(metric))
     found = []
     for x, metric in zip(values, first["metric"], strict=True):
         found.append(estimate_over_seeds(x, bounds=bounds[str(metric)]))
@@ -405,16 +407,14 @@ def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     up = _correct_p(tests, "up")
     down = _correct_p(tests, "down")
     against = _correct_p(tests, "against")
-    outcomes = [_decide(*each) for each in zip(tests, up, down, strict=True)]
+    outcomes = list(map(_decide, tests, up, down))
     # In which way it fails is asked of a second correction, as these p are other tests.
-    ways = [
-        find_way_of_failing(*each)
-        for each in zip(tests, outcomes, against, strict=True)
-    ]
+    ways = list(map(find_way_of_failing, tests, outcomes, against))
     verdicts = []
     for members in _group_into_verdicts(tests):
         of_one = [tests[i] for i in members]
-        verdict = _make_verdict(of_one, [outcomes[i] for i in members], up[members])
+        outcomes_of_one = [outcomes[i] for i in members]
+        verdict = _make_verdict(of_one, outcomes_of_one, up[members])
         # `_make_verdict` knows outcomes alone; on which side a test lies is known here.
         if verdict.outcome == "fails":
             failing = _pick_worst([ways[i] for i in members], of_one[0].over)
@@ -475,17 +475,18 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     their p (for "last": by the last one's). They need no correction for each other (Berger 1982). In the opposite
     direction one is enough, so they count one by one.
     """
+    # What is not judged is no test of the family either.
     p = np.array(
-        [np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64
+        [np.nan if test.apart else getattr(test, side) for test in tests],
+        dtype=np.float64,
     )
     # Family by family: a secondary claim must not make the primary one harder to hold.
     for family in _group_into_families(tests, together=side == "up"):
         of_each = np.array(
             [_pick_p(tests[members[0]], p[members]) for members in family]
         )
-        for members, before, corrected in zip(
-            family, of_each, holm(of_each), strict=True
-        ):
+        pairs = zip(family, of_each, holm(of_each), strict=True)
+        for members, before, corrected in pairs:
             # The factor of the p that counts is applied to all p that it stands for. A p of 0 has no factor: the
             # largest one that Holm can give is taken.
             factor = corrected / before if before > 0 else len(family)
@@ -576,9 +577,10 @@ def make_verdict_without_test(
         outcome = "fails"
         failing = "contrary" if claim.inside is None else "beyond"
     # Verdicts are written as JSON, which has no NaN.
-    value, low, high, p = (
-        None if x is None or np.isnan(x) else x for x in (value, low, high, p)
-    )
+    numbers = []
+    for x in (value, low, high, p):
+        numbers.append(None if x is None or np.isnan(x) else x)
+    value, low, high, p = numbers
     return Verdict(
         claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing
     )
@@ -627,14 +629,10 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
         )
     # The unit of inference is the training seed: layers or norms of one model first
     # make one outcome, then the seeds must agree.
-    of_seeds = []
-    for seed in seeds:
-        of_seed = [
-            outcome
-            for test, outcome in zip(tests, outcomes, strict=True)
-            if test.seed == seed
-        ]
-        of_seeds.append(_combine_outcomes(of_seed, over))
+    by_seed: dict[int, list[Outcome]] = {seed: [] for seed in seeds}
+    for test, outcome in zip(tests, outcomes, strict=True):
+        by_seed[test.seed].append(outcome)
+    of_seeds = [_combine_outcomes(of_seed, over) for of_seed in by_seed.values()]
     statistic = _describe_shown(shown, over, tests)
     reason = _explain_verdict(shown, over, tests, outcomes, of_seeds)
     agreed = _find_agreement(of_seeds)
@@ -704,11 +702,10 @@ def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:
         if all(outcome == "holds" for outcome in outcomes[start:]):
             words = f", from {tests[start].where} on"
             break
-    failing = [
-        test.where
-        for test, outcome in zip(tests, outcomes, strict=True)
-        if outcome == "fails"
-    ]
+    failing = []
+    for test, outcome in zip(tests, outcomes, strict=True):
+        if outcome == "fails":
+            failing.append(test.where)
     if failing:
         words += f"; against the claim at {', '.join(failing)}"
     return words

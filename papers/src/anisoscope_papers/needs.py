@@ -71,13 +71,10 @@ def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need,
         found[model] = Need(
             preset.hub_id, size and size * 4e-9, preset.licence, work=work
         )
-    return (
-        *found.values(),
-        *(
-            make_corpus_need(corpus)
-            for corpus in dict.fromkeys(corpus for _, corpus in systems)
-        ),
-    )
+    # Models first, then corpora: several models read one corpus.
+    for _, corpus in systems:
+        found.setdefault(f"corpus {corpus}", make_corpus_need(corpus))
+    return tuple(found.values())
 
 
 def make_corpus_need(name: str) -> Need:

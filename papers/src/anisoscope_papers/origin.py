@@ -35,23 +35,22 @@ def hash_measuring_code(*modules: str) -> dict[str, str]:
     """
     # A new wording of a verdict must not make saved measurements invalid: what only
     # judges does not count, nor this module, which merely names the others.
-    passed_over = (
-        PACKAGE.name,
-        *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)),
-    )
-    return tool.hash_code(*modules, leave_out=passed_over)
+    passed_over = [PACKAGE.name]
+    for name in ("origin", *JUDGING):
+        passed_over.append(f"{PACKAGE.name}.{name}")
+    return tool.hash_code(*modules, leave_out=tuple(passed_over))
 
 
 def hash_training_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to train, without what only measures. The hashes name a
     training.
     """
-    return {
+    hashes = {}
+    for name, meaning in hash_measuring_code(*modules).items():
         # A trained model stays valid if a metric changes.
-        name: meaning
-        for name, meaning in hash_measuring_code(*modules).items()
-        if not name.startswith(MEASURING)
-    }
+        if not name.startswith(MEASURING):
+            hashes[name] = meaning
+    return hashes
 
 
 def is_code_of(noted: Any, code: dict[str, str]) -> bool:

@@ -154,9 +154,10 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
         return
     parts = []
     # The studies that load the rest, each once and in order.
-    again = dict.fromkeys(
-        known.loaders[need.name] for need in study.needs if need.name in known.loaders
-    )
+    again: dict[str, None] = {}
+    for need in study.needs:
+        if need.name in known.loaders:
+            again[known.loaders[need.name]] = None
     if again:
         verb = "loads" if len(again) == 1 else "load"
         parts.append(f"what {', '.join(again)} {verb}")
@@ -319,7 +320,11 @@ def _name_other_settings(folder: Path, asked: Any) -> str:
     # Both as JSON has them: tuples are lists there, and paths are texts.
     then = open_finished(folder).described["settings"]
     now = json.loads(json.dumps(asdict(asked), default=str))
-    return ", ".join(name for name in now if name in then and then[name] != now[name])
+    differing = []
+    for name in now:
+        if name in then and then[name] != now[name]:
+            differing.append(name)
+    return ", ".join(differing)
 
 
 @ask_once()
@@ -386,7 +391,10 @@ def describe_claims(study: Study) -> list[dict[str, Any]]:
         "floor",
         "because",
     )
-    return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
+    described = []
+    for claim in study.claims:
+        described.append({name: getattr(claim, name) for name in kept})
+    return described
 
 
 def _measure(study: Study, asked: Any, context: Context) -> pd.DataFrame:
@@ -461,10 +469,12 @@ def _write_verdicts(done: Finished, folder: Path) -> Sequence[Verdict]:
     Returns the verdicts.
     """
     verdicts = done.verdicts
-    write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
-    write_json(
-        folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared]
-    )
+    write_json(folder / "verdicts.json", [asdict(verdict) for verdict in verdicts])
+    compared = []
+    for one in done.compared:
+        # A property, which asdict leaves out.
+        compared.append(asdict(one) | {"verdict": one.verdict})
+    write_json(folder / COMPARED, compared)
     return verdicts
 
 
@@ -492,14 +502,12 @@ def open_finished(folder: Path) -> Finished:
 
 def list_reproductions(folder: Path) -> list[Path]:
     """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
+    found = []
     # The folder of a study, its settings, its paper, or all: 0 to 3 levels above study.json.
-    files = (
-        path for depth in range(4) for path in folder.glob("*/" * depth + "study.json")
-    )
-    return sorted(
-        (path.parent for path in files),
-        key=lambda path: (path.parent, number_of(path.name)),
-    )
+    for depth in range(4):
+        for path in folder.glob("*/" * depth + "study.json"):
+            found.append(path.parent)
+    return sorted(found, key=lambda path: (path.parent, number_of(path.name)))
 
 
 def format_verdict(study: Study, verdict: Verdict) -> str:
@@ -530,7 +538,7 @@ def explain_lacking(studies: Iterable[Study], folder: Path) -> dict[str, str]:
             )
             # Dictionaries as sets that keep their order.
             names[name] = where[study.name] = None
-    return {
-        reason: f"{list_first([*names])} (in {', '.join(where)})"
-        for reason, names, where in found.values()
-    }
+    explained = {}
+    for reason, names, where in found.values():
+        explained[reason] = f"{list_first([*names])} (in {', '.join(where)})"
+    return explained

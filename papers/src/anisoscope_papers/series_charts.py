@@ -141,12 +141,10 @@ def draw_parts(
     The third line, which may coincide with the first, is dashed. `title`: of the vertical axis; `zero`: whether it
     includes 0.
     """
-    data = pd.concat(
-        [part.assign(part=name) for name, part in of_parts.items()], ignore_index=True
-    )
-    data = data[
-        data["layer"].isin(_choose_layers(sorted(data["layer"].unique())))
-    ].sort_values("layer", kind="stable")
+    named = [part.assign(part=name) for name, part in of_parts.items()]
+    data = pd.concat(named, ignore_index=True)
+    shown = _choose_layers(sorted(data["layer"].unique()))
+    data = data[data["layer"].isin(shown)].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
     hue = _make_colours("part", dict(zip(of_parts, (*PALETTE[:2], INK), strict=False)))
     # A line that coincides with another stays visible if it is dashed.
@@ -250,20 +248,18 @@ def _draw_path(
     basis   whose SVD spans the plane: `query`, `key`, `union` (both)
     size    (width, height) in pixels
     """
-    data = pd.concat(
-        [
-            _select_path(records, basis, side).assign(side=word)
-            for side, word in SIDES.items()
-        ]
-    )
+    paths = []
+    for side, word in SIDES.items():
+        paths.append(_select_path(records, basis, side).assign(side=word))
+    data = pd.concat(paths)
     ranges = [_pad_range(data[column]) for column in ("d1", "d2")]
     # Where the next checkpoint is; the last one has none, and no arrow.
     data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
     # In pixels: the axes have different scales, and a head must lie along its line.
-    across, up = (
-        (data[f"next{k}"] - data[f"d{k}"]) / (high - low) * length
-        for k, (low, high), length in zip((1, 2), ranges, size, strict=True)
-    )
+    moved = []
+    for k, (low, high), length in zip((1, 2), ranges, size, strict=True):
+        moved.append((data[f"next{k}"] - data[f"d{k}"]) / (high - low) * length)
+    across, up = moved
     # Vega turns marks clockwise from the upright, hence arctan2(across, up).
     data["angle"] = np.degrees(np.arctan2(across, up))
     # Only the ends have numbers: those of all checkpoints would overlap.
@@ -329,15 +325,11 @@ def _select_path(records: pd.DataFrame, basis: str, side: str) -> pd.DataFrame:
     rows = select(records, metric=f"svd.{basis}.{side}")
     # Each seed has an SVD of its own, so that its plane has no meaning for others.
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
-    directions = [
-        rows[rows["component"] == str(k)].set_index("step")["value"].astype(float)
-        for k in (1, 2)
-    ]
-    return (
-        pd.DataFrame({"d1": directions[0], "d2": directions[1]})
-        .sort_index()
-        .reset_index()
-    )
+    directions = {}
+    for k in (1, 2):
+        of_direction = rows[rows["component"] == str(k)].set_index("step")
+        directions[f"d{k}"] = of_direction["value"].astype(float)
+    return pd.DataFrame(directions).sort_index().reset_index()
 
 
 def _make_step_axis(data: pd.DataFrame) -> alt.X:

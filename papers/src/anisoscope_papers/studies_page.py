@@ -40,15 +40,14 @@ def build_studies(folder: Path) -> Path:
     if found == [folder]:
         return _write_page(folder, found)[0]
     # `found` is sorted by folder, as groupby needs.
-    pages = [
-        _write_page(place, list(studies))
-        for place, studies in groupby(found, key=lambda path: path.parent)
-    ]
+    pages = []
+    for place, studies in groupby(found, key=lambda path: path.parent):
+        pages.append(_write_page(place, list(studies)))
     if len(pages) == 1:
         return pages[0][0]
-    listed = [
-        about | {"link": page.relative_to(folder).as_posix()} for page, about in pages
-    ]
+    listed = []
+    for page, about in pages:
+        listed.append(about | {"link": page.relative_to(folder).as_posix()})
     return write_page(
         folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=WORDS
     )
@@ -97,20 +96,22 @@ def _describe_study(done: Finished) -> dict[str, Any]:
     study = done.study
     # By name: records of an earlier version are judged by the claims as they are now.
     claims = {claim.name: claim for claim in done.study.claims}
+    verdicts = []
+    for verdict in done.verdicts:
+        more = {"of": claims[verdict.claim], "word": verdict.word}
+        verdicts.append(asdict(verdict) | more)
+    figures = []
+    for name, chart in done.charts.items():
+        figures.append(_render_figure(name, chart, study.name))
     return {
         "study": study.name,
         "title": study.title,
         "caption": study.build_caption(done.described["settings_name"]),
         "lacking": done.lacking,
-        "verdicts": [
-            asdict(v) | {"of": claims[v.claim], "word": v.word} for v in done.verdicts
-        ],
+        "verdicts": verdicts,
         "compared": done.compared,
         "counted": count_comparisons(done.compared),
-        "figures": [
-            _render_figure(name, chart, study.name)
-            for name, chart in done.charts.items()
-        ],
+        "figures": figures,
     }
 
 

@@ -341,9 +341,8 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
     # takes.
     several = read_published(paper).get("shared", {"claims": ()})
     found = {}
-    shared = [
-        row for row in several["claims"] if row["name"] in entry.get("shared", ())
-    ]
+    taken = entry.get("shared", ())
+    shared = [row for row in several["claims"] if row["name"] in taken]
     for row in [*entry.get("claims", ()), *shared]:
         # Claims are keys of dictionaries (`judge`), so that lists of TOML become tuples.
         given: dict[str, Any] = {}

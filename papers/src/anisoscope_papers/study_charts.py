@@ -20,7 +20,7 @@ from anisoscope.charts.style import (
 )
 
 WIDTH, HEIGHT = 640, 200
-# Vega's own labels mix 0.1 with 100m; powers of ten below .001 are easier to read.
+# Numbers as they are written, but 1e-4 for small ones: rows of zeros cannot be read.
 PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
 SMALLEST_DRAWN = 1e-7
 """Smaller p (0 if ranks agree entirely) are drawn here."""
@@ -51,12 +51,10 @@ def draw_against_norm(
     numbers = [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
     # Records hold many more columns: every row that is drawn is written into the page.
     # The last three are of fixed points (`draw_norms`).
-    kept = dict.fromkeys(
-        ("reading", series, "N", *numbers, "at", "at_value", "at_text")
-    )
-    data = frame[[name for name in kept if name in frame]].sort_values(
-        "N", kind="stable"
-    )
+    columns = ("reading", series, "N", *numbers, "at", "at_value", "at_text")
+    # Each once: a chart without panels has its readings as series.
+    kept = [name for name in dict.fromkeys(columns) if name in frame]
+    data = frame[kept].sort_values("N", kind="stable")
     ticks = alt.Axis(tickCount=5)
     if scale == "log":
         # A logarithmic axis has no place for 0: such points are left out.
@@ -281,13 +279,9 @@ def draw_texts(
     base = alt.Chart(frame).encode(
         y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis)
     )
-    inks = {name: MUTED if name == muted else INK for name in columns}
-    text = {
-        name: base.mark_text(align="left", fontSize=11, color=ink)
-        for name, ink in inks.items()
-    }
-    marks = [
-        text[name].encode(text=f"{name}:N", x=alt.value(x))
-        for name, x in columns.items()
-    ]
+    marks = []
+    for name, x in columns.items():
+        ink = MUTED if name == muted else INK
+        text = base.mark_text(align="left", fontSize=11, color=ink)
+        marks.append(text.encode(text=f"{name}:N", x=alt.value(x)))
     return alt.layer(*marks).properties(width=width, height=26 * len(order))

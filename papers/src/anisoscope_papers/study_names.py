@@ -21,15 +21,13 @@ def find_packages() -> dict[str, ModuleType]:
     # A folder is found by its file: nobody has to register it. Importing a package does
     # not import its studies.
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
-    found = {
-        name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)
-    }
-    # A plug-in cannot replace a paper of ours by its name.
-    return found | {
-        name: package
-        for name, package in list_added("studies").items()
-        if name not in found
-    }
+    found = {}
+    for name in sorted(ours, key=_rank):
+        found[name] = import_module(f"{__package__}.{name}")
+    for name, package in list_added("studies").items():
+        # A plug-in cannot replace a paper of ours by its name.
+        found.setdefault(name, package)
+    return found
 
 
 def _rank(paper: str) -> tuple[int, str]:
@@ -108,8 +106,13 @@ def _expand_name(part: str, studies: list[str]) -> list[str]:
     if span:
         kind, first, last = span.groups()
         wanted = [f"{kind}{number}" for number in range(int(first), int(last) + 1)]
-    # A figure with parts is named by its number alone.
-    return [name for name in studies if re.sub(r"(?<=\d)[a-z]$", "", name) in wanted]
+    found = []
+    for name in studies:
+        # A figure with parts is named by its number alone.
+        whole = re.sub(r"(?<=\d)[a-z]$", "", name)
+        if whole in wanted:
+            found.append(name)
+    return found
 
 
 def list_studies() -> list[tuple[str, str, str, list[str]]]:
@@ -121,13 +124,11 @@ def list_studies() -> list[tuple[str, str, str, list[str]]]:
         entries = tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
         # A paper's settings hold for its studies, unless one names its own.
         usual = entries.get("settings", ["quick", "paper"])
-        # Other tables of the file hold claims that several figures share.
-        studies = [
-            (name, entry)
-            for name, entry in entries.items()
-            if isinstance(entry, dict) and "title" in entry
-        ]
-        for name, entry in sorted(studies, key=lambda study: number_of(study[0])):
+        for name in sorted(entries, key=number_of):
+            entry = entries[name]
+            # Other tables of the file hold claims that several figures share.
+            if not isinstance(entry, dict) or "title" not in entry:
+                continue
             found.append((paper, name, entry["title"], entry.get("settings", usual)))
     return found
 
