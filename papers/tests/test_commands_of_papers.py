@@ -222,6 +222,8 @@ def test_what_was_finished_has_its_page_where_a_later_study_fails(
     runs, asked, monkeypatch, finished, drawn
 ):
     runner = import_module("anisoscope_papers.runner")
+    # Imported before its names are replaced: it would keep the replacement for all tests.
+    page = import_module("anisoscope_papers.studies_page")
 
     def broken(*_given, **_named):
         yield "fig1 HOLDS"
@@ -229,7 +231,7 @@ def test_what_was_finished_has_its_page_where_a_later_study_fails(
 
     monkeypatch.setattr(runner, "reproduce", broken)
     monkeypatch.setattr(runner, "list_reproductions", lambda _folder: finished)
-    pages = asked(import_module("anisoscope_papers.studies_page"), "build_studies")
+    pages = asked(page, "build_studies")
     told = api.run_studies([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
     assert next(told) == "fig1 HOLDS"
     with pytest.raises(UsageError):
