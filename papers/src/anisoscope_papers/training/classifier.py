@@ -102,6 +102,8 @@ def train_classifier(
     check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
+    # All that the trained weights depend on. What is read by name (vectors, base
+    # weights) is hashed, since a file may change under its name.
     identity = {
         "recipe": json_roundtrip(recipe.described()),
         "corpus": corpus.fingerprint,
@@ -115,25 +117,28 @@ def train_classifier(
     described = folder / "training.json"
     checkpoints = folder / "checkpoints"
     check_output(folder)
+    # Left by a process that was killed while it wrote.
     for place in (folder, checkpoints):
         clear_temporary(place)
     if not overwrite and (done := _read_finished(folder, identity, resume=resume)):
-        if RunFolder(checkpoints).identity() in (
-            identity,
-            None,
-        ):  # another's is that of one to take its place
+        # State of another training is of one that is to take the place of this one.
+        if RunFolder(checkpoints).identity() in (identity, None):
             shutil.rmtree(checkpoints, ignore_errors=True)
         return TrainedClassifier(folder, done)
+    # Before the model is built: its weights are drawn from this seed as well.
     set_seed(recipe.seed)
     with flush_denormals():
         parts = build_parts(recipe, corpus)
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
+        # So that a later start knows whose state lies here.
         RunFolder(checkpoints).note(identity)
         training = json_roundtrip(
             _train(recipe, corpus, parts, checkpoints, device, progress)
         )
         training |= {"read": identity["read"], "trained_by": identity["code"]}
+    # training.json says that a training is finished: it goes before the first file of
+    # the new one is written, and comes back last.
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
@@ -154,12 +159,14 @@ def _read_finished(
     training = _read_training(folder / "training.json")
     done = _complete_identity(_identify_training(training), identity)
     begun = _complete_identity(RunFolder(folder / "checkpoints").identity(), identity)
+    # This training, finished or begun.
     if identity in (done, begun):
         if not resume:
             cure = "add --resume to go on, or --overwrite"
             raise OutputError(f"{folder} to be new", "this very training", cure)
         return training if identity == done else None
     if training or begun:
+        # The first fields that differ, in the message: which option was another one?
         other = done if training else begun
         differ = ", ".join(list_changed_fields(identity, other or {})[:6])
         cure = "choose another --output, or --overwrite"
@@ -227,6 +234,7 @@ def _build_trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, 
         "save_strategy": "epoch",
         "logging_strategy": "epoch",
         "per_device_train_batch_size": recipe.batch,
+        # No gradients are kept in evaluation, so that a batch may be larger.
         "per_device_eval_batch_size": 4 * (recipe.batch or 1),
         "learning_rate": recipe.rate,
         "weight_decay": recipe.decay,
@@ -236,6 +244,8 @@ def _build_trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, 
         "data_seed": recipe.seed,
         "use_cpu": device == "cpu",
     }
+    # A number of steps is exact: the last weights are kept, and not those of the best
+    # epoch.
     if recipe.steps is None:
         settings["num_train_epochs"] = recipe.epochs
     else:
@@ -269,8 +279,11 @@ def _train(
             )
     loss = _number_epochs(history["loss"])
     held = _number_epochs(history["validation_loss"])
+    # Which epoch `fit` has loaded. A fixed number of steps has one evaluation, at its
+    # end.
     best_epoch, _loss = min(held, key=lambda item: item[1])
     kept_step = recipe.steps
+    # Epochs count from 1, the list from 0.
     if kept_step is None:
         kept_step = history["validation_loss"][best_epoch - 1][0]
     return {
@@ -301,6 +314,8 @@ def _build_fitting(recipe: ClassifierRecipe, parts: Parts, device: str) -> Fitti
         recipe.weight, variant=variant, layers=recipe.penalty_layers
     )
     if recipe.is_attention:
+        # Column sums need every row of attention. The head and the penalty on a row
+        # read that of [CLS] alone, in validation too.
         columns = penalty.weight and penalty.variant == "entropy-columns"
         parts.model.attention_classifier.row_only = "never" if columns else "always"
     order = None
@@ -350,6 +365,8 @@ class FrozenAttention(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Undo what momentum and weight decay did to frozen weights; freeze attention if its step is reached."""
         with torch.no_grad():
+            # Nothing is kept before the step of freezing: then the shorter list is
+            # empty.
             for now, before in zip(
                 self._parameters(given["model"]), self.kept, strict=False
             ):
@@ -375,6 +392,7 @@ class FrozenAttention(TrainerCallback):
         """Return the parameters that make queries and keys: two thirds of weight and bias of each layer's stacked
         projection.
         """
+        # The stacked projection makes queries, keys and values, in this order.
         inner = [block.attention.in_proj for block in model.attention_classifier.blocks]
         return [p[: 2 * len(p) // 3] for linear in inner for p in linear.parameters()]
 
@@ -403,8 +421,11 @@ class Buckets(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield the indices of one epoch, batch after batch."""
+        # A large prime apart, so that no epoch of one seed has the order of an epoch of
+        # another.
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.lengths), generator=generator)
+        # The rest, less than a batch, is not sorted in: all other batches are full.
         whole = len(order) // self.batch * self.batch
         pools = torch.split(order[:whole], self.batch * POOL)
         batches: list[Tensor] = []
@@ -412,6 +433,7 @@ class Buckets(Sampler[int]):
             batches.extend(
                 torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch)
             )
+        # Sorted pools would train from short to long texts.
         for i in torch.randperm(len(batches), generator=generator).tolist():
             yield from batches[i].tolist()
         yield from order[whole:].tolist()
@@ -435,7 +457,9 @@ def measure_result(
         "n": n,
         "accuracy": sum(right.values()) / n,
         "majority": majority,
+        # One-sided 5 %, normal approximation of a binomial share.
         "above_chance": majority + 1.645 * math.sqrt(majority * (1 - majority) / n),
+        # A class without utterances in this split has no accuracy.
         "by_class": {
             label: right[i] / count[i]
             for i, label in enumerate(corpus.labels)

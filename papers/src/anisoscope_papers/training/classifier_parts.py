@@ -43,6 +43,8 @@ class Parts:
     @property
     def material(self) -> Material:
         """What `fit` trains on; validation utterances are sorted by length."""
+        # Batches of one length are padded least; their order does not change a mean
+        # over utterances.
         held = sorted(
             self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"])
         )
@@ -60,6 +62,8 @@ def build_parts(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
         model, tokenizer, vectors = _build_attention(recipe, corpus)
     else:
         model, tokenizer, vectors = _load_checkpoint(recipe, corpus)
+    # Sinusoidal positions have no natural end, so that the attention-only model gets
+    # one; an encoder has its own.
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
     longest = choose_text_length(model.config, tokenizer, asked)
     encoded = {
@@ -98,6 +102,8 @@ def _build_attention(
     length = recipe.max_length or LONGEST
     tokenizer, vectors = _prepare_words(recipe, corpus, length)
     dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
+    # Vectors from a file decide the width. A width that contradicts them is an error
+    # and not ignored.
     if recipe.dim not in (None, dim):
         raise UsageError(
             f"--dim {dim}, that of the vectors",
@@ -128,6 +134,7 @@ def _prepare_words(
     tokenizer = build_tokenizer(corpus, max_length=length, separator=recipe.separator)
     if recipe.vectors == RANDOM:
         return tokenizer, None
+    # In the order of the token ids, which is that of the rows of the matrix.
     words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     adjusted = {"norm": recipe.vector_norm, "cosine": recipe.vector_cosine}
     return tokenizer, word_vectors(
@@ -155,6 +162,7 @@ def _configure_attention(
         max_position_embeddings=recipe.max_length or LONGEST,
         pad_token_id=tokenizer.pad_token_id,
         attention=attention,
+        # The arm `random` draws its fixed attention from it.
         attention_seed=recipe.seed,
         **changes,
         **_describe_labels(corpus),
@@ -178,7 +186,11 @@ def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVector
     )
     subject.processor.model_max_length = length
     return subject.processor, WordVectors(
-        weight[: len(subject.processor)], len(subject.processor), subject.name
+        # Some checkpoints have more rows than tokens, so that their number is a
+        # multiple of 8 or so: no token reads those.
+        weight[: len(subject.processor)],
+        len(subject.processor),
+        subject.name,
     )
 
 
@@ -191,8 +203,11 @@ def _load_checkpoint(
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
 
+    # Transformers would warn that the head is newly drawn, which is wanted here.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     path = checkpoint_path(recipe.model).path
+    # Tokenizers warn of deadlocks if a process forks after they used threads, as data
+    # loaders do.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

@@ -55,7 +55,10 @@ def hash_named(name: str) -> str:
     if file.is_file():
         return _hash_all([file])
     folder = Path(checkpoint_path(name).path)
+    # An adapter holds a few matrices; the rest of its weights are those of its base.
     base = _read_base(folder)
+    # A set, since a file may fit two patterns; sorted, since the hash depends on the
+    # order.
     paths = sorted(
         {path for pattern in READ for path in folder.glob(pattern) if path.is_file()}
     )
@@ -77,12 +80,16 @@ def _hash_files(place: Path | None) -> str:
 
 def _hash_all(paths: Sequence[Path], more: str = "") -> str:
     """Return one hash of the names and contents of files, and of the text `more`."""
+    # Names count with contents: a file under another name is read as something else.
     total = hashlib.sha256(more.encode())
     for path in paths:
+        # The resolved path, size and time are the key of the cache: hub files are links
+        # to blobs.
         stat = path.stat()
         total.update(
             f"{path.name} {_hash_file(path.resolve(), stat.st_size, stat.st_mtime_ns)}\n".encode()
         )
+    # 64 bits are enough to tell contents apart, and a record stays readable.
     return total.hexdigest()[:16]
 
 
@@ -117,6 +124,7 @@ def _read_base(folder: Path) -> str:
         if isinstance(described, dict)
         else None
     )
+    # An adapter that names its own folder would be read without end.
     if isinstance(named, str) and named != str(folder):
         return named
     return ""

@@ -39,6 +39,7 @@ def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, 
     `weights`: attention of one head over the real tokens of one utterance, [CLS] first.
     """
     n = len(weights)
+    # s_j = Σ_i a_ij, summed exactly: this is the reference for the fast forms.
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
     return compute_of_row(weights[0]) | {
         "columns": _divide_by_maximum(
@@ -54,6 +55,8 @@ def compute_of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
     """
     n = len(row)
     first = [float(x) for x in row]
+    # The second softmax is over the other tokens only: [CLS] comes first and is left
+    # out.
     again = _divide_by_maximum(_measure_nats(_compute_softmax(first[1:])), n - 1)
     return {
         "row": _divide_by_maximum(_measure_nats(first), n),
@@ -76,6 +79,7 @@ def _measure_nats(p: list[float]) -> float:
 
 def _compute_softmax(x: list[float]) -> list[float]:
     """Return the softmax of a list."""
+    # The largest value is subtracted first, so that no power overflows.
     highest = max(x, default=0.0)
     powers = [math.exp(value - highest) for value in x]
     total = math.fsum(powers)
@@ -100,6 +104,7 @@ def _find_ends(n: int) -> dict[str, tuple[float, float]]:
     """
     sharp = np.zeros((n, n))
     flat = np.full((n, n), 1 / n)
+    # Every row gives all of its weight to the last token.
     sharp[:, -1] = 1
     low = compute_by_definition(sharp)
     high = compute_by_definition(flat)

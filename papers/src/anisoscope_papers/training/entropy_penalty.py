@@ -50,4 +50,6 @@ class EntropyPenalty:
             if self.variant == "entropy-columns"
             else watch.row_entropy()
         )
+        # The mean over utterances, as the loss is one: λ means the same in every batch
+        # size.
         return self.weight * entropy.mean()

@@ -36,6 +36,8 @@ AGREED = 10
 UNFINISHED = "unfinished"
 """Key in a saved state of the seconds so far, and of the losses that the next entry of the log is the mean of."""
 
+# What the Trainer would do otherwise and must not: drop columns that it does not know,
+# keep logits of the evaluation, and hide a loss that is NaN from its log.
 COMMON: dict[str, Any] = {
     "optim": "adamw_torch_fused",
     "remove_unused_columns": False,
@@ -139,11 +141,11 @@ def fit(
     ):
         trainer = FittingTrainer(made, how, on_step, folder or Path(scratch))
         trainer.add_callback(_Following(trainer, stopped, resumable=folder is not None))
+        # None if nothing was saved: then the training begins at step 0.
         checkpoint, state = _find_last_state(trainer.folder)
         try:
-            if (
-                how.patience is not None and _count_stale(state) >= how.patience
-            ):  # it had ended, and was not yet recorded
+            # It had ended, and was not yet recorded.
+            if how.patience is not None and _count_stale(state) >= how.patience:
                 trainer.state = state
                 trainer._load_from_checkpoint(
                     str(trainer.folder / f"checkpoint-{state.best_global_step}")
@@ -152,6 +154,7 @@ def fit(
                 trainer.train(resume_from_checkpoint=checkpoint)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise _explain_error(error, trainer.folder) from error
+    # Whoever asked for the training saves or measures the model next, on any device.
     made.model.to("cpu").eval()
     log = trainer.state.log_history
     return {
@@ -166,6 +169,8 @@ def fit(
 
 def _find_last_state(folder: Path) -> tuple[str | None, TrainerState]:
     """Return (path, state) of the newest complete checkpoint in a folder; (None, an empty state) if there is none."""
+    # By number, newest first: as text, checkpoint-1000 would come before
+    # checkpoint-200.
     for path in sorted(
         folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])
     ):
@@ -189,6 +194,7 @@ def _count_stale(state: TrainerState) -> int:
 def _explain_error(error: Exception, folder: Path) -> Exception:
     """Return an OutputError if the error means a full disk (it reaches us in three forms); else the error itself."""
     text = " ".join(str(error).split())
+    # An OSError of Python, an error of safetensors, or a RuntimeError in torch's words.
     disk = (
         isinstance(error, OSError | SafetensorError)
         or "file write failed" in text
@@ -225,9 +231,8 @@ class FittingTrainer(Trainer):
         arguments = TrainingArguments(
             **COMMON | dict(how.settings), output_dir=str(self.folder)
         )
-        arguments._n_gpu = min(
-            arguments.n_gpu, 1
-        )  # else a batch on each of the machine's devices
+        # Otherwise each of the machine's devices would get a batch.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
         super().__init__(
             model=made.model,
             args=arguments,
@@ -235,12 +240,14 @@ class FittingTrainer(Trainer):
             train_dataset=made.train,
             eval_dataset=made.validation,
         )
-        self.can_return_loss = (
-            True  # also of a model whose examples have no labels, as of masked patches
-        )
+        # Also of a model whose examples have no labels, as of masked patches.
+        self.can_return_loss = True
         self.pop_callback(PrinterCallback)
         for callback in how.callbacks:
             self.add_callback(callback)
+        # The loss must be a mean over the utterances of a batch, as the penalty is.
+        # Otherwise the Trainer may ask the model for a sum, divided by the items of a
+        # whole step.
         if how.penalty is not None:
             self.model_accepts_loss_kwargs = False
 
@@ -260,6 +267,7 @@ class FittingTrainer(Trainer):
 
         DivergedError if it is not finite.
         """
+        # A weight of 0 costs nothing: attention is not looked at.
         penalty = self.how.penalty
         if penalty is None or penalty.weight == 0:
             loss, outputs = super().compute_loss(
@@ -271,6 +279,8 @@ class FittingTrainer(Trainer):
                     model, inputs, True, num_items_in_batch
                 )
             loss = loss + penalty.value(watch)
+        # Stopped at once: every further step would only spread the NaN, and the next
+        # state to be saved would hold it.
         if not math.isfinite(loss.item()):
             got = f"a loss of {loss.item()} at step {self.state.global_step}"
             other = (
@@ -310,6 +320,8 @@ class FittingTrainer(Trainer):
 
         trial   the Trainer's own argument, for a search of hyperparameters, which is not used here
         """
+        # The loss is logged as a mean over several steps: the sum since the last entry
+        # would be lost.
         loss = self.accelerator.gather(self._tr_loss).mean().item()
         kept: Any = self.state.stateful_callbacks
         kept[UNFINISHED] = {
@@ -350,6 +362,7 @@ class _Following(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """If an interrupted training is resumed, continue its counted seconds and its unlogged loss."""
         before = state.stateful_callbacks.get(UNFINISHED)
+        # Counted as if the training had begun so much earlier.
         if before:
             self.trainer.started -= before["seconds"]
             self.trainer._tr_loss += before["loss"]
@@ -358,18 +371,22 @@ class _Following(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Report the step; evaluate, save or stop if it is time."""
         self.trainer.on_step(state.global_step, state.max_steps, given["model"])
+        # Steps of evaluation that are no multiple of a number, such as powers of two,
+        # which the Trainer's own settings cannot say.
         control.should_evaluate |= state.global_step in self.trainer.how.evaluated
         due = time.monotonic() - self.saved > SAVE_SECONDS
         self.signal, due = self._agreed(
             self.stopped[0] if self.stopped else 0, due, args, state.global_step
         )
+        # No state is kept, so that there is nothing to wait for.
         if self.signal and not self.resumable:
             raise Interrupted(self.signal)
+        # At the end of an epoch it is saved anyway.
         if (
             (self.signal or due)
             and self.resumable
             and not float(state.epoch).is_integer()
-        ):  # else it is saved anyway
+        ):
             control.should_save, self.saved = True, time.monotonic()
 
     def _agreed(self, number: int, due: bool, args: Any, step: int) -> tuple[int, bool]:
@@ -384,6 +401,8 @@ class _Following(TrainerCallback):
             return number, due
         if step % AGREED:
             return 0, False
+        # The largest of all processes: one signal is enough to stop them, at the same
+        # step.
         both = torch.tensor([number, due], device=args.device)
         torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
         return int(both[0]), bool(both[1])

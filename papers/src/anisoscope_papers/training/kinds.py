@@ -91,6 +91,7 @@ class Kind:
     @property
     def data(self) -> str:
         """A hash of the training examples, part of a model's identity."""
+        # The digits are a part of scikit-learn: there is no file of ours to hash.
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
             made = [
@@ -98,14 +99,16 @@ class Kind:
                 "masks of the validation drawn once",
                 "word pieces in order",
             ]
-        elif self.modality == SPEECH or self.real:
-            paths = (
-                photographs_and_speech.list_files(self.real)
-                if self.real
-                else _list_clips()
-            )
-            made = [f"{path.name} {path.stat().st_size}" for path in paths]
+        elif self.real:
+            made = _describe_files(photographs_and_speech.list_files(self.real))
+        elif self.modality == SPEECH:
+            made = _describe_files(_list_clips())
         return hash_parts(made)[:16]
+
+
+def _describe_files(paths: Sequence[Path]) -> list[object]:
+    """Return name and size of each file, as text: enough for files that are never edited, without reading them."""
+    return [f"{path.name} {path.stat().st_size}" for path in paths]
 
 
 def _list_arguments(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
@@ -120,6 +123,7 @@ _BLOCK = {
     "intermediate_size": 512,
 }
 _STAGES = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
+# Strides of 10 · 4 · 2 · 2 = 160 samples at 8 kHz: a frame is 20 ms, as in wav2vec 2.0.
 _WAVES = {
     **_BLOCK,
     "conv_dim": (64, 64, 64, 64),
@@ -129,10 +133,13 @@ _WAVES = {
     "feat_extract_norm": "layer",
     "num_conv_pos_embeddings": 32,
     "num_conv_pos_embedding_groups": 8,
+    # With it off, transformers masks no frame, neither at random nor those that a batch
+    # names (`mask_time_indices`).
     "apply_spec_augment": False,
     "layerdrop": 0.0,
 }
 _WAV2VEC2 = _list_arguments(_WAVES, classifier_proj_size=128)
+# At 16 kHz the strides multiply to 320 samples: a frame is 20 ms here too.
 _LISTENING = _list_arguments(
     _WAVES | {"conv_stride": (10, 4, 4, 2)},
     codevector_dim=64,
@@ -160,6 +167,7 @@ _EVERY = (
         1000,
         16,
         1e-3,
+        # 256 bytes and five special tokens.
         _list_arguments(_BLOCK, vocab_size=261),
         128,
     ),
@@ -279,12 +287,14 @@ def prepare_material(kind: Kind, seed: int) -> Any:
     from anisoscope_papers.training.fit import Material  # loads the Trainer
 
     library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
+    # Tuples are hashable, as a `Kind` must be; configurations want lists.
     sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
-    sizes |= (
-        {"max_position_embeddings": kind.window}
-        if kind.modality == TEXT
-        else {"num_labels": 10}
-    )
+    if kind.modality == TEXT:
+        sizes["max_position_embeddings"] = kind.window
+    else:
+        # Digits, spoken digits and CIFAR-10 have ten classes each.
+        sizes["num_labels"] = 10
+    # Weights are drawn when the model is built.
     torch.manual_seed(seed)
     config = getattr(library, f"{kind.architecture}Config")(**sizes)
     heads = _MASKED_HEADS if kind.masked else _HEADS
@@ -297,6 +307,8 @@ def make_examples(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     if kind.modality == TEXT:
         return _make_text(kind)
     if kind.real:
+        # Photographs and clips know by these which units are measured, and what the
+        # model's sizes are.
         given = (kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
         if kind.modality == SPEECH:
             return photographs_and_speech.make_clips(*given)
@@ -323,6 +335,7 @@ def _make_text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     )
 
     documents = _open_corpus().documents
+    # Documents in three parts, none in two: measured, validation, training.
     first = MEASURED[TEXT]
     held = documents[first : first + VALIDATION[TEXT]]
     seen = documents[first + VALIDATION[TEXT] :]
@@ -336,10 +349,12 @@ def _make_text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     mask = masking()
     once = masking(seed=0)
     pad = DataCollatorForTokenClassification(tokenizer)
-    masked = [
-        {key: x[0].tolist() for key, x in once([row]).items()}
-        for row in _cut_windows(held, tokenizer, kind.window)
-    ]
+    masked = []
+    for window in _cut_windows(held, tokenizer, kind.window):
+        # One window at a time: the collator pads a batch, and these windows have
+        # several lengths.
+        batch = once([window])
+        masked.append({key: x[0].tolist() for key, x in batch.items()})
 
     def collate(examples: Examples) -> dict[str, Any]:
         """Make a batch of input_ids, attention_mask and labels [sequence, token]; examples without labels are masked
@@ -356,12 +371,18 @@ def _cut_windows(documents: Sequence[str], tokenizer: Any, window: int) -> Examp
 
     Last parts below 8 tokens are dropped.
     """
+    # [CLS] and [SEP] take two places.
     room = window - 2
     cls = tokenizer.cls_token_id
     sep = tokenizer.sep_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
-    parts = (ids[i : i + room] for ids in encoded for i in range(0, len(ids), room))
-    return [{"input_ids": [cls, *part, sep]} for part in parts if len(part) >= 8]
+    windows = []
+    for ids in encoded:
+        for start in range(0, len(ids), room):
+            part = ids[start : start + room]
+            if len(part) >= 8:
+                windows.append({"input_ids": [cls, *part, sep]})
+    return windows
 
 
 @cache
@@ -387,6 +408,7 @@ def _make_images() -> tuple[Any, Examples, Examples, Any]:
     processor = ViTImageProcessorPil(
         size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3
     )
+    # Levels 0 to 16 become 0 to 255.
     pictures = [
         Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB")
         for x in digits.images
@@ -396,6 +418,7 @@ def _make_images() -> tuple[Any, Examples, Examples, Any]:
         {"pixel_values": x, "labels": int(y)}
         for x, y in zip(pixels, digits.target, strict=True)
     ]
+    # As with text: measured, validation, training.
     first = MEASURED[IMAGE]
     last = first + VALIDATION[IMAGE]
     return processor, examples[last:], examples[first:last], default_data_collator
@@ -429,13 +452,17 @@ def _make_speech() -> tuple[Any, Examples, Examples, Any]:
     )
     train: Examples = []
     validation: Examples = []
+    # Takes are one digit, so that the largest text is the last take.
     last = max(path.stem.split("_")[2] for path in _list_clips())
     for path in _list_clips():
         digit, _speaker, take = path.stem.split("_")
+        # Cut after a second, so that one long clip does not lengthen its whole batch.
         samples, _rate = soundfile.read(path, dtype="float32", frames=LONGEST)
-        (validation if take == last else train).append(
-            {"samples": samples, "labels": int(digit)}
-        )
+        example = {"samples": samples, "labels": int(digit)}
+        if take == last:
+            validation.append(example)
+        else:
+            train.append(example)
 
     def collate(examples: Examples) -> dict[str, Any]:
         """Make a batch of padded clips: input_values and attention_mask [clip, sample], labels [clip]."""

@@ -51,6 +51,8 @@ def choose_checkpoint_steps(last: int, per_octave: int) -> list[int]:
     """
     steps = {0, last}
     exponent = 0
+    # 2^(i / per_octave): evenly spaced on a logarithmic scale. Rounding repeats small
+    # steps, and a set holds each once.
     while (step := round(2 ** (exponent / per_octave))) < last:
         steps.add(step)
         exponent += 1
@@ -85,8 +87,10 @@ def train(
     identity = training.identity(corpus.fingerprint, tokens.vocabulary) | {
         "tokenizer": hash_tokenizer(tokenizer)
     }
+    # One process writes for all of them.
     if rank == 0:
         _begin(output, identity, resume=resume, overwrite=overwrite)
+    # Written last: the training is finished. It was checked above that it is this one.
     if (output / "training.json").exists():
         if rank == 0:
             shutil.rmtree(output / "resume", ignore_errors=True)
@@ -94,9 +98,12 @@ def train(
     started = datetime.now(UTC)
     windows, held = tokens.parts()
     examples = Examples(tokens, windows, training.last * size.batch, training.order)
+    # In the order of the text, and masked from a seed of its own: its loss at different
+    # steps can be compared.
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
     model = build_untrained(training.task, size, tokenizer, training.seed)
     steps = choose_checkpoint_steps(training.last, training.per_octave)
+    # Before any step: the start that others compare with.
     keep(output / "step-0", model, tokenizer)
 
     def on_step(step: int, last: int, model: Any) -> None:
@@ -106,6 +113,8 @@ def train(
         if rank == 0:
             progress(step, last)
 
+    # The validation loss is taken at every checkpoint, so that a number measured there
+    # has one.
     how = Fitting(
         build_settings(training, world),
         evaluated=frozenset(steps),
@@ -151,6 +160,8 @@ def _begin(
     With `resume`, it may hold this one already; with `overwrite`, what it holds is removed. Else OutputError if it is
     not free.
     """
+    # A folder from before code was hashed noted its version: if that counts as equal,
+    # it is compared as it was noted.
     noted = (RunFolder(output).identity() or {}).get("code")
     as_noted = (
         identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
@@ -164,6 +175,8 @@ def _begin(
 
 def build_settings(training: Training, world: int = 1) -> dict[str, Any]:
     """Return the fields of `TrainingArguments` for a training in `world` processes (one per device)."""
+    # `batch` is that of a step, over all devices and parts, so that the recipe does not
+    # depend on the machine.
     rows = training.size.batch // (world * training.accumulate)
     return {
         "max_steps": training.last,
@@ -176,6 +189,7 @@ def build_settings(training: Training, world: int = 1) -> dict[str, Any]:
         "seed": training.seed,
         "data_seed": training.order,
         "use_cpu": training.device == "cpu",
+        # `Examples` shuffles itself, by seed and number, and must be read in order.
         "train_sampling_strategy": "sequential",
         "logging_steps": max(1, training.last // LOGS),
         "report_to": list(training.report_to),
@@ -228,10 +242,13 @@ class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-
         if labels is None:
             return super().forward(input_ids, **inputs)  # type: ignore[no-any-return]
         hidden = self.bert(input_ids, **inputs).last_hidden_state
+        # [sequence, token]: with 15 % of the tokens masked, the head over the
+        # vocabulary, a large part of a small model's work, is computed for these alone.
         at = labels != UNMASKED
         total = functional.cross_entropy(
             self.cls(hidden[at]).float(), labels[at], reduction="sum"
         )
+        # A batch in which nothing is masked has loss 0, not 0 / 0.
         count = at.sum() if num_items_in_batch is None else num_items_in_batch
         return MaskedLMOutput(
             loss=total / torch.as_tensor(count, device=total.device).clamp(min=1)

@@ -34,6 +34,8 @@ def list_files(name: str) -> list[Path]:
     place = Path(os.environ.get("ANISOSCOPE_DATA", ""), name)
     if place.is_dir():
         return sorted(place.glob("*.flac"))
+    # The corpus that is measured is the test split; training reads the other file of
+    # the same folder.
     return [place.with_name("train.parquet")]
 
 
@@ -44,13 +46,14 @@ def _read_pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
     from PIL import Image
 
     table = pd.read_parquet(path)
-    opened = (
-        Image.open(io.BytesIO(image["bytes"])).convert("RGB")
-        for image in table["image"]
-    )
-    return torch.from_numpy(np.stack([np.asarray(x) for x in opened])).permute(
-        0, 3, 1, 2
-    ), table["label"].tolist()
+    pixels = []
+    for image in table["image"]:
+        opened = Image.open(io.BytesIO(image["bytes"])).convert("RGB")
+        pixels.append(np.asarray(opened))
+    # Pillow gives [height, width, channel]. Bytes are kept, which take a quarter of the
+    # memory of floats.
+    stacked = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    return stacked, table["label"].tolist()
 
 
 def make_photographs(
@@ -73,14 +76,13 @@ def make_photographs(
         {"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)
     ]
     if masked:
+        # One mask for each validation photograph, for all of training.
         drawn = (
             torch.rand(VALIDATION, patches, generator=torch.Generator().manual_seed(0))
             < HIDDEN
         )
-        examples[-VALIDATION:] = [
-            e | {"hidden": x}
-            for e, x in zip(examples[-VALIDATION:], drawn, strict=True)
-        ]
+        for example, hidden in zip(examples[-VALIDATION:], drawn, strict=True):
+            example["hidden"] = hidden
 
     def collate(chosen: Examples) -> dict[str, Any]:
         """Make a batch: pixel_values [image, channel, height, width], with labels [image] or bool_masked_pos [image,
@@ -88,15 +90,17 @@ def make_photographs(
 
         Hidden patches that were not drawn before are drawn now.
         """
-        given = {
-            "pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1
-        }  # as the processor does
+        # From −1 to 1, as the processor does.
+        pixels = torch.stack([example["pixels"] for example in chosen]) / 127.5 - 1
+        given = {"pixel_values": pixels}
         if not masked:
             return given | {"labels": torch.tensor([e["labels"] for e in chosen])}
-        hidden = [
-            e["hidden"] if "hidden" in e else torch.rand(patches) < HIDDEN
-            for e in chosen
-        ]
+        hidden = []
+        for example in chosen:
+            if "hidden" in example:
+                hidden.append(example["hidden"])
+            else:
+                hidden.append(torch.rand(patches) < HIDDEN)
         return given | {"bool_masked_pos": torch.stack(hidden)}
 
     return processor, examples[:-VALIDATION], examples[-VALIDATION:], collate
@@ -119,6 +123,7 @@ def make_clips(
     from transformers import Wav2Vec2FeatureExtractor
 
     made_by: Any = Wav2Vec2FeatureExtractor
+    # Every clip gets mean 0 and variance 1, as wav2vec 2.0 expects.
     extractor = made_by(
         sampling_rate=RATE, do_normalize=True, return_attention_mask=True
     )
@@ -146,9 +151,12 @@ def make_clips(
         )
         # Seeded by torch's generator, whose state is saved with a training: an interrupted one goes on alike.
         free = np.random.default_rng(int(torch.randint(1 << 31, ())))
-        drawn = [
-            (e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen
-        ]
+        drawn = []
+        for example in chosen:
+            if "hidden" in example:
+                drawn.append((example["hidden"], example["others"]))
+            else:
+                drawn.append(spans(free))
         if not masked:
             return dict(made)
         hidden, others = (
@@ -169,6 +177,7 @@ def _count_frames(sizes: dict[str, Any]) -> int:
     """Return the number of frames that a piece has after the convolutions; `sizes`: the model's configuration."""
     frames = RATE * SECONDS
     for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
+        # A convolution without padding.
         frames = (frames - kernel) // stride + 1
     return int(frames)
 
@@ -185,6 +194,7 @@ def _iter_pieces(path: Path) -> Iterator[Any]:
     import soundfile  # type: ignore[import-untyped]
 
     samples, _rate = soundfile.read(path, dtype="float32")
+    # The + 1 keeps a last piece that ends exactly with the clip.
     for start, end in pairwise(range(0, len(samples) + 1, RATE * SECONDS)):
         yield samples[start:end]
 
@@ -196,10 +206,13 @@ def _draw_spans(
 
     `negatives`: how many others each hidden frame gets.
     """
+    # Spans may overlap, so that they hide less than the share `BEGUN`.
     starts = rng.choice(frames - SPAN, round(BEGUN * frames / SPAN), replace=False)
     hidden = np.zeros(frames, bool)
     hidden[(starts[:, None] + np.arange(SPAN)).ravel()] = True
     places = np.flatnonzero(hidden)
+    # Each hidden frame draws among the others: numbers from its own place on move up by
+    # one.
     drawn = rng.integers(len(places) - 1, size=(len(places), negatives))
     others = np.zeros((frames, negatives), np.int64)
     others[places] = places[drawn + (drawn >= np.arange(len(places))[:, None])]

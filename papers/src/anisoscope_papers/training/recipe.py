@@ -247,6 +247,8 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
                 "none",
                 f"add --penalty {VARIANTS[0]}",
             )
+        # Every field is part of the identity: with an option that is not used, one
+        # training would have two.
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
         if self.vectors == RANDOM:
@@ -258,6 +260,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
             unused += [("separator", "--tokens checkpoint")]
         if self.penalty == "none":
             unused += [("penalty_layers", "--penalty none")]
+        # A penalty on attention needs attention that is learnt throughout.
         if self.penalty != "none":
             unused += [("attention", f"--penalty {self.penalty}")]
         if self.attention != "frozen":
@@ -269,6 +272,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         ] * self.text
         if self.steps is not None:
             unused += [("epochs", "--steps"), ("patience", "--steps")]
+        # Left at its default, an unused field says nothing.
         for name, other in unused:
             value = getattr(self, name)
             option = f"--{name.replace('_', '-')}"
@@ -285,6 +289,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     def filled(self) -> "ClassifierRecipe":
         """Return the recipe with each field that is None replaced by the published value."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
+        # A fixed number of steps has neither.
         unused = ("epochs", "patience") if self.steps is not None else ()
         missing = {
             n: value
@@ -295,6 +300,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     def described(self) -> dict[str, Any]:
         """Return {field: value} of the recipe as `training.json` holds it; a training is identified by it."""
+        # Columns are described by the role of each, and not by option.
         own = {
             name: value
             for name, value in asdict(self).items()
@@ -395,6 +401,7 @@ class Sizes:
 
     def build(self) -> ModelSize:
         """Return the size of the preset, with the changes."""
+        # None means the preset's value.
         changes = {
             name: value
             for name, value in select_fields(self, Sizes).items()
@@ -477,9 +484,8 @@ class Training(Sizes):
 
     def __post_init__(self) -> None:
         """Raise UsageError if the batch cannot be split evenly over processes and accumulation steps."""
-        parts = (
-            int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate
-        )  # as torchrun gives it
+        # torchrun sets the number of processes.
+        parts = int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate
         if self.size.batch % parts:
             got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
             raise UsageError(
@@ -514,6 +520,8 @@ class Training(Sizes):
         rate 0.
         """
         rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
+        # Rises as (step + 1) / warm-up, falls as what is left of the rest: the smaller
+        # one counts.
         return max(
             0.0,
             min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)),
@@ -523,6 +531,8 @@ class Training(Sizes):
         """Return everything the weights depend on, by name; the corpus by its fingerprint, the vocabulary by its
         size.
         """
+        # How a size was chosen does not matter: `size` is added as it results, and
+        # `dtype` as `precision`.
         left_out = (
             *list_field_names(Sizes),
             "own_size",

@@ -74,6 +74,8 @@ def prepare(
     corpus has fewer than two windows.
     """
     taken = _load_tokenizer(source, task) if source else None
+    # Part of the folder's name. "in order" names the way in which characters are passed
+    # to the trainer, see `train_word_pieces`: folders from before that are not read.
     words = hash_tokenizer(taken) if taken else "in order"
     folder = (
         cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
@@ -88,19 +90,22 @@ def prepare(
 
         def write(path: Path) -> None:
             """Write the token ids to a file."""
-            with path.open(
-                "wb"
-            ) as file:  # by its name numpy would put another ending to it
+            # Given a name, numpy would put another ending to it.
+            with path.open("wb") as file:
                 np.save(file, ids)
 
         write_atomic(folder / IDS, write)
 
     make_once(folder, make, marker=IDS)
+    # Read back even if just made, so that the first training and all later ones have
+    # the same tokenizer.
     tokenizer = Auto.from_pretrained(folder)
     tokenizer.model_max_length = window
     around = find_affixes(tokenizer)
     check_room(window, len(around))
     mask = tokenizer.mask_token_id if task == "masked-lm" else None
+    # Mapped, not read: several trainings share the pages, and a large corpus does not
+    # fill the memory.
     tokens = Tokens(
         np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask
     )
@@ -154,12 +159,14 @@ def train_word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
         tokenizer.train_from_iterator(texts, trainer)
         return tokenizer
 
+    # The trainer breaks ties by the numbers of characters, which it gives in the order
+    # of a hash map. A first run finds the characters (`##x`), and a second gets them in
+    # fixed order.
     inside = sorted(
         piece for piece in learnt(0, []).get_vocab() if piece.startswith("##")
     )
-    tokenizer = reading(
-        learnt(size, [*SPECIAL, *inside]).model
-    )  # anew, since to the trained one `inside` is special
+    # A new tokenizer around the trained model: to the trained one `inside` is special.
+    tokenizer = reading(learnt(size, [*SPECIAL, *inside]).model)
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.decoder = decoders.WordPiece()
     return _add_masking(tokenizer, **more)
@@ -169,6 +176,7 @@ def build_single_bytes(**more: Any) -> Any:
     """Build a tokenizer for which every byte is a token; nothing is learnt. `more`: further settings of the
     tokenizer.
     """
+    # One visible character for each of the 256 bytes, as in GPT-2.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(
         models.BPE(
@@ -244,10 +252,12 @@ def _tokenise(tokenizer: Any, documents: Iterable[str]) -> Any:
         if tokenizer.mask_token_id is not None
         else tokenizer.eos_token_id
     )
+    # Two bytes a token are enough for vocabularies below 65,536.
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
     parts: list[Any] = []
     for document in documents:
         parts += [*tokenise(list(cut_pieces(document)), tokenizer), np.array([between])]
+    # The last separator has nothing after it.
     return np.concatenate(parts[:-1]).astype(kind)
 
 
@@ -279,11 +289,14 @@ class Tokens:
 
         About a hundredth is held out, at most 512 windows.
         """
+        # In a small corpus blocks are shorter, so that at least one is held out.
         block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
+        # The last block of every hundred; in a corpus of fewer blocks, its last one.
         held = (np.arange(self.count) // block) % HELD_OUT == min(
             HELD_OUT - 1, (self.count - 1) // block
         )
         chosen = np.flatnonzero(held)
+        # Evenly spread over all that is held out, if there is more than is needed.
         keep = chosen[
             np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_HELD)).astype(int)
         ]
@@ -291,6 +304,7 @@ class Tokens:
 
     def rows(self, windows: Rows) -> NDArray[np.int64]:
         """Return the token ids of some windows, with special tokens, [window, token]."""
+        # [window, token]: window w begins at w · room.
         content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(
             np.int64
         )
@@ -352,6 +366,7 @@ class Examples(Dataset[Any]):
         turn, place = divmod(index, len(self.windows))
         if not self.shuffled:
             return int(self.windows[place])
+        # Only the order of the present pass is kept: examples come in turn.
         if turn not in self._orders:
             self._orders = {
                 turn: np.random.default_rng([self.seed, turn]).permutation(self.windows)
@@ -374,6 +389,8 @@ class Examples(Dataset[Any]):
         content[:, head : head + room] = True
         chosen = content & (draws[:, 0] < MASKED)
         labels = np.where(chosen, ids, UNMASKED)
+        # One number decides: below .1 the token stays, below .2 it is replaced, else it
+        # is masked.
         fate = draws[:, 1]
         other = (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
         seen = np.where(
@@ -389,5 +406,7 @@ class Examples(Dataset[Any]):
 
         They depend only on seed and index.
         """
+        # A counter-based generator: example i gets its numbers without those before it
+        # being drawn, whatever process asks for it.
         source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
         return np.random.Generator(source).random((3, self.tokens.window))

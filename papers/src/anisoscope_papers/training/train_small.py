@@ -80,12 +80,13 @@ def train_all(
     recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress
 ) -> list[SmallModel]:
     """Train every seed of the `kinds` of small models whose data are available, or find them in `cache`."""
+    # An unknown kind is an error before anything is trained.
     wanted = [kind for kind in map(find_kind, kinds) if not kind.missing]
-    return [
-        train_or_load(kind, seed, recipe, cache, progress)
-        for kind in wanted
-        for seed in range(recipe.seeds)
-    ]
+    models = []
+    for kind in wanted:
+        for seed in range(recipe.seeds):
+            models.append(train_or_load(kind, seed, recipe, cache, progress))
+    return models
 
 
 def train_or_load(
@@ -96,6 +97,7 @@ def train_or_load(
     progress: Progress = lambda _t, _d, _n: None,
 ) -> SmallModel:
     """Return the small model of one kind and seed: read from `cache`, or trained there by `recipe`."""
+    # Kinds that transformers lacks are loaded by it once they are registered.
     ports.register()
     settings = {
         "kind": asdict(kind),
@@ -111,6 +113,8 @@ def train_or_load(
         history = _train(kind, seed, recipe, folder, progress)
         write_json(folder / TRAINED, {"settings": settings, **history})
 
+    # The marker is written last: a folder without it was left by a training that did
+    # not finish.
     make_once(folder, make, marker=TRAINED)
     found = sorted(
         int(path.name.removeprefix("step-")) for path in folder.glob("step-*")
@@ -125,28 +129,30 @@ def _train(
 ) -> dict[str, Any]:
     """Train a small model and keep its log-spaced checkpoints in `folder`; return the content of `training.json`."""
     made = prepare_material(kind, seed)
+    # A share fixes the number of steps; without one, patience decides, up to a limit.
     share = recipe.share
-    steps = (
-        recipe.longest * kind.steps
-        if share is None
-        else max(FEWEST, round(kind.steps * share))
-    )
+    patience: int | None = None
+    if share is None:
+        patience = recipe.patience
+        steps = recipe.longest * kind.steps
+    else:
+        steps = max(FEWEST, round(kind.steps * share))
 
     def on_step(step: int, last: int, model: Any) -> None:
         """Save a checkpoint if the step is a power of two, and report progress towards the `last` step."""
+        # 1, 2, 4, …: dense at the beginning, where most changes.
         if step & (step - 1) == 0:
             fit.keep(folder / f"step-{step}", model, made.processor)
         progress(f"{kind.label}, seed {seed}", step, last)
 
-    patience = None if share is not None else recipe.patience
     folder.mkdir(parents=True)
     fit.keep(folder / "step-0", made.model, made.processor)
     history = fit.fit(made, build_fitting(kind, seed, steps, patience), on_step)
-    best = (
-        history["steps"]
-        if patience is None
-        else min(history["validation_loss"], key=lambda at: at[1])[0]
-    )
+    # With a fixed share of the steps the trained model is the last one, whatever its
+    # loss: all seeds are compared at one step.
+    best = history["steps"]
+    if patience is not None:
+        best, _loss = min(history["validation_loss"], key=lambda at: at[1])
     fit.keep(folder / f"step-{best}", made.model, made.processor)
     return history | {"best": best}
 
@@ -158,6 +164,8 @@ def build_fitting(
 
     With `patience`, the rate is constant and training stops early.
     """
+    # A part of the steps that the kind needs, however much longer it may train: so
+    # patience means the same for all.
     every = max(1, min(steps, kind.steps) // EVALUATIONS)
     settings: dict[str, Any] = {
         "max_steps": steps,
@@ -172,6 +180,7 @@ def build_fitting(
         "logging_steps": every,
     }
     if patience is None:
+        # The steps whose checkpoints are kept, so that each has a loss.
         kept = {1 << k for k in range(steps.bit_length())}
         return fit.Fitting(settings, evaluated=frozenset(kept | {steps}))
     asked = {
