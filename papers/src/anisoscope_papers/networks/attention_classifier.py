@@ -138,6 +138,8 @@ class ClassifierAttention(nn.Module):
             config.num_attention_heads,
             dim // config.num_attention_heads,
         )
+        # With a factor of 0 all scores are equal: uniform attention, and random
+        # attention once fixed scores are added.
         self.scaling = self.head_dim**-0.5 if config.attention == "learned" else 0.0
         self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
         out = (
@@ -177,9 +179,12 @@ class ClassifierAttention(nn.Module):
         The result is the same: q·(W_K x) = (W_Kᵀ q)·x, and a weighted mean of W_V x is W_V times that of x.
         x: [sequence, token, dim].
         """
+        # [head, head_dim, dim] each.
         to_query, to_key, to_value = (
             w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3)
         )
+        # The bias of keys adds the same number to all scores of a row, which softmax
+        # does not see.
         of_query, _, of_value = self._biases()
         query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), of_query).view(
             -1, *to_query.shape[:2]
@@ -193,6 +198,7 @@ class ClassifierAttention(nn.Module):
             :, 0
         ]  # [sequence head dim]
         values = torch.einsum("she,hde->shd", mixed, to_value).flatten(1)
+        # Weights of a row add up to 1: a bias of values is added to the mean as it is.
         values = values if of_value is None else values + of_value
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
 
@@ -203,6 +209,7 @@ class ClassifierAttention(nn.Module):
         """
         to_query, to_key, to_value = self.in_proj.weight.chunk(3)
         of_query, _, of_value = self._biases()
+        # W_Kᵀ (W_Q x + b_Q).
         shift = None if of_query is None else of_query @ to_key
         query = nn.functional.linear(x, to_key.T @ to_query, shift)
         tokens = x.unsqueeze(1)
@@ -232,6 +239,8 @@ class ClassifierAttention(nn.Module):
 
         query, key and value are [sequence, head, token, dim].
         """
+        # Scores keep their values; gradients reach the layers below through values
+        # alone (frozen attention).
         if self.detach:
             query = query.detach()
             key = key.detach()
@@ -249,6 +258,7 @@ class ClassifierAttention(nn.Module):
         self, mask: Tensor | None, queries: int, key: Tensor
     ) -> Tensor:
         """Return the mask plus the layer's fixed random scores, [..., query, key]."""
+        # By layer and pair of positions, the same for all utterances and heads.
         if self._drawn is None:
             longest = self.config.max_position_embeddings
             generator = torch.Generator().manual_seed(
@@ -258,6 +268,7 @@ class ClassifierAttention(nn.Module):
         scores = self._drawn[:queries, : key.shape[2]].to(key)
         if mask is None:
             return scores.expand(1, 1, -1, -1)
+        # sdpa's masks are boolean, eager's are added.
         if mask.dtype == torch.bool:
             return scores.masked_fill(~mask, torch.finfo(key.dtype).min)
         return mask + scores
@@ -313,6 +324,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module as the authors do."""
         if isinstance(module, nn.Linear):
+            # torch's own initialisation of a linear layer.
             bound = 1 / math.sqrt(module.in_features)
             if isinstance(module, InProjection):
                 init.xavier_uniform_(module.weight)
@@ -384,6 +396,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=x, attention_mask=attention_mask
         )
+        # In evaluation everything is computed, since capture looks for queries, keys
+        # and values.
         short = self.row_only == "always" or (
             self.training and self.row_only == "training"
         )
@@ -400,6 +414,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     def _positions(self, x: Tensor) -> Tensor:
         """Return the scaled sinusoids for x [sequence, token, dim]; the table is computed once."""
         table = self._table
+        # The model may have been moved to another device or type since.
         if table is None or table.device != x.device or table.dtype != x.dtype:
             table = make_sinusoids(self.config.max_position_embeddings, x.shape[2]).to(
                 x

@@ -101,6 +101,7 @@ class CharacterCnn(nn.Module):
         super().__init__()
         dim = config.character_embedding_dim
         channels = sum(size for _, size in config.character_filters)
+        # One more row than characters: that of id 0, for padding words.
         self._char_embedding_weights = nn.Parameter(
             torch.empty(config.num_characters + 1, dim)
         )
@@ -119,6 +120,7 @@ class CharacterCnn(nn.Module):
         characters = nn.functional.embedding(
             input_ids.flatten(0, 1), self._char_embedding_weights
         )  # (B T, 50, C)
+        # The maximum over all places of a kernel: [word, channels] for each width.
         features = [
             getattr(self, name)(characters.transpose(1, 2)).amax(-1).relu()
             for name in self._names
@@ -224,6 +226,8 @@ class CharacterBertTokenizer:
 
 def encode_word(word: str) -> list[int]:
     """Return the 50 character ids of a word or marker."""
+    # Bytes move up by one, since 0 pads words; two places are for the markers of
+    # beginning and end.
     inside = (
         [MARKERS[word]]
         if word in MARKERS

@@ -43,6 +43,8 @@ class CifarResNetBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block to maps x [image, channel, height, width]."""
+        # Option A of the paper: every second pixel, and new channels of zeros on both
+        # sides. It has no weights.
         shortcut = x[:, :, :: self.stride, :: self.stride]
         if self.more:
             shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.more, self.more))
@@ -64,6 +66,8 @@ class CifarResNetModel(PublishedModel):
         super().__init__(config)
         self.conv1 = nn.Conv2d(config.num_channels, CHANNELS[0], 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(CHANNELS[0])
+        # Three stages of n blocks with two convolutions each, the stem and the linear
+        # layer: 6n + 2.
         blocks = (config.depth - 2) // 6
         self.layer1, self.layer2, self.layer3 = (
             nn.Sequential(

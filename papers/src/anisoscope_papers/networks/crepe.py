@@ -40,6 +40,8 @@ class CrepeBlock(nn.Module):
         super().__init__()
         first = before == 1
         self.norm = None if first else _make_norm(before)
+        # An even kernel of 64 keeps the width only with unequal padding; the first one,
+        # of 512 with stride 4, makes 256 of 1,024.
         self.padding = (254, 254) if first else (31, 32)
         self.conv = nn.Conv2d(
             before, after, (1, 512 if first else 64), (1, 4 if first else 1)
@@ -62,6 +64,8 @@ class CrepeModel(PublishedModel):
     published_names: ClassVar[Mapping[str, str]] = {
         r"^conv(\d)\.": r"blocks.\1.conv.",
         **{rf"^conv{i}_BN\.": f"blocks.{i + 1}.norm." for i in range(1, 6)},
+        # The published norm i follows convolution i: here it begins block i + 1, and
+        # the last one is on its own.
         r"^conv6_BN\.": "norm.",
     }
 
@@ -82,6 +86,7 @@ class CrepeModel(PublishedModel):
         """Return pitches [clip, frame, pitch] for input_values [clip, sample]; each frame is centred and scaled on its
         own.
         """
+        # [clip, 1, frame, 1024].
         x = input_values.unfold(1, FRAME, FRAME).unsqueeze(1)
         x = x - x.mean(-1, keepdim=True)
         x = x / x.std(-1, keepdim=True).clamp(min=1e-10)
@@ -113,6 +118,7 @@ def config_of(weights: Weights) -> CrepeConfig | None:
     first = weights.get("conv1.weight")
     if first is None or "conv6_BN.weight" not in weights:
         return None
+    # `full` has 1,024 channels in its first convolution, `tiny` 128.
     return CrepeConfig(shrink=CHANNELS[0] // max(1, len(first)))
 
 

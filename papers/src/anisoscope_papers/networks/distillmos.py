@@ -65,6 +65,8 @@ class _Spectrogram(nn.Module):
         )
         x = torch.view_as_real(spectrum)
         size = x.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
+        # The magnitude is compressed to its .3th power, the phase stays: [window, 2,
+        # frame, frequency].
         return self.cnn((size**0.3 * x / size).permute(0, 3, 1, 2)).flatten(1, 2)  # type: ignore[no-any-return]
 
 
@@ -169,9 +171,11 @@ class DistillMosModel(PublishedModel):
 
         Each window is divided by its largest absolute sample.
         """
+        # The last window of a recording is shorter than the others.
         x = nn.functional.pad(input_values, (0, SAMPLES - input_values.shape[1]))
         x = x / (x.abs().amax(1, keepdim=True) + 1e-8)
         return BaseModelOutput(
+            # From shares of 0 to 1 to opinion scores of 1 to 5.
             last_hidden_state=1 + 4 * self.transformer_pool_attn(self.cnn(x))
         )
 

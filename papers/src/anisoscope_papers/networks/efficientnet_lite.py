@@ -55,9 +55,11 @@ class SameConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Pad the input [image, channel, height, width] as TensorFlow does, then convolve it."""
         pads: list[int] = []
+        # Width before height, as torch's `pad` wants them.
         for size, kernel, stride in zip(
             input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True
         ):
+            # Rounded up: a kernel with stride s has one output for each begun s inputs.
             out = -(-size // stride)
             total = max((out - 1) * stride + kernel - size, 0)
             pads += [total // 2, total - total // 2]
@@ -75,6 +77,8 @@ class EfficientNetLiteBlock(nn.Module):
         """Build a block from `before` to `after` channels, which is `expansion` times as wide inside."""
         super().__init__()
         inside = before * expansion
+        # The first stage is not widened, and its published blocks lack that
+        # convolution.
         self.expands = expansion > 1
         if self.expands:
             self._expand_conv = nn.Conv2d(before, inside, 1, bias=False)
@@ -116,6 +120,7 @@ class EfficientNetLiteModel(PublishedModel):
         before = STEM
         for stage in STAGES:
             for number in range(stage.repeats):
+                # Only the first block of a stage has its stride.
                 stride = stage.stride if number == 0 else 1
                 blocks.append(
                     EfficientNetLiteBlock(

@@ -142,12 +142,16 @@ class MantaBlockAssignment(nn.Module):
         B rows, T bytes, L blocks. `joint_blocks`: all rows get the largest number of blocks that a row of the batch
         needs. UsageError if it is false and rows need different numbers.
         """
+        # The first byte is in block 0 whatever is predicted for it.
         frontiers = torch.cat(
             [torch.zeros_like(frontiers[:, :1]), frontiers[:, 1:]], dim=1
         )
+        # A small variance keeps the density of certain frontiers finite.
         floor = max(5 * torch.finfo(frontiers.dtype).resolution, self.variance_floor)
         mean = frontiers.cumsum(-1)  # (B, T)
         deviation = ((frontiers * (1 - frontiers)).cumsum(-1) + floor).sqrt()  # (B, T)
+        # Blocks that a byte may reach with three standard deviations; never more than
+        # bytes.
         counts = ((mean + 3 * deviation).amax(-1).int() + 1).clamp(
             max=frontiers.shape[1]
         )  # (B,)
@@ -188,6 +192,7 @@ class MantaConvolution(nn.Module):
 
     def forward(self, signal: Tensor) -> Tensor:
         """Convolve a signal (N, C, T) along its last axis: (N, C_out, T)."""
+        # torch wants (C_out, C_in / groups, k).
         weight = (
             self.weight[0].permute(2, 0, 1)
             if self.depthwise
@@ -250,6 +255,7 @@ class MantaPooler(nn.Module):
         features = torch.cat(
             [conv(weighted.flatten(0, 1)) for conv in self.conv_layers], dim=1
         )  # (B L, C_out, T)
+        # Shares were divided by their sum, so that the sum over bytes is a mean.
         pooled = features.sum(-1) if self.mean_pool else features.amax(-1)
         if hasattr(self, "highway"):
             pooled = self.highway(pooled)
@@ -389,6 +395,8 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         """Return {tied weight: the weight it shares}: the decoder always shares its embeddings, whatever the output
         layer does.
         """
+        # transformers would leave them untied if `tie_word_embeddings` is False, which
+        # here is about the output layer.
         return dict(self._tied_weights_keys)
 
     def set_attn_implementation(
@@ -417,6 +425,7 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
 
 def _build_t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
     """Build a T5 encoder, or decoder if `is_decoder`, with MANTa's sizes and attention implementation."""
+    # Each stack changes fields of its configuration.
     own = deepcopy(config)
     own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = (
         num_layers,

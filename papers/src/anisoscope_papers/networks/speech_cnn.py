@@ -41,6 +41,7 @@ class SpeechCnnBlock(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Apply the block to hidden_states [sequence, frame, dim]; mask [sequence, frame] marks real frames."""
+        # A convolution would carry padding into the last real frames.
         x = hidden_states if mask is None else hidden_states * mask.unsqueeze(-1)
         x = self.norm(self.convolution(x.transpose(1, 2)).transpose(1, 2))
         return hidden_states + self.down(nn.functional.gelu(self.up(x)))  # type: ignore[no-any-return]
@@ -113,6 +114,7 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
         are labels.
         """
         hidden = self.speech_cnn(input_values, attention_mask).last_hidden_state
+        # The mean over frames is over real ones alone.
         weight = torch.ones_like(hidden[..., :1])
         if attention_mask is not None:
             weight = (

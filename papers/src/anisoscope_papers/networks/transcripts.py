@@ -53,11 +53,13 @@ def write_transcripts(
 def transcribe(model: Any, processor: Any, plan: SpeechPlan, row: int) -> str:
     """Return what a Whisper model hears in the window `row` of the plan: always its most probable next token."""
     batch = plan.build(np.array([row]))
+    # The encoder runs once for a clip; the decoder then reads one new token at a time,
+    # with the keys and values of those before.
     heard = model.get_encoder()(batch.inputs["input_features"]).last_hidden_state
     decoder = model.get_decoder()
-    output = (
-        model.get_input_embeddings().weight
-    )  # Whisper scores its next token by the embeddings that it reads
+    # Whisper scores its next token by the embeddings that it reads.
+    output = model.get_input_embeddings().weight
+    # The prompt that a measurement puts before the transcript.
     read = torch.tensor([plan.prompt])
     end = int(model.config.eos_token_id)
     ids: list[int] = []

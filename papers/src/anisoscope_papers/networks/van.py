@@ -144,6 +144,7 @@ class VanLayer(nn.Module):
         branch = scale[:, None, None] * branch
         if not self.training or self.drop_path == 0:
             return branch
+        # Stochastic depth: what is kept is scaled up, so that the expected value stays.
         keep = torch.full(
             (len(branch), 1, 1, 1),
             1 - self.drop_path,
@@ -216,6 +217,8 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
         for stage, (channels, depth) in enumerate(
             zip(config.hidden_sizes, config.depths, strict=True)
         ):
+            # The rate rises linearly from 0 in the first block to `drop_path_rate` in
+            # the last.
             rates = [
                 config.drop_path_rate * (block_index + i) / last for i in range(depth)
             ]
@@ -255,6 +258,8 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
             features = self.get_submodule(f"patch_embed{stage}")(features)
             for block in self.get_submodule(f"block{stage}").children():
                 features = block(features)
+            # The norm is over channels, and the next stage reads its output: so it is a
+            # stage's output, and no block's.
             tokens = self.get_submodule(f"norm{stage}")(
                 features.flatten(2).transpose(1, 2)
             )  # (B, H W, C)
