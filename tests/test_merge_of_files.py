@@ -97,7 +97,7 @@ def test_a_folder_has_the_values_that_it_has_without(measured, tmp_path):
         ["massive.largest_unit", "mean_cosine.between"]
     )  # documents have other numbers
     values = both[~(other | both["metric"].str.startswith("uniformity"))]
-    assert len(values) > 0.9 * len(both)
+    assert len(values) > 0.85 * len(both)
     np.testing.assert_allclose(
         values["value"], values["value_other"], rtol=1e-12, atol=1e-12
     )

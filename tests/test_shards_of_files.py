@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 import torch
 
 from anisoscope.data import by_file
@@ -55,6 +56,7 @@ def job(corpus, shard=(0, 1), **options):
     )
     # in float64: how far a window is padded changes its last bits
     return Job(
+        model=tiny.small_encoder(),
         corpus=str(corpus),
         dtype="float64",
         settings=settings,

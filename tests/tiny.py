@@ -1,6 +1,9 @@
 """Tiny random models of every text architecture, padded inputs for them, and a plan of small documents."""
 
+import atexit
 import json
+import shutil
+import tempfile
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
@@ -340,3 +343,33 @@ def stirred(place, seed):
     }
     save_file(changed, weights, metadata={"format": "pt"})
     return place
+
+
+@cache
+def small_encoder():
+    """A folder with a random encoder of two layers and the tokenizer of the built-in one; built once in a process.
+
+    For tests of runs that are about no number of the built-in encoder: a tenth of its time.
+    """
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from anisoscope.models.packaged import builtin_folder
+
+    folder = tempfile.mkdtemp(prefix="small-encoder-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tokenizer = AutoTokenizer.from_pretrained(builtin_folder("builtin:minilm"))
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=128,
+    )
+    model = BertModel(config, add_pooling_layer=False)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return folder
