@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+import tiny
 import torch
 import transformers
 
@@ -18,6 +19,7 @@ from anisoscope.api.objects import unwrap_model
 from anisoscope.data.check_names import check_corpus, check_model
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, UsageError
+from anisoscope.models.load import load
 from anisoscope.store import select
 
 QUICK = {"panel": "hidden", "sample": 0}
@@ -27,6 +29,12 @@ TEXTS = [f"a good film {k}" for k in range(12)]
 
 def values(run):
     return run.records.drop(columns=["run", "corpus", "model"])
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """A small encoder with its tokenizer: these tests are about what is given to it."""
+    return load(tiny.small_encoder())
 
 
 def same(ours, theirs):
@@ -81,8 +89,8 @@ def test_columns_units_and_labels_of_a_table():
         anisoscope.measure(pd.DataFrame(np.c_[np.arange(40) * 3, X]), **QUICK)
 
 
-def test_texts_in_a_table_or_a_column(minilm):
-    expected = anisoscope.measure(minilm, TEXTS, **QUICK)
+def test_texts_in_a_table_or_a_column(encoder):
+    expected = anisoscope.measure(encoder, TEXTS, **QUICK)
     frame = pd.DataFrame({"n": range(12), "review": TEXTS})
     for given in (
         frame,
@@ -90,37 +98,37 @@ def test_texts_in_a_table_or_a_column(minilm):
         datasets.Dataset.from_pandas(frame),
         pyarrow.Table.from_pandas(frame),
     ):
-        same(anisoscope.measure(minilm, given, **QUICK), expected)
+        same(anisoscope.measure(encoder, given, **QUICK), expected)
     two = frame.assign(title="film")
     with pytest.raises(CorpusError, match=r"a text column in the DataFrame.*--column"):
-        anisoscope.measure(minilm, two, **QUICK)
-    same(anisoscope.measure(minilm, two, column="review", **QUICK), expected)
+        anisoscope.measure(encoder, two, **QUICK)
+    same(anisoscope.measure(encoder, two, column="review", **QUICK), expected)
 
 
-def test_texts_and_chats_in_a_list_of_rows(minilm):
+def test_texts_and_chats_in_a_list_of_rows(encoder):
     """It asked for messages "as a tensor" and for padding."""
-    expected = anisoscope.measure(minilm, TEXTS, **QUICK)
+    expected = anisoscope.measure(encoder, TEXTS, **QUICK)
     same(
         anisoscope.measure(
-            minilm, [{"text": text, "label": 1} for text in TEXTS], **QUICK
+            encoder, [{"text": text, "label": 1} for text in TEXTS], **QUICK
         ),
         expected,
     )
     chats = [
         {"id": 3, "messages": [{"role": "user", "content": text}]} for text in TEXTS
     ]
-    same(anisoscope.measure(minilm, chats, **QUICK), expected)
+    same(anisoscope.measure(encoder, chats, **QUICK), expected)
     same(
         anisoscope.measure(
-            minilm, pd.Series([row["messages"] for row in chats]), **QUICK
+            encoder, pd.Series([row["messages"] for row in chats]), **QUICK
         ),
         expected,
     )
 
 
-def inputs_of(minilm):
+def inputs_of(encoder):
     """What a model takes one after the other: texts, rows, batches in each form."""
-    batches = [dict(minilm.processor([text], return_tensors="pt")) for text in TEXTS]
+    batches = [dict(encoder.processor([text], return_tensors="pt")) for text in TEXTS]
     return {
         "texts": TEXTS,
         "rows": [{"text": text, "label": 1} for text in TEXTS],
@@ -136,11 +144,11 @@ def inputs_of(minilm):
     [iter, lambda items: (item for item in items)],
     ids=["iterator", "generator"],
 )
-def test_inputs_of_a_generator_are_measured_as_those_of_a_list(minilm, form, once):
-    given = inputs_of(minilm)[form]
+def test_inputs_of_a_generator_are_measured_as_those_of_a_list(encoder, form, once):
+    given = inputs_of(encoder)[form]
     same(
-        anisoscope.measure(minilm, once(given), **QUICK),
-        anisoscope.measure(minilm, given, **QUICK),
+        anisoscope.measure(encoder, once(given), **QUICK),
+        anisoscope.measure(encoder, given, **QUICK),
     )
 
 
@@ -166,17 +174,17 @@ def test_vectors_of_a_generator_are_measured_as_the_array_that_they_make(
     )
 
 
-def test_an_empty_generator_is_no_input(minilm):
+def test_an_empty_generator_is_no_input(encoder):
     with pytest.raises(AnisoscopeError):
-        anisoscope.measure(minilm, (text for text in []), **QUICK)
+        anisoscope.measure(encoder, (text for text in []), **QUICK)
 
 
-def test_a_generator_is_a_probe_as_its_list_is(minilm):
+def test_a_generator_is_a_probe_as_its_list_is(encoder):
     one, two = (
-        anisoscope.Monitor(probe, processor=minilm.processor)
+        anisoscope.Monitor(probe, processor=encoder.processor)
         for probe in (TEXTS, (text for text in TEXTS))
     )
-    assert one.look(minilm.model, 1) == two.look(minilm.model, 1)
+    assert one.look(encoder.model, 1) == two.look(encoder.model, 1)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +205,13 @@ def test_a_text_in_the_place_of_a_corpus_is_told_as_one():
         check_corpus("The cat sat on the mat")
 
 
-def test_a_pipeline_is_its_model_and_its_tokenizer(minilm):
+def test_a_pipeline_is_its_model_and_its_tokenizer(encoder):
     pipeline = transformers.pipeline(
-        "feature-extraction", model=minilm.model, tokenizer=minilm.processor
+        "feature-extraction", model=encoder.model, tokenizer=encoder.processor
     )
     same(
         anisoscope.measure(pipeline, TEXTS, **QUICK),
-        anisoscope.measure(minilm, TEXTS, **QUICK),
+        anisoscope.measure(encoder, TEXTS, **QUICK),
     )
 
 
@@ -239,12 +247,12 @@ def test_columns_of_a_comparison_are_those_that_tell_its_rows_apart():
 
 
 def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(
-    tmp_path, minilm
+    tmp_path, encoder
 ):
     library = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-    minilm.model.save_pretrained(tmp_path)
-    minilm.processor.save_pretrained(tmp_path)
+    encoder.model.save_pretrained(tmp_path)
+    encoder.processor.save_pretrained(tmp_path)
     given = [
         modules.Transformer(str(tmp_path)),
         modules.Pooling(384, pooling_mode="mean"),
@@ -264,7 +272,7 @@ def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(
     assert found.item() == pytest.approx(right, abs=1e-5)
     assert [name for name, _ in model.named_modules()] == before
     static = library.SentenceTransformer(
-        modules=[modules.StaticEmbedding(minilm.processor, embedding_dim=8)]
+        modules=[modules.StaticEmbedding(encoder.processor, embedding_dim=8)]
     )
     with pytest.raises(
         UsageError,
