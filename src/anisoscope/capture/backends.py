@@ -46,6 +46,8 @@ def intercept_attention(
     the backend. Otherwise the backend runs, inside the context that `within` opens.
     """
     entry = (look, within)
+    # Noted now: the same modules must be forgotten at the end, even if the model has
+    # changed.
     modules = list(model.modules())
     interface = class_of_transformers("modeling_utils", "AttentionInterface")
     with _LOCK:
@@ -94,9 +96,9 @@ class _Interface:
             return wrap_backend(name, get_item(self, name))
 
         setattr(interface, "__getitem__", watched_item)  # noqa: B010
-        if (
-            get_interface is None
-        ):  # older releases: files take their own function for `eager`, watched below
+        # In older releases, modelling files take their own function for `eager`, which
+        # `_wrap_eager_functions` watches.
+        if get_interface is None:
             return
 
         @wraps(get_interface)
@@ -114,12 +116,14 @@ class _Interface:
             return
         interface, cls.interface = cls.interface, None
         own_item, get_interface = cls.originals
-        if own_item is None:  # inherited, as before
+        # What was inherited is inherited again: a copy of it would hide later changes.
+        if own_item is None:
             del interface.__getitem__
         else:
             setattr(interface, "__getitem__", own_item)  # noqa: B010
         if get_interface is not None:
             setattr(interface, "get_interface", get_interface)  # noqa: B010
+        # They hold functions of models, which may be deleted once nothing watches them.
         _WATCHED.clear()
         _FORMS.clear()
 
@@ -188,6 +192,7 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
             return function(
                 module, query, key, value, attention_mask, *rest, **settings
             )
+        # A list as a box for one value: None may be a valid output.
         made: list[Any] = []
 
         def result() -> Any:
@@ -213,6 +218,8 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
             backend=backend,
             result=result,
         )
+        # The backend calls torch's own product, which `entry_points` watches too: it is
+        # the same attention.
         with entry_points.suspend():
             changed = _show_call(call, looks)
             if changed is not None:

@@ -41,6 +41,8 @@ class Counting(TorchDispatchMode):
 
     def start(self, *_: Any) -> None:
         """Begin to detect attention; calls after the first do nothing. A forward pre-hook of the model."""
+        # Every operation passes through Python while the mode is active, which is slow:
+        # one forward call is enough.
         if not self.over:
             self.active = self.over = True
             self.__enter__()  # type: ignore[no-untyped-call]
@@ -73,6 +75,8 @@ class Counting(TorchDispatchMode):
     ) -> Any:
         """Run a torch operation, and call `ran` if it is an attention kernel or the product that ends an attention."""
         output = func(*args, **(kwargs or {}))
+        # Within `pause` the mode may still be active, if it is not the innermost and
+        # could not be left.
         if not self.quiet:
             # Operators that no C++ code registers have no method `name`.
             name = str(func)

@@ -166,6 +166,7 @@ class _Watch:
 
     def _find_caller(self) -> nn.Module | None:
         """Return the innermost module whose method is running now; None if it is not among the watched ones."""
+        # 2: the caller of the wrapped function, beyond this method and `watched`.
         frame = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_varnames[:1] == ("self",):
@@ -212,6 +213,8 @@ class _Watch:
         self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any
     ) -> None:
         """Pass a finished call of the fast path of `nn.MultiheadAttention` on to the capture."""
+        # In the order of torch's signature, in which key, value and the width come
+        # first.
         heads, weight, bias, out_weight, out_bias, mask = given[3:9]
         mask_kind = given[11] if len(given) > 11 else None
         if isinstance(output, tuple):
@@ -229,6 +232,7 @@ class _Watch:
         self, module: nn.Module, output: Tensor, x: Tensor, *given: Any
     ) -> None:
         """Pass a finished call of the fast path of `nn.TransformerEncoderLayer` on to the capture."""
+        # In the order of torch's signature, after the width.
         heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[
             1:9
         ]
@@ -259,6 +263,8 @@ class _Watch:
             y = norm(y, norm_1)
             return norm(y + feed_forward(y), norm_2)
 
+        # The fast path does not show its queries and keys: they are projected again,
+        # from what it projects.
         attended_to = norm(x, norm_1) if norm_first else x
         self._pass_on_fast_path(
             module,
@@ -370,6 +376,7 @@ class _Watch:
             (operands, (first, second)),
             (operands[::-1], (second, first)),
         )
+        # Weights times values first, since their equation may look like that of scores.
         for factors, letters in orders:
             if self._read_weighted_values(module, output, factors, letters, result):
                 return
@@ -430,6 +437,7 @@ class _Watch:
         The scale is fitted if it is not known. What was added to the scores, beyond scale · q·k, is passed on as a
         mask. Nothing is passed on if the shapes are not those of attention.
         """
+        # Whatever happens below, the next product begins a new attention.
         finished = self.pending
         self.pending = _Pending()
         source = finished.source
@@ -450,6 +458,8 @@ class _Watch:
         # In 16 bits, the difference below would be mostly rounding.
         q, k, scores = _to_float32(q), _to_float32(k), _to_float32(scores)
         product = q @ k.transpose(2, 3)  # [sequence, head, query, key]
+        # Hidden pairs have no scale · q·k left in their numbers, and must not take part
+        # in the fit.
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
         if not scale:
             scale = _fit_scale(product, scores, hidden, dim)

@@ -52,6 +52,8 @@ def watch_projections(
     """
     with ExitStack() as ends:
         for attention, (around, projections) in find_off_interface(model).items():
+            # Hooks in the order in which a layer runs: it begins, attention with its
+            # projections is called, once or chunk by chunk, it ends.
             layer = _Layer(attention, look)
             ends.callback(around.register_forward_pre_hook(layer.begin).remove)
             ends.callback(
@@ -76,7 +78,8 @@ class _Layer:
 
     def __init__(self, attention: nn.Module, look: Callable[[Call], object]) -> None:
         """Start without calls; `look` receives the attention call of each layer."""
-        self.attention, self.look = attention, look
+        self.attention = attention
+        self.look = look
         self.projected: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
         self.masks: list[Tensor | None] = []
         self.outputs: list[Any] = []
@@ -119,6 +122,8 @@ class _Layer:
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
         """Pass all attention calls of the layer that has just run on to the capture, as one call."""
         query, key, value = [torch.cat(kept, 2) for kept in self.projected]
+        # CvT scales by 1/√(width of all heads) and says so; CANINE's modules say
+        # nothing and use 1/√d.
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)
         settings = {"scaling": float(scale), "is_causal": False}

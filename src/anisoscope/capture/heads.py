@@ -75,7 +75,8 @@ class Heads:
 
     def hook_projections(self) -> None:
         """Hook the projections of attention modules, to read queries and keys before the attention interface."""
-        stacks, names = self.tap.stacks, self.tap.names
+        stacks = self.tap.stacks
+        names = self.tap.names
         rotary = {stacks[m] for m in names if is_rotary(m) or hasattr(m, "rotary_dim")}
         for module in names:
             contains_attention = any(is_attention(child) for child in module.children())
@@ -105,6 +106,7 @@ class Heads:
         at = self._make_site(call, off_interface)
         try:
             return self._check_and_emit(call, at, off_interface)
+        # Whatever goes wrong in reading is no reason to stop the user's model.
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
@@ -150,6 +152,8 @@ class Heads:
         """
         tap = self.tap
         stack = tap.stacks[call.module]
+        # Counted before any decision: a call that is left out on purpose was seen all
+        # the same.
         tap.running[stack].looks += 1
         site = at("attention")
         windows = self._count_windows(call)
@@ -209,6 +213,8 @@ class Heads:
         with self.tap.counting.pause(), entry_points.suspend():
             own = source.stages(call)
             whole = parts.join_call(call, with_output=self.tap.proof is not None)
+            # These are joined already; asking the other processes again would cost
+            # another transfer.
             at_interface = {id(call.query): whole.query, id(call.key): whole.key}
             stages: Stages = {}
             for (name, stage), x in own.items():
@@ -270,6 +276,8 @@ class Heads:
             tap.on_call(at("attention"), call)
         stands_in = self._may_replace_output(call)
         columns = "extremes" in wanted
+        # For a proof the rows are computed with the output, whatever was asked for:
+        # softmax(scores) · values is what can be compared with the model.
         rows: dict[str, Tensor] = {}
         if tap.proof is not None:
             rows = self._compute_rows_with_output(call, real, columns)
@@ -329,7 +337,8 @@ class Heads:
 
     def _check_keys(self, call: Call, at: Callable[..., Site]) -> None:
         """Raise MeasureError if keys or values were asked for, and there are more of them than positions."""
-        positions, keys = call.query.shape[2], call.key.shape[2]
+        positions = call.query.shape[2]
+        keys = call.key.shape[2]
         quantities = {name.partition(".")[0] for name in self.tap.wanted}
         if (
             keys <= positions
@@ -457,7 +466,10 @@ class Heads:
         scaled_query, key = self.tap.means[where]
         # Means are repeated for the query heads that share a key head.
         shared = call.query.shape[1] // call.key.shape[1]
+        # One mean for each key head again, as keys come at the interface.
         key = key[::shared]
+        # Means are of scaled queries, so that they are the same however a model splits
+        # the scale; the call has its own.
         query = (scaled_query / call.scale).to(call.query)
         return query.unsqueeze(1), key.to(call.key).unsqueeze(1)
 
@@ -499,7 +511,9 @@ class Heads:
         """
         stack = self.tap.stacks[call.module]
         here: RunningStack = self.tap.running[stack]
-        calls, queries = len(call.query), call.query.shape[2]
+        calls = len(call.query)
+        queries = call.query.shape[2]
+        # Not within a block, or one call a sequence: nothing is split.
         if not here.sequences or calls == here.sequences:
             return 1
         is_multiple = calls % here.sequences == 0

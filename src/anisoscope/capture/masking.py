@@ -74,6 +74,7 @@ class Masking:
         backend    name of the attention function in transformers (`sdpa`, `eager` …)
         """
         bias = settings.get("position_bias")
+        # Flex attention gives a function of two positions, not numbers.
         if is_block_mask(mask):
             return cls(_expand_block_mask(mask, query.device), False, bias)
         is_padding = isinstance(mask, Tensor) and mask.dim() == 2
@@ -121,7 +122,8 @@ class Masking:
         window = settings.get("sliding_window")
         queries = query.shape[2]
         causal = _is_causal(module, query, settings)
-        real, packed = None, None
+        real = None
+        packed = None
         if mask is None:
             packed = _find_packed(query, settings, keys)
         else:
@@ -132,8 +134,11 @@ class Masking:
         # Without a window, distances between tokens do not matter, unless a cache shifts queries against keys.
         if window is None and packed is None and (queries == keys or not causal):
             return cls._from_padding(real, causal, keys, bias)
+        # A window counts real tokens, so padding in between must not widen it.
         distance = _compute_distances(query, real, keys)
         seen = torch.ones_like(distance, dtype=torch.bool)
+        # With causality, only the earlier half of a window is left, which reaches to
+        # both sides.
         if causal:
             seen = distance >= 0
         if window is not None:
@@ -181,7 +186,8 @@ class Masking:
         """Return the largest difference between the biases (added to scores) of two visible keys of one query."""
         if self.bias is None or not self.bias.numel():
             return 0.0
-        low, high = self.bias, self.bias
+        low = self.bias
+        high = self.bias
         # Hidden keys must be neither the smallest nor the largest.
         if self.keys is not None:
             keys = self.keys[..., : self.bias.shape[-1]]
@@ -203,6 +209,7 @@ class Masking:
         """Compute the range of visible keys per sequence; None if the visible keys are not one range."""
         if self.keys is None:
             return Span((0,) * sequences, (keys,) * sequences, self.causal)
+        # A flag and a mask together, or masks that differ by head, are no single range.
         if self.causal or self.keys.shape[1] > 1:
             return None
         seen = self.keys[:, 0, :, :keys]  # [sequence or 1, query or 1, key]
@@ -294,6 +301,7 @@ class Call:
         """Return a masking that also hides the pairs whose attention weight is rounded to 0."""
         sequences, heads, queries = self.query.shape[:3]
         keys = self.key.shape[2]
+        # A part of the queries at a time, since only which weights are 0 is kept.
         rows = max(1, MOST_SCORES // max(1, sequences * heads * keys))
         plain = replace(self, known=masking)
         exact = torch.float64 if self.query.dtype == torch.float64 else torch.float32
@@ -345,6 +353,8 @@ class Call:
         query = self.query[:, :, rows]
         key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
         scores: Tensor = torch.matmul(query, key.transpose(2, 3)) * self.scale
+        # In the order of Gemma 2: cap, then bias and mask. A cap after the mask would
+        # make hidden keys visible.
         softcap = self.settings.get("softcap")
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
@@ -418,6 +428,7 @@ def _find_packed(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor |
         one_after_another = torch.arange(keys, device=position.device)
         if not bool((position - first != one_after_another).any()):
             return None
+        # Each time the position ids begin again, a new sequence starts.
         sequence = (position == first).cumsum(-1)
     else:
         return None

@@ -58,6 +58,8 @@ class Source:
         if {"query norm", "key norm"} <= self.seen.keys():
             stages["query", "normed"] = _align_axes(self.seen["query norm"], call.query)
             stages["key", "normed"] = _align_axes(self.seen["key norm"], call.key)
+        # A module that runs twice in a forward call must not find the outputs of its
+        # first call.
         self.seen.clear()
         return stages
 
@@ -86,7 +88,8 @@ class Source:
 
         The key of a head has two parts: its own, from the expanded latent vector, and one that all heads share.
         """
-        latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
+        latent = self.seen[LATENT[0]]
+        expanded = self.seen[LATENT[1]]
         heads = call.key.shape[1]
         # [sequence, head, token, dim]
         expanded = expanded.reshape(*latent.shape[:2], heads, -1).transpose(1, 2)

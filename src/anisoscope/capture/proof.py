@@ -174,8 +174,10 @@ def compare_attention(
         own = own.reshape(ours.shape)  # from heads side by side
     if ours.shape != own.shape:
         return None
+    # From the type of the model's output, before it is widened.
     limit = _get_limit(call, own.dtype)
-    ours, own = ours.double(), own.double()
+    ours = ours.double()
+    own = own.double()
     used = _find_comparable(call, keys, real).to(own.device)
     used = used & own.isfinite().all(-1)  # a model may overflow by itself
     if not bool(used.any()):
@@ -291,7 +293,8 @@ class _Part:
                 if x.layout == torch.jagged
                 else torch.cat([part.flatten() for part in x.unbind()])
             )
-        self.shape, self.dtype = tuple(x.shape), x.dtype
+        self.shape = tuple(x.shape)
+        self.dtype = x.dtype
         flat = x.reshape(-1)
         self.sample = flat[:: max(1, flat.numel() // SAMPLED)].clone()
         self.total = _sum_of_bits(flat) if flat.numel() > SAMPLED else 0
@@ -325,8 +328,10 @@ def _sum_of_bits(flat: Tensor) -> int:
     )
     if bits is None or flat.dtype.is_complex:
         return 0
-    view, total = flat.view(bits), 0
+    view = flat.view(bits)
+    total = 0
     for number, piece in enumerate(torch.split(view, 1 << 24)):
+        # Weighted by place: the same numbers in another order must give another sum.
         weight = torch.arange(1, len(piece) + 1, device=piece.device) * (2 * number + 1)
         total += int((piece.to(torch.int64) * weight).sum())
     return total
@@ -350,6 +355,8 @@ def copy_inputs(inputs: Any) -> Any:
         return inputs.clone()
     if isinstance(inputs, Mapping):
         return {name: copy_inputs(value) for name, value in inputs.items()}
+    # A named tuple takes its values one by one, not as a list: `deepcopy` below knows
+    # how.
     if isinstance(inputs, list | tuple) and not hasattr(inputs, "_fields"):
         return type(inputs)(copy_inputs(value) for value in inputs)
     return deepcopy(inputs)

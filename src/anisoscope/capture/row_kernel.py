@@ -217,10 +217,12 @@ def _score(
 
     Returns (q·k·scale, the score in bits with soft cap and bias, whether the query sees the key).
     """
+    # Without "ieee" the chip multiplies with 10 bits of mantissa (TF32).
     if EXACT:
         raw = tl.dot(q, tl.trans(k), input_precision="ieee") * numbers[0]
     else:
         raw = tl.dot(q, tl.trans(k)) * numbers[0]
+    # NaN goes through every sum of the row and marks it as undefined.
     raw = tl.where(tl.abs(raw) < float("inf"), raw, float("nan"))
     inside = (at_query < sizes[0])[:, None] & (at_key < sizes[1])[None, :]
     if HIDDEN:
@@ -275,6 +277,7 @@ def _add_block(sums, raw, score, seen, first_one):
     total = shrink * total + tl.sum(e, 1)
     squares = shrink * shrink * squares + tl.sum(e * e, 1)
     score_sum += tl.sum(tl.where(seen, raw, 0.0), 1)
+    # Only one key of a row is the first, so this sum picks out its score.
     at_first = seen & first_one
     of_first += tl.sum(tl.where(at_first, score, 0.0), 1)
     sees_first += tl.sum(at_first.to(tl.float32), 1)
@@ -337,6 +340,8 @@ def _sum_rows(
 
     zero = tl.zeros((QUERIES,), tl.float32)
     sums_of_row = (zero - 1e30, zero + 1e30, zero, zero, zero, zero, zero, zero)
+    # From the border of a block on, so that loads are aligned; keys before `start` are
+    # not seen.
     for begin in range(start // KEYS * KEYS, last, KEYS):
         at_key = begin + tl.arange(0, KEYS)
         k = _load_vectors(
@@ -394,6 +399,7 @@ def _sum_columns(
     start, stop = _find_range(bounds, sequence, sizes[1], HIDDEN)
     begin_at = 0
     if CAUSAL:
+        # No query before the first key of the block sees any of its keys.
         begin_at = tl.program_id(0) * KEYS // QUERIES * QUERIES
 
     received = tl.zeros((KEYS,), tl.float32)

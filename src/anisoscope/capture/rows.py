@@ -28,10 +28,8 @@ so that little is computed above the diagonal in vain.
 DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
 """The same on an accelerator: 512 MiB, and few launches."""
 # Scores are in bits: a power of 2 costs a quarter of an exponential.
-LOG2E, LN2 = (
-    math.log2(math.e),
-    math.log(2),
-)
+LOG2E = math.log2(math.e)
+LN2 = math.log(2)
 SHIFT_ABOVE = 46.0  # largest |score| in bits whose power is taken as it is: float32 overflows at 128
 TINY = 1e-30  # length of a row that sees nothing
 # Buffers of the last call, by type and device: pages that are mapped already.
@@ -227,6 +225,8 @@ class _Walk:
         shared = query.shape[1] // key.shape[1]
         if shared > 1 and not on_chip:
             self.k = key.repeat_interleave(shared, 1)
+        # A mask and a flag together would need two walls for each block: one mask says
+        # both.
         self.masking = masking.without_flag(query.shape[2], key.shape[2])
         self._prepare_for_size_of_scores()
 
@@ -283,8 +283,7 @@ class _Walk:
         self.causal = self.masking.causal if self.span is None else self.span.causal
         self.hidden: Tensor | None = None
         if self.span is None and self.masking.keys is not None:
-            # A mask may be longer than the keys.
-            # [sequence, 1 or head, query or 1, key]
+            # A mask may be longer than the keys: [sequence, 1 or head, query or 1, key].
             self.hidden = ~self.masking.keys[..., : self.keys]
         self.first = self._find_first_key()
 
@@ -331,6 +330,7 @@ class _Walk:
         """
         finite_q = self.q.isfinite().all(-1)  # [sequence, head, query]
         finite_k = self.k.isfinite().all(-1)  # [sequence, head, key]
+        # 0 · NaN is NaN: such a key would spoil the rows that do not see it, too.
         self.q = torch.where(finite_q.unsqueeze(-1), self.q, 0.0)
         self.k = torch.where(finite_k.unsqueeze(-1), self.k, 0.0)
         seen = finite_k.new_ones(1, 1, 1, 1)
@@ -404,10 +404,14 @@ class _Walk:
 
         Queries come first, then heads, then sequences: a block has several sequences only if it has all their heads.
         """
-        size, most_rows = (
-            (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
-        )
+        size = BLOCK
+        most_rows = CAUSAL_ROWS
+        if self.away:
+            size = DEVICE_BLOCK
+            most_rows = DEVICE_ROWS
         queries = min(self.queries, max(1, size // width))
+        # Rows of a block share the keys of its last one: with few rows little is
+        # computed that nobody sees.
         if self.causal:
             queries = min(queries, most_rows)
         heads = min(self.heads, max(1, size // (queries * width)))
@@ -424,6 +428,7 @@ class _Walk:
         k = self.k[sequences, heads, keys]
         # Scores and their exponentials [sequence, head, query, key], and both as [sequence · head, query, key].
         s, e, flat, weights = self._get_buffers((*q.shape[:3], k.shape[2]))
+        # With beta = 0 the old numbers of the buffer are not read.
         torch.baddbmm(
             flat,
             q.flatten(0, 1),
@@ -541,18 +546,13 @@ class _Walk:
             later = torch.arange(corner, keys.stop, device=self.q.device)
             if not len(later):
                 return None, 0
-            hidden = (
-                later
-                > torch.arange(queries.start, queries.stop, device=self.q.device)[
-                    :, None
-                ]
-            )
+            here = torch.arange(queries.start, queries.stop, device=self.q.device)
+            hidden = later > here[:, None]
             return hidden.to(self.q.dtype) * WALL, corner - keys.start
         if self.hidden is None:
             return None, 0
-        return _slice_block(self.hidden, sequences, heads, queries).to(
-            self.q.dtype
-        ) * WALL, 0
+        hidden = _slice_block(self.hidden, sequences, heads, queries)
+        return hidden.to(self.q.dtype) * WALL, 0
 
     def _add_to_histogram(
         self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor
@@ -564,6 +564,7 @@ class _Walk:
         offset   from which key of the block on `wall` applies
         real     which queries are counted
         """
+        # Every pair has the weight 1 if its query is real and its key visible, else 0.
         weight = real.unsqueeze(-1).expand_as(s).clone()
         if wall is not None:
             weight[..., offset:].masked_fill_(wall > 0, 0.0)
@@ -681,6 +682,7 @@ class _Walk:
 
         NaN for sequences with fewer than two real queries, or with an undefined row among them.
         """
+        # n is taken off the squared length, a difference of large numbers.
         exact = choose_sum_device(self.real.device)
         n = self.real.to(exact).sum(-1).double().unsqueeze(-1)  # [sequence, 1]
         # ‖Σu‖² = n + Σ of the cosines of all pairs.
@@ -735,9 +737,9 @@ def _move_edges(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
 
     They are kept, since all layers of a batch use the same.
     """
-    return torch.tensor(span.start, device=device), torch.tensor(
-        span.stop, device=device
-    )
+    first = torch.tensor(span.start, device=device)
+    after_last = torch.tensor(span.stop, device=device)
+    return first, after_last
 
 
 def _cut_range(start: int, stop: int, step: int) -> list[slice]:

@@ -41,6 +41,8 @@ def sum_scores(
     span = masking.span(len(q), q.shape[2], k.shape[2])
     if span is not None and not span.causal:
         seen = seen[:, :, :1]
+    # Rows and keys with NaN or Inf are left out of all sums, since one would spoil
+    # those of its sequence.
     rows = seen.any(-1) & q.isfinite().all(-1)
     if real is not None:
         rows = rows & real.to(exact).unsqueeze(1)
@@ -119,6 +121,8 @@ def _sum_separate_rows(
     variances: list[Tensor] = []
     leans: list[Tensor] = []
     spreads: list[Tensor] = []
+    # One sequence at a time: [head, query, key] in float64 for a whole batch would take
+    # too much memory.
     for query, keys, seen_keys, counted in zip(q, k, seen, rows, strict=True):
         # [1 or head, query, key]
         share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(min=1)
@@ -128,9 +132,8 @@ def _sum_separate_rows(
         mean_score = (query * mean_key).sum(-1, keepdim=True)
         weighted = share * scores
         # A covariance is the mean of products less the product of means.
-        variances.append(
-            (weighted * scores).sum((1, 2)) - mean_score.square().sum((1, 2))
-        )
+        mean_square = (weighted * scores).sum((1, 2))
+        variances.append(mean_square - mean_score.square().sum((1, 2)))
         lean = (weighted.sum(1).unsqueeze(1) @ keys).squeeze(1)
         leans.append(lean - (mean_score * mean_key).sum(1))
         spread = (keys * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ keys

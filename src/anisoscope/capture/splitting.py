@@ -151,6 +151,7 @@ class Parts:
         x = x.contiguous()
         every = [torch.empty_like(x) for _ in self.ranks]
         dist.all_gather(every, x)
+        # `all_gather` orders by rank; the parts of the model may be in another order.
         return [every[rank] for rank in self.ranks]
 
 

@@ -131,6 +131,7 @@ def capture(
     tap.optional |= {*optional}
     tap.fused = fused
     tap.layers = tuple(layers)
+    # Whatever was hooked is unhooked, also if attaching fails halfway.
     with tap.ends:
         tap.attach(blocks)
         yield tap
@@ -248,6 +249,8 @@ class Tap:
 
         MeasureError if the site comes twice in one forward call.
         """
+        # Only within a forward call of the whole model: blocks that are called on their
+        # own may be called again.
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
@@ -383,7 +386,10 @@ class Tap:
             self.ends.callback(
                 self.model.register_forward_pre_hook(check, with_kwargs=True).remove
             )
+        # A compiled graph would run without the functions that are replaced here.
         self.ends.enter_context(run_eagerly(self.model))
+        # Before the hooks on blocks: it forgets the last call before anything of this
+        # one is noted.
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         blocks_of = find_blocks(self.model, block_classes)
         self.positions = Positions(blocks_of, self.names)
@@ -464,6 +470,8 @@ class Tap:
             self.ends.callback(hook.remove)
         if has_two_towers(self.model):
             self.hook(self.model, self._emit_pairs)
+        # Which norm is the final one shows when the model runs: the one that reads the
+        # last block's output.
         for module in self.names:
             if module not in inside and "Norm" in type(module).__name__:
                 self.hook(module, self._emit_final)
@@ -667,6 +675,8 @@ class Tap:
         self.inside = False
         self._check_layers()
         fired = self.fired
+        # Checked at the end of each call, as nothing before it can know that a site
+        # will never come.
         missing = sorted(self.wanted - self.optional - fired)
         self.unseen = set()
         # A model without any attention lacks nothing.

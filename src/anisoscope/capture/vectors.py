@@ -48,7 +48,9 @@ def wrap_forward(
 
     They are called like hooks, but the block's `forward` is replaced instead: hooks would turn off torch's fast path.
     """
-    own, forward = block.__dict__.get("forward"), block.forward
+    # Another library may have put a `forward` on this very block: it is put back then.
+    own = block.__dict__.get("forward")
+    forward = block.forward
 
     def watched_forward(*args: Any, **kwargs: Any) -> Any:
         """Run the block's own `forward` between `enter` and `leave`."""
