@@ -33,6 +33,8 @@ class Centred(nn.Linear):
 
     def __init__(self, linear: nn.Linear) -> None:
         """Take over weight and bias of `linear`."""
+        # On the meta device `nn.Linear` draws no weights: random numbers drawn here
+        # would give every later model of the seed another start than in `base`.
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.register_buffer("mean", torch.zeros_like(linear.bias))
@@ -45,9 +47,12 @@ class Centred(nn.Linear):
         The windows of these models have no padding, so every token counts.
         """
         projected = super().forward(input)
+        # In evaluation a sequence's numbers must not depend on the rest of its batch.
         if not self.training:
             return projected - self.mean
         mean = projected.flatten(0, 1).mean(0)
+        # mean ← (1 − .1) · mean + .1 · mean of the batch; no gradient passes through
+        # it.
         self.mean.lerp_(mean.detach(), MOMENTUM)
         return projected - mean
 
@@ -59,8 +64,11 @@ class Normed(nn.Linear):
 
     def __init__(self, linear: nn.Linear, heads: int) -> None:
         """Take over weight and bias of `linear`, whose outputs are divided among this number of heads."""
+        # As in `Centred`: no random numbers are drawn.
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
+        # Over the dimensions of one head; all heads share the gain. 1e-6 as in
+        # transformers' own.
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
 
     def forward(
@@ -68,10 +76,12 @@ class Normed(nn.Linear):
     ) -> Float[Tensor, "sequence token out"]:
         """Project input [sequence, token, dim], then normalise each head."""
         projected = super().forward(input)
+        # [sequence, token, head, dim of a head]
         by_head = projected.view(*projected.shape[:-1], -1, *self.norm.normalized_shape)
         return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
 
 
+# BERT and ViT have query and key, wav2vec 2.0 q_proj and k_proj.
 PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
 """What encoders call the projections of their attention."""
 
@@ -80,7 +90,10 @@ def _replace(
     model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]
 ) -> None:
     """Replace the query or key projections (`sides`: query, key) of every layer by what `make` returns for them."""
-    names = [name for side in sides for name in PROJECTIONS[side]]
+    names: list[str] = []
+    for side in sides:
+        names += PROJECTIONS[side]
+    # A list, since replacing a module changes what is walked through.
     for module in list(model.modules()):
         for name in names:
             if isinstance(linear := getattr(module, name, None), nn.Linear):
@@ -106,6 +119,8 @@ def _remove_bias(linear: nn.Linear) -> nn.Module:
 
 def _untie(model: Any) -> None:
     """Give the output embeddings weights of their own; they begin as a copy of the input embeddings."""
+    # A copy: `base` and this arm differ in what training makes of it, not in their
+    # start.
     words = model.bert.embeddings.word_embeddings.weight
     model.cls.predictions.decoder.weight = nn.Parameter(words.detach().clone())
 
@@ -116,6 +131,7 @@ def _remove_type(model: Any) -> None:
     All tokens share a type vector; with it, A (mean cosine) is 1/3 in all layers of an untrained model.
     """
     vectors = model.bert.embeddings.token_type_embeddings.weight
+    # Without a gradient the optimiser leaves it at 0, weight decay included.
     vectors.requires_grad_(False)
     vectors.detach().zero_()
 
@@ -153,6 +169,7 @@ CHANGES = {
     ),
     "untied": Change("output embeddings of their own", _untie),
     "decay": Change("weight decay .1 (else 0)", decay=0.1),
+    # Nothing to do: every other arm has its type vectors removed (`ArmedBert`).
     "type": Change("a type vector that all tokens share, as BERT has"),
     "balanced": Change(
         "errors weighted by frequency^−½ of the token that is to be found",
@@ -200,6 +217,7 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
     def __init__(self, config: Any) -> None:
         """Build the model, then apply the changes of `config.arm` to it."""
         changes = list_changes(config.arm)
+        # Names are checked first: a wrong one must not cost the building of a model.
         super().__init__(config)
         if "type" not in config.arm.split("+"):
             _remove_type(self)
@@ -224,26 +242,28 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
         """
         if labels is None:
             return super().forward(input_ids, **inputs)
+        # The penalty needs the hidden states of all layers, which are kept only then.
         held = self.held if self.training else None
         out = self.bert(input_ids, output_hidden_states=held is not None, **inputs)
         hidden = out.last_hidden_state
         if self.config.is_decoder:
+            # Position i predicts token i + 1, as in a GPT.
             hidden = hidden[:, :-1]
             labels = labels[:, 1:]
+        # Logits of the vocabulary are computed only where a token is to be found.
         at = labels != UNMASKED
         each = functional.cross_entropy(
             self.cls(hidden[at]).float(), labels[at], reduction="none"
         )
-        loss = (
-            (each * self.token_weights[labels[at]]).mean()
-            if self.training
-            else each.mean()
-        )
+        # The plain loss in evaluation, so that arms can be compared.
+        if self.training:
+            each = each * self.token_weights[labels[at]]
+        loss = each.mean()
         if held is not None:
-            off = [
-                (compute_mean_cosine(hidden) - held) ** 2
-                for hidden in out.hidden_states[1:]
-            ]
+            # Layer 0 is the input of the blocks, which attention has not changed.
+            off = []
+            for of_layer in out.hidden_states[1:]:
+                off.append((compute_mean_cosine(of_layer) - held) ** 2)
             loss = loss + HOLDING * torch.stack(off).mean()
         return MaskedLMOutput(loss=loss)
 
@@ -254,6 +274,8 @@ def compute_mean_cosine(
     """Return A, the mean cosine over all distinct pairs of vectors of a batch, hidden [sequence, token, dim]; it has
     a gradient.
     """
+    # A = (‖Σu‖² − n) / (n (n − 1)) of unit vectors u: one pass over n vectors, not n²
+    # pairs.
     directions = functional.normalize(hidden.flatten(0, 1), dim=-1)
     n = len(directions)
     return (directions.sum(0).square().sum() - n) / (n * (n - 1))
@@ -282,6 +304,8 @@ def build_untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> Arm
         use_cache=False,
         tie_word_embeddings="untied" not in arm.split("+"),
     )
+    # The name goes with the checkpoint, so that loading it makes the same changes; a
+    # form of attention is chosen through transformers' attention interface.
     config.arm, config._attn_implementation = arm, find_form(arm) or None
     model: ArmedBert = ArmedBert(config).train()
     return model

@@ -46,6 +46,7 @@ SIZE = ModelSize(
 )
 """Small enough for two cores. Masked tokens, 15 % of a window, leave it at the loss of the unigrams for 1,200 steps and
 more (skill .01); every token from those before it is learnt within minutes."""
+# `paper`: as registered. `quick`: enough to see that everything runs, and nothing else.
 FULL = Recipe("causal-lm", SIZE, SIZE.steps, looks=(125, 250, 500, 1000))
 BRIEF = Recipe("causal-lm", SIZE, 120, looks=(40,))
 ARMS = {
@@ -57,16 +58,20 @@ ARMS = {
 }
 ASKED = {"sinks": 4, "useful": 4}
 """Studies of cells that are asked for more than a look, and their seeds; others have six."""
-SETTINGS = {
-    name: {
-        "quick": Experiment(arms[:2], 2, BRIEF, asked=name in ASKED),
-        "paper": Experiment(arms, ASKED.get(name, 6), FULL, asked=name in ASKED),
-        "finished": Experiment(
-            arms, ASKED.get(name, 6), FULL, train=False, asked=name in ASKED
-        ),
+
+
+def _list_settings(name: str, arms: tuple[str, ...]) -> dict[str, Experiment]:
+    """Return {name of settings: what is trained} of the study `name`, on these arms (changed models)."""
+    asked = name in ASKED
+    whole = Experiment(arms, ASKED.get(name, 6), FULL, asked=asked)
+    return {
+        "quick": Experiment(arms[:2], 2, BRIEF, asked=asked),
+        "paper": whole,
+        "finished": replace(whole, train=False),
     }
-    for name, arms in ARMS.items()
-}
+
+
+SETTINGS = {name: _list_settings(name, arms) for name, arms in ARMS.items()}
 MASKED = Recipe(
     "masked-lm",
     SIZES["small"],
@@ -117,6 +122,8 @@ def average_cells(
     left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
+    # The share of opposite heads is no metric of its own: it is counted from the
+    # cosines.
     rows = select(records, metric=cosine if metric == OPPOSITE else metric)
     if site:
         rows = select(rows, site=site)
@@ -153,18 +160,22 @@ def judge(
     baseline   the guess that skill is measured against, in words
     """
     of_study = list(read_claims("beyond", name).values())
+    # Nothing is trained yet: the claims are listed all the same, so that a page shows
+    # what is asked.
     if records.empty:
-        return [
-            make_verdict_without_test(
+        verdicts = []
+        for claim in of_study:
+            verdict = make_verdict_without_test(
                 claim, None, "not trained", reason="no finished cell"
             )
-            for claim in of_study
-        ]
+            verdicts.append(verdict)
+        return verdicts
     skill = average_cells(records, SKILL)
     tests = []
     untrained = []
     for claim in of_study:
         for arm in claim.systems:
+            # A claim on several arms has a verdict for each.
             subject = arm if len(claim.systems) > 1 else ""
             pairs = subtract_paired(claim, records, arm)
             if len(pairs):
@@ -198,6 +209,7 @@ def _make_test(
     subject   the arm, if the claim has several
     """
     learnt = skill[skill >= LEARNT].index
+    # `start` and `zero` are no arms: there the arm alone must have learnt something.
     other = claim.against if claim.against in skill else arm
     # a model that has learnt nothing is no evidence on trained models: its pair is left out
     is_known = [
@@ -217,6 +229,7 @@ def _make_test(
     test = make_test_of_seeds(
         claim, values, reason="; ".join([nothing, *reasons]), subject=subject
     )
+    # The number is shown, and judged neither way.
     return replace(test, up=np.nan, down=np.nan)
 
 
@@ -229,12 +242,16 @@ def _discount_failed_arms(
     say what an arm must do.
     """
     by_name = {claim.name: claim for claim in of_study}
+    # First which arms failed, then every verdict that rests on one of them.
     not_made = _find_failed_arms(by_name, verdicts)
     marked = []
     for verdict in verdicts:
         claim = by_name[verdict.claim]
+        # A verdict is on its subject, or on the claim's one arm and what it is compared
+        # with.
         arms = {verdict.subject} if verdict.subject else {*claim.systems, claim.against}
         why = "; ".join(not_made[arm] for arm in not_made if arm in arms)
+        # The claim that found it out keeps its own verdict.
         if why and not claim.makes:
             reason = "; ".join(filter(None, (f"{why}: no conclusion", verdict.reason)))
             verdict = replace(verdict, outcome="undecided", failing="", reason=reason)
@@ -252,14 +269,11 @@ def _find_failed_arms(
             continue
         for verdict in verdicts:
             if verdict.claim == name and verdict.outcome != "holds":
-                number = (
-                    ""
-                    if verdict.value is None
-                    else f": {claim.statistic} {verdict.value:.3g}"
-                )
-                not_made[claim.systems[0]] = (
-                    f"`{claim.systems[0]}` is not what its name says{number}"
-                )
+                number = ""
+                if verdict.value is not None:
+                    number = f": {claim.statistic} {verdict.value:.3g}"
+                arm = claim.systems[0]
+                not_made[arm] = f"`{arm}` is not what its name says{number}"
     return not_made
 
 
@@ -275,10 +289,13 @@ def _explain_untestable(claim: Claim, records: pd.DataFrame) -> str:
 
     if claim.lost is None and claim.premise is None:
         return ""
+    # Nothing to lose: if `base` is hardly sharp, or training took nothing off, a change
+    # that keeps it so proves nothing.
     now = average(start=False)
     if claim.lost is not None:
         lost = 1 - now / average(start=True)
-        if not lost >= claim.lost:  # NaN too
+        # Written so that NaN, without a model to compare with, does not pass.
+        if not lost >= claim.lost:
             return f"training took {lost:.1%} off {claim.against}, and a test needs {claim.lost:.0%}"
     if claim.premise is None or now > claim.premise:
         return ""
@@ -291,6 +308,8 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     """Return the differences, by seed, between an arm (changed model) at the end and what the claim compares it
     with.
     """
+    # Claims on hidden states mean all layers, unless they say that they are of the last
+    # one.
     last = "last layer" in claim.statement
     at_end = average_cells(records, claim.metric, claim.site, last=last)
     if arm not in at_end:
@@ -306,6 +325,8 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
         against = arm
     if against not in others:
         return pd.Series(dtype=float)
+    # By seed: both began with the same weights. Seeds that only one of them has drop
+    # out.
     paired: pd.Series = (own - others[against]).dropna()
     return paired
 
@@ -334,11 +355,11 @@ def draw(
     charted[f"{name}_layers"] = charts.layer_curve(
         average_over_seeds(rows, "metric", "model", "layer")
     )
-    of_metric = {
-        claim.metric: claim
-        for claim in read_claims("beyond", name).values()
-        if claim.against == BASE
-    }
+    # One chart for each number that claims compare with `base`.
+    of_metric = {}
+    for claim in read_claims("beyond", name).values():
+        if claim.against == BASE:
+            of_metric[claim.metric] = claim
     for metric, claim in of_metric.items():
         bars = compute_effects(claim, records)
         if len(bars):

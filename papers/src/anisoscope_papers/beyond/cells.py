@@ -59,10 +59,13 @@ from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context, Study
 from anisoscope_papers.training.contents import check_noted, hash_read
 
+# Component of the accuracy on the test split, with attention made uniform after
+# training.
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
 """Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpack_bits`)."""
 OF_UTTERANCES = (RIGHT, "accuracy", "majority", "collapsed", "missing", "diverged")
+# What the claims are about and no more: thousands of cells are measured once each.
 MEASURED = Settings(metrics=("intra_sequence", "norms"), tokens=("all",))
 SITES = ("hidden", KEYS, VALUES)
 
@@ -88,12 +91,12 @@ def declare_cell_study(
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
         """Return the records of the study's cells (classifiers), trained if needed. `plan`: the grid of classifiers."""
         found = collect_records(cells(plan), plan, context)
-        of_utterances = (
-            found["metric"].isin(OF_UTTERANCES)
-            if utterances
-            else found["metric"] != RIGHT
-        )
-        return found[of_utterances].reset_index(drop=True)
+        # Bits of single utterances are by far the largest rows; one study (crossed)
+        # reads them.
+        is_kept = found["metric"] != RIGHT
+        if utterances:
+            is_kept = found["metric"].isin(OF_UTTERANCES)
+        return found[is_kept].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
         """Return whether any of the study's cells (classifiers) of the grid `plan` has been measured in this cache."""
@@ -126,6 +129,8 @@ def collect_records(
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
         """Return the records of a cell (classifier); `wait`: wait for another process that trains it."""
+        # The recipe names a cell, on every machine: records that were copied here are
+        # found by it.
         identity = make_run_id(plan.recipe(cell).filled().described())
         known = select(earlier, run=identity)
         if len(known):
@@ -136,7 +141,9 @@ def collect_records(
         table = find_table(cell, plan, context.cache)
         try:
             if table.exists():
+                # Under the same recipe a corpus may have changed since.
                 check_inputs(cell, plan, table)
+            # Another process may train the same grid: each cell is made by one of them.
             if plan.train:
                 make_once(
                     table,
@@ -162,6 +169,7 @@ def _read_earlier(context: Context) -> pd.DataFrame:
     path = context.folder / "records.parquet"
     if path.exists():
         return read_table(path)
+    # No rows, but with all columns, so that `select` finds nothing without complaint.
     return as_records(pd.DataFrame({"metric": []}))
 
 
@@ -194,6 +202,8 @@ def check_inputs(cell: Cell, plan: Grid, table: Path) -> None:
     noted = table.with_suffix(".json")
     if not noted.exists():
         return
+    # Records that were copied from another machine are read where the corpus is
+    # missing.
     with suppress(CorpusError, ModelError):
         check_noted(noted, hash_inputs(cell, plan), table)
 
@@ -212,6 +222,7 @@ def _train_and_measure(
 ) -> pd.DataFrame:
     """Train a cell (classifier) in `folder` as `plan` says; return its measurements, and delete the folder."""
     train_cell(cell, plan, folder, device)
+    # A loss that is not finite is a finding, and the next run must not train it again.
     if (folder / DIVERGED).exists():
         found = _note_absent(cell, "diverged")
     else:
@@ -221,9 +232,13 @@ def _train_and_measure(
             [_measure_accuracies(trained), _measure_geometry(trained)],
             ignore_index=True,
         )
+        # The start is the same for every arm of a seed: it is measured with one of
+        # them. It is also the same for any number of steps, and is named without it.
         if cell.arm == LEARNED:
             at_start = CellAtStart(replace(cell, steps=None), plan, folder)
             found = pd.concat([found, _measure_geometry(at_start)], ignore_index=True)
+    # Hundreds of checkpoints would fill a disk, and all that is asked of them is in the
+    # records.
     shutil.rmtree(folder, ignore_errors=True)
     return as_records(found.assign(revision=str(describe_code_version()["sources"])))
 
@@ -259,6 +274,7 @@ def _measure_accuracies(trained: Trained) -> pd.DataFrame:
     for name in ("collapsed", "steps", "kept_step"):
         rows.append({"metric": name, "value": float(training[name])})
     model = trained.classifier[0]
+    # All of the split: as many of each class as there are examples leaves out none.
     everything = trained.batches(of_test["n"] * len(trained.corpus.labels))
     labels = np.array(everything.encoded.labels)
     # The layers whose attention is made uniform; where it was uniform in training, that would change nothing.
@@ -291,6 +307,7 @@ def _measure_accuracies(trained: Trained) -> pd.DataFrame:
 
 def pack_bits(name: str, right: np.ndarray) -> str:
     """Encode which utterances a model has right, `right` [utterance], as text: `name`, then the bits."""
+    # A bit for each utterance: 1,924 of HateXplain take 322 letters.
     return f"{name}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
 
 

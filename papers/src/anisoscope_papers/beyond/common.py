@@ -42,7 +42,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
+        # All models have one layer: their word vectors tell them apart.
         found = Quantities(here, "start")
+        # The recipe of the authors' code and that of their text.
         for recipe in (SINUSOIDS, NONE):
             common = (COMMON, recipe)
             plain = (SCALED, recipe)
@@ -69,6 +71,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 found.values[common] - found.values[plain],
                 recipe,
             )
+            # From here on the paper's own claims, on the models that start as its own
+            # did.
             yield here.test("nearly uniform", found.entropy[common], recipe)
             yield here.test("not used", found.used[common], recipe)
             yield here.test(
@@ -98,6 +102,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         "sim(K)": select_last_layer(trained, KEYS),
         "sim(V)": select_last_layer(trained, VALUES),
     }
+    # One bar for each, so that with and without are neighbours.
     frames = [
         average_seeds(found, "corpus", "recipe", "start").assign(quantity=name)
         for name, found in quantities.items()

@@ -44,8 +44,11 @@ def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]
     mean = float(table.mean())
     if rows < 2 or columns < 2:
         return mean, np.nan, np.nan, np.nan
+    # Two ways without repeats: rows, columns, and the rest, which holds their
+    # interaction.
     by_row = table.mean(1)
     by_column = table.mean(0)
+    # Mean squares, as in an analysis of variance.
     of_rows = columns * float(np.var(by_row, ddof=1))
     of_columns = rows * float(np.var(by_column, ddof=1))
     rest = table - by_row[:, None] - by_column[None] + mean
@@ -55,6 +58,7 @@ def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]
     total = float(squares.sum())
     larger = max(of_rows, of_columns)
     if total > larger:
+        # Satterthwaite: (Σ MS)² / Σ (MS² / degrees of freedom).
         degrees = total**2 / float((squares**2 / freedom).sum())
     else:
         # The rest is larger than the smaller of the two. The variance of one factor alone is the least there can be.
@@ -78,6 +82,8 @@ def bootstrap_interval(
     """
     generator = np.random.default_rng(seed)
     rows, columns = table.shape
+    # How often each row is drawn, over the number of rows: a resampled mean is a
+    # product of these shares with the table, and no table is copied.
     of_rows = generator.multinomial(rows, np.full(rows, 1 / rows), draws) / rows
     of_columns = (
         generator.multinomial(columns, np.full(columns, 1 / columns), draws) / columns
@@ -93,6 +99,7 @@ def read_correctness(records: pd.DataFrame) -> pd.DataFrame:
     Columns: corpus, seed, split, recipe (kind of position codes), arm (how attention was trained), `what` (the
     attention it was tested with: its own, or uniform) and `right` (True or False by [utterance]).
     """
+    # Bits are packed into bytes: how many are real must be known.
     counts = (
         select(records, metric="accuracy", component="test")
         .groupby("corpus")["n_units"]
@@ -125,6 +132,7 @@ def compute_uniform_effects(
         corpus = str(names[0])
         recipe = str(names[1])
         split = int(str(names[2]))
+        # Of the test split with the attention that was trained.
         own = group[group["what"] == "test"]
         # Models of one seed begin with the same weights, so that differences are paired by seed.
         learned = own[own["arm"] == LEARNED].set_index("seed")["right"]
@@ -136,11 +144,10 @@ def compute_uniform_effects(
         }
         for claim, other in others.items():
             seeds = sorted(set(learned.index) & set(other.index))
-            if seeds:
-                rows = [
-                    other[seed].astype(float) - learned[seed].astype(float)
-                    for seed in seeds
-                ]
+            rows = []
+            for seed in seeds:
+                rows.append(other[seed].astype(float) - learned[seed].astype(float))
+            if rows:
                 found.setdefault((corpus, recipe, claim), {})[split] = np.array(rows)
     return found
 
@@ -150,6 +157,8 @@ def stack_splits(by_split: dict[int, np.ndarray]) -> np.ndarray:
 
     Rows are splits averaged over seeds; for fewer than three splits, they are the seeds of the first.
     """
+    # Seeds of one split are not draws of a split: with few splits only seeds count as
+    # draws.
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
     return np.array([table.mean(0) for table in by_split.values()])
@@ -167,6 +176,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         for (corpus, recipe, name), by_split in found.items():
             if corpus != here.corpus:
                 continue
+            # As `Evidence.test`, with the variance of a crossed design, not of seeds.
             claim = here.claims[name]
             table = stack_splits(by_split)
             value, low, high, freedom = estimate_crossed_interval(table)
@@ -185,6 +195,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 subject=f"{here.title}, {recipe}",
                 note=note,
             )
+            # One or two rows decide nothing: the number is shown without an interval.
             if len(table) < FEWEST:
                 yield test
                 continue

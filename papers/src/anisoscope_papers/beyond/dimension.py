@@ -19,7 +19,9 @@ from anisoscope_papers.judge import Array, Test
 
 CLASSES = (2, 3, 5, 10, 20)
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
+# Parts of speech of Universal Dependencies.
 TAGS = 17
+# Two points, as elsewhere: what a seed changes.
 NEAR = 0.02
 """Accuracy that is as good as that of the widest."""
 
@@ -48,10 +50,12 @@ def find_saturation(accuracy: Seeds) -> Array:
     if not widths:
         return accuracy.nothing
     table = np.stack([accuracy[width] for width in widths])  # [width, seed]
+    # Compared with the widest model of the same seed, in the last row.
     near = table >= table[-1] - NEAR
     # A width is enough if it and all wider ones are near: the minimum is taken from the widest down.
     enough = np.flip(np.minimum.accumulate(np.flip(near, 0), 0), 0)
     found = np.array(widths)[enough.argmax(0)]
+    # A width that is not trained yet may be the one that is enough.
     return np.where(np.isnan(table).any(0), np.nan, found)
 
 
@@ -70,7 +74,10 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             # In a simplex of k corners, any two directions have the cosine −1 / (k − 1).
             most = group_by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
-        if narrow := [width for width in accuracy if width < count]:
+        # The largest width that is smaller than the number of classes: a simplex has no
+        # room there.
+        narrow = [width for width in accuracy if width < count]
+        if narrow:
             yield here.test(
                 "fewer dimensions than classes",
                 accuracy[max(narrow)] - accuracy[max(accuracy)],
@@ -90,6 +97,7 @@ def fit_growth(needed: dict[int, pd.Series]) -> Array:
     `needed`: {number of classes: needed width by seed}. A least-squares slope over at least three numbers of classes;
     NaN if a seed has fewer.
     """
+    # Logarithms of base 2: the slope is in doublings, the exponent of a power law.
     table = pd.DataFrame(needed).T  # [classes, seed]
     slopes = []
     for seed in table:
@@ -117,9 +125,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         frame: pd.DataFrame = average_seeds(
             select(rows, metric=metric), "corpus", "dim"
         )
-        names = {
-            corpus: str(count_classes(corpus)) for corpus in frame["corpus"].unique()
-        }
+        names = {}
+        for corpus in frame["corpus"].unique():
+            names[corpus] = str(count_classes(corpus))
         if TREEBANK in names:
             names[TREEBANK] += " tags"
         frame = frame.assign(corpus=frame["corpus"].map(names))

@@ -63,12 +63,10 @@ def choose_shares(corpus: str) -> dict[float, tuple[str, ...]]:
 
     For corpora of pairs, which train longest, only one half is erased.
     """
-    fifth = (
-        {}
-        if PUBLISHED.get(corpus) == "esnli"
-        else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
-    )
-    return {HALF: MAPS, **fifth}
+    shares: dict[float, tuple[str, ...]] = {HALF: MAPS}
+    if PUBLISHED.get(corpus) != "esnli":
+        shares[FIFTH] = (ATTENTION, DIRECTIONS, RANDOM)
+    return shares
 
 
 def name_arm(name: str, share: float) -> str:
@@ -87,13 +85,15 @@ class Maps:
     @cached_property
     def predicted(self) -> dict[str, list[int]]:
         """The predicted classes: {split: [index of the class that the classifier predicts for each example]}."""
-        return {
-            split: [found for found, _ in ones] for split, ones in self.scored.items()
-        }
+        classes = {}
+        for split, ones in self.scored.items():
+            classes[split] = [found for found, _ in ones]
+        return classes
 
     @cached_property
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
         """Predicted classes and scores of words: {split: [(class index, {map: scores [word]}) of each example]}."""
+        # Of validation texts: no test text has a part in the directions that score it.
         (model, _), trained = self.trained.classifier, self.trained
         classes = len(trained.corpus.labels)
         draw = np.random.default_rng(trained.cell.seed)
@@ -103,6 +103,8 @@ class Maps:
         made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
         for split in SPLITS:
             examples = trained.corpus.splits[split]
+            # All of the split: as many of each class as there are examples leaves out
+            # none.
             batches = trained.batches(len(examples) * classes, split)
             ones = {}
             for number, one in iter_captured(model, batches):
@@ -114,6 +116,8 @@ class Maps:
                     for c in range(classes)
                 ]
                 tokens = {
+                    # The attention of [CLS] is the same whatever class is asked for.
+                    # One layer: layer 1.
                     ATTENTION: of_class[0][ATTENTION, 1],
                     FOUND: of_class[one.found][VALUES, 1],
                 }
@@ -126,6 +130,7 @@ class Maps:
                     for name, x in tokens.items()
                 }
                 ones[number] = one.found, {**scores, RANDOM: draw.random(count)}
+            # Batches are sorted by length: back to the order of the corpus.
             made[split] = [ones[number] for number in range(len(examples))]
         return made
 
@@ -133,16 +138,18 @@ class Maps:
         """Return the corpus without the share of words that the map `name` scores highest, in training, validation
         and test.
         """
+        # From all splits, so that test texts are of the kind that is learnt (ROAR).
         corpus = self.trained.corpus
-        splits = {}
+        splits: dict[str, tuple[Example, ...]] = {}
         for split, ones in self.scored.items():
-            splits[split] = tuple(
-                keep_words(example, ~select_highest(scores[name], share))
-                for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
-            )
-        return replace(
-            corpus, name=f"{corpus.name} without {name_arm(name, share)}", splits=splits
-        )
+            kept = []
+            for example, (_, scores) in zip(corpus.splits[split], ones, strict=True):
+                erased = select_highest(scores[name], share)
+                kept.append(keep_words(example, ~erased))
+            splits[split] = tuple(kept)
+        # The name says in training.json what was trained on.
+        shown = f"{corpus.name} without {name_arm(name, share)}"
+        return replace(corpus, name=shown, splits=splits)
 
 
 def keep_words(example: Example, keep: Marks) -> Example:
@@ -172,18 +179,11 @@ def measure_retrained(trained: Trained) -> pd.DataFrame:
             path = (
                 trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
             )
+            # Settings `finished` train nothing: what is not there is counted as
+            # missing.
             if not (trained.plan.train or path.exists()):
-                parts.append(
-                    pd.DataFrame(
-                        [
-                            {
-                                "metric": "missing",
-                                "component": name_arm(name, share),
-                                "value": 1.0,
-                            }
-                        ]
-                    )
-                )
+                row = {"metric": "missing", "component": name_arm(name, share)}
+                parts.append(pd.DataFrame([row | {"value": 1.0}]))
                 continue
             parts.append(
                 make_records_once(
@@ -209,7 +209,9 @@ def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
     """
     corpus = maps.erased(name, share)
     found = np.array(maps.predicted[TEST])
+    # Unless the training below ends.
     values: dict[str, float] = {"diverged": 1.0}
+    # The classifier is needed for two numbers only.
     with TemporaryDirectory() as folder:
         place = Path(folder) / "classifier"
         try:
@@ -219,16 +221,16 @@ def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
             anew = Trained(trained.cell, trained.plan, place)
             named = np.array(anew.predicted(anew.encoded(corpus.splits[TEST])))
             values = {
-                "accuracy": done.accuracy(),
-                "agreement": float((named == found).mean()),
+                "retrained.accuracy": done.accuracy(),
+                "retrained.agreement": float((named == found).mean()),
             }
-            values = {f"retrained.{metric}": x for metric, x in values.items()}
-        except DivergedError:  # counted, and not tried again
+        except DivergedError:
+            # Counted as `diverged`, and not tried again.
             pass
-    rows = [
-        {"metric": metric, "component": name_arm(name, share), "value": x}
-        for metric, x in values.items()
-    ]
+    rows = []
+    for metric, x in values.items():
+        row = {"metric": metric, "component": name_arm(name, share), "value": x}
+        rows.append(row)
     return as_records(pd.DataFrame(rows), n_units=len(found))
 
 
@@ -239,6 +241,7 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     progress.
     """
     cells = []
+    # A run that is interrupted has all corpora with some seeds, which is a result.
     for seed in range(plan.seeds):
         for corpus in plan.names():
             cells.append(Cell(corpus, seed=seed))

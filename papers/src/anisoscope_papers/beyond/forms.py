@@ -19,12 +19,15 @@ def compute_softmax1(scores: Scores) -> Scores:
     """Turn scores into weights by a softmax with 1 added to the denominator, so that a row may give its keys almost
     nothing (Miller 2023).
     """
+    # exp(0) = 1: a softmax with one more score of 0, whose weight is then dropped, is
+    # exp(s) / (1 + Σ exp(s)), and stays finite for large scores.
     nothing = scores.new_zeros(*scores.shape[:-1], 1)
     return torch.cat((scores, nothing), -1).softmax(-1)[..., :-1]
 
 
 def compute_sigmoid(scores: Scores) -> Scores:
     """Turn scores into weights, every key on its own: sigmoid(score − ln keys) (Ramapuram et al. 2024)."""
+    # Less ln(keys), weights of equal scores add up to about 1, as a softmax's do.
     return (scores - math.log(scores.shape[-1])).sigmoid()
 
 
@@ -59,6 +62,7 @@ def _attend(
     query, key, value are [sequence, head, token, dim]; attention_mask is added to the scores. Returns (output
     [sequence, query, head, dim], weights [sequence, head, query, key]).
     """
+    # Masked pairs have a penalty of about −10³⁸: each form gives them a weight of 0.
     scores = query @ key.transpose(2, 3) * scaling
     given = compute_weights(
         form, scores if attention_mask is None else scores + attention_mask
@@ -67,6 +71,8 @@ def _attend(
     return (given @ value).transpose(1, 2).contiguous(), given
 
 
+# Models choose a form by its name, as `eager` or `sdpa`. The mask must be one that can
+# be added.
 for _form in FORMS:
     AttentionInterface.register(_form, partial(_attend, _form))
     AttentionMaskInterface.register(_form, eager_mask)

@@ -35,12 +35,13 @@ def group_by_steps(here: Evidence) -> dict[str, Seeds]:
     it was trained throughout.
     """
     rows = name_recipes(select(here.records, **TESTED))
+    # Models at step 0 have no accuracy of interest here.
     rows = rows[rows["family"] != CONTROL]
     rows = rows.assign(after=count_attention_steps(rows))
-    return {
-        str(recipe): here.by(found, "after")
-        for recipe, found in rows.groupby("recipe", sort=False)
-    }
+    grouped = {}
+    for recipe, found in rows.groupby("recipe", sort=False):
+        grouped[str(recipe)] = here.by(found, "after")
+    return grouped
 
 
 def count_attention_steps(rows: pd.DataFrame) -> "pd.Series[float]":
@@ -48,6 +49,8 @@ def count_attention_steps(rows: pd.DataFrame) -> "pd.Series[float]":
 
     All of them for learned attention, −1 for uniform attention, which has nothing to train.
     """
+    # Learned attention is trained to the last step; frozen attention to the one in its
+    # name.
     steps = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"])
     return steps.where(rows["arm"] != "uniform", -1.0)
 
@@ -90,13 +93,10 @@ def correlate_with_steps(accuracy: Seeds) -> Array:
     """
     # Uniform attention, −1, has no place on the scale of steps.
     steps = sorted(step for step in accuracy if step >= 0)
+    # [seed, step]
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
-    return np.array(
-        [
-            compute_spearman(np.array(steps, dtype=float), values, FEWEST_STEPS)
-            for values in table
-        ]
-    )
+    x = np.array(steps, dtype=float)
+    return np.array([compute_spearman(x, values, FEWEST_STEPS) for values in table])
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

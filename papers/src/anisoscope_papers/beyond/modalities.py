@@ -58,6 +58,7 @@ class KindRecipe:
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
         kind = find_kind(self.kind)
+        # Also the data: other clips under the same name are another training.
         identity = make_run_id(
             [asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data]
         )
@@ -80,6 +81,8 @@ class KindRecipe:
                 kind.missing,
                 "set ANISOSCOPE_DATA to a folder with it",
             )
+        # Built with the library's classes, then changed: in every arm a seed draws the
+        # same weights.
         made = prepare_material(kind, seed)
         for change in arms.list_changes(arm):
             change.model(made.model)
@@ -92,10 +95,12 @@ class KindRecipe:
         )
         how = build_fitting(kind, seed, self.steps)
         how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
+        # Masks of the validation are drawn at random: the training must not notice.
         with torch.random.fork_rng([]):
             known = compute_guess_loss(kind, made)
         named = {"model": arm, "seed": seed, "corpus": kind.corpus}
         train_and_measure(made, how, plan, self.seen, known, folder, named)
+        # The state to resume from is large, and all records are written.
         shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
@@ -107,23 +112,25 @@ def compute_guess_loss(kind: Kind, made: Any) -> float:
     masked speech the same probability for the hidden frame and its distractors. As in transformers, the loss of speech
     is summed over the frames of a batch. `made`: the model with its training and validation examples.
     """
+    # Batches as large as those of the evaluation, since the loss of speech depends on
+    # them.
     size = 2 * kind.batch
-    batches = [
-        made.collate(list(made.validation[i : i + size]))
-        for i in range(0, len(made.validation), size)
-    ]
+    batches = []
+    for i in range(0, len(made.validation), size):
+        batches.append(made.collate(list(made.validation[i : i + size])))
     if not kind.masked:
+        # The best guess is the frequency of each class; its loss is the entropy.
         shares = torch.cat([batch["labels"] for batch in batches]).bincount().double()
         shares = shares[shares > 0] / shares.sum()
         return float(-(shares * shares.log()).sum())
     if kind.modality == SPEECH:
         hidden = [batch["mask_time_indices"] for batch in batches]
+        # The hidden frame among its distractors.
         chances = 1 + batches[0]["sampled_negative_indices"].shape[-1]
-        return (
-            math.log(chances)
-            * sum(len(x) * int(x.sum()) for x in hidden)
-            / len(made.validation)
-        )
+        # The loss of a batch is a sum over its hidden frames; the Trainer averages batches
+        # by their number of clips.
+        frames = sum(len(of_batch) * int(of_batch.sum()) for of_batch in hidden)
+        return math.log(chances) * frames / len(made.validation)
     return _score_mean_image(made, batches)
 
 
@@ -133,12 +140,15 @@ def _score_mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
     `made`: the model with its training examples; `batches`: of validation examples.
     """
     mean = made.collate(made.train)["pixel_values"].mean(0)
+    # Pixels of a side of a patch: patches are counted row by row, as many as columns.
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
     wrong = 0.0
     hidden = 0
     for batch in batches:
         mask = batch["bool_masked_pos"].unflatten(1, (mean.shape[-1] // patch, -1))
+        # [image, row, column] of patches → the same of pixels.
         mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2)
+        # As the loss of `ViTForMaskedImageModeling`: |error| of hidden pixels, per channel.
         wrong += float(((batch["pixel_values"] - mean).abs().mean(1) * mask).sum())
         hidden += int(mask.sum())
     return wrong / hidden
@@ -152,17 +162,23 @@ _RECIPES = {
     "vision": (KindRecipe("vit", 60, looks=(20,)), PHOTOGRAPHS),
     "speech": (KindRecipe("speech-transformer", 20, looks=(10,)), CLIPS),
 }
-SETTINGS = {
-    name: {
+
+
+def _list_settings(brief: KindRecipe, full: KindRecipe) -> dict[str, Experiment]:
+    """Return {name of settings: what is trained}, by a recipe of some steps and by one that learns."""
+    whole = Experiment(ARMS["drift"], 4, full)
+    return {
         "quick": Experiment(ARMS["drift"][:2], 2, brief),
-        "paper": Experiment(ARMS["drift"], 4, full),
-        "finished": Experiment(ARMS["drift"], 4, full, train=False),
+        "paper": whole,
+        "finished": replace(whole, train=False),
     }
-    for name, (brief, full) in _RECIPES.items()
-}
+
+
+SETTINGS = {name: _list_settings(*recipes) for name, recipes in _RECIPES.items()}
 """`quick`: two arms and two seeds of a model of digits, written or spoken, which decides nothing; `paper`: as
 registered; `finished`: as far as `paper` is trained, nothing is.
 """
+# Each modality has a guess of its own that skill is measured against.
 STUDIES = tuple(
     declare(
         "beyond",

@@ -56,6 +56,7 @@ def _select_outcome(here: Evidence, name: str) -> pd.DataFrame:
     `here`: the evidence.
     """
     # Models that learnt nothing count as well: that is what their kind of attention led to.
+    # λ = 0: the penalty is on attention, which some of these models do not learn.
     rows = select(here.records, family=[OWN, OTHER_ARM], weight=0.0, **OUTCOMES[name])
     return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
 
@@ -71,8 +72,10 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         accuracy, values, auc = (
             here.by(_select_outcome(here, name), "layers", "arm") for name in OUTCOMES
         )
+        # Without any model the claims are listed once, as undecided.
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
             which = f"L = {layers:g}"
+            # The model of the same seed with learnt attention.
             own = (layers, LEARNED)
             for arm, claim in ENOUGH.items():
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
@@ -97,10 +100,12 @@ def correlate_values_with_loss(whole: Evidence) -> np.ndarray:
     accuracy = whole.by(_select_outcome(whole, first), "corpus", "layers", "arm")
     values = whole.by(_select_outcome(whole, second), "corpus", "layers", "arm")
     cells = sorted({(corpus, layers) for corpus, layers, _ in accuracy})
-    lost = {
-        cell: accuracy[*cell, LEARNED] - accuracy[*cell, "uniform"] for cell in cells
-    }
-    alike = {cell: values[*cell, LEARNED] for cell in cells}
+    # Differences are paired by seed, and so is the correlation over cells.
+    lost = {}
+    alike = {}
+    for cell in cells:
+        lost[cell] = accuracy[*cell, LEARNED] - accuracy[*cell, "uniform"]
+        alike[cell] = values[*cell, LEARNED]
     return compute_correlation(
         Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST
     )

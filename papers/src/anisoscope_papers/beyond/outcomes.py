@@ -66,10 +66,12 @@ def _measure_sinks(model: Any, plan: Any) -> Rows:
 
     def look(call: Call) -> None:
         """Compute the share of attention that one attention call gives to the first key, and keep it."""
-        weights = forms.compute_weights(form, call.scores())[
-            :, :, 1:
-        ].double()  # the first row has no choice
+        # Scores are turned into weights here, since the library knows no other forms. The
+        # first row is left out: it sees one key and has no choice.
+        weights = forms.compute_weights(form, call.scores())[:, :, 1:].double()
+        # Of what the row gives: weights of these forms need not add up to 1.
         first = weights[..., 0] / weights.sum(-1)
+        # [sequence, head], averaged over rows.
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
 
     with intercept_attention(model, look):
@@ -83,9 +85,8 @@ def _measure_sinks(model: Any, plan: Any) -> Rows:
             "stack": "encoder",
             "layer": layer + 1,
         }
-        yield from (
-            named | {"head": head, "value": share} for head, share in enumerate(shares)
-        )
+        for head, share in enumerate(shares):
+            yield named | {"head": head, "value": share}
 
 
 def _measure_outliers(model: Any, plan: Any) -> Rows:
@@ -93,14 +94,12 @@ def _measure_outliers(model: Any, plan: Any) -> Rows:
 
     plan   the batches that the model is run on, by number
     """
-    batches = (
-        model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states
-        for i in range(len(plan))
-    )
-    squares = sum(
-        torch.stack([x.double().square().sum((0, 1)) for x in hidden])
-        for hidden in batches
-    )
+    # [layer, dim]: summed batch by batch, since the states of all batches are large.
+    squares: Any = 0
+    for i in range(len(plan)):
+        hidden = model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states
+        of_batch = [x.double().square().sum((0, 1)) for x in hidden]
+        squares = squares + torch.stack(of_batch)
     for layer, of_layer in enumerate(torch.as_tensor(squares)):
         share = float(of_layer.max() / of_layer.sum())
         yield {
@@ -114,6 +113,7 @@ def _measure_outliers(model: Any, plan: Any) -> Rows:
 
 def _measure_retrieval(model: Any, texts: Any) -> Rows:
     """Yield a row with the precision of retrieval by the mean last hidden states of windows (`texts`: batches)."""
+    # Windows are all of one length, so that a plain mean has no padding in it.
     batches = [texts[i] for i in range(len(texts))]
     last = torch.cat(
         [model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches]
@@ -130,7 +130,9 @@ def compute_precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> flo
     Windows whose unit has no other are left out. `unit`: number of the document of each [window].
     """
     directions = functional.normalize(vectors.double(), dim=-1)
+    # No window finds itself.
     cosine = (directions @ directions.T).fill_diagonal_(-torch.inf)
+    # A document of one window cannot be found.
     several = (unit[:, None] == unit).sum(1) > 1
     return float((unit[cosine.argmax(1)] == unit)[several].double().mean())
 
@@ -149,6 +151,7 @@ def _probe_words(model: Any, tokenizer: Any, folder: Path) -> Rows:
             )
         )
     (seen, tags), (words, right) = parts
+    # Fitted on words of the training split, and tested on those of the test split.
     found = LinearDiscriminantAnalysis().fit(seen, tags).predict(words)
     yield {"metric": "probing.accuracy", "value": float((found == right).mean())}
 
@@ -202,10 +205,8 @@ def _tokenise_sentence(
     pieces = tokenizer(
         [f" {word}" for word in sentence["tokens"]], add_special_tokens=False
     )["input_ids"]
+    # A word's last token has seen all of it, also in a causal model.
     ids = [token for word in pieces for token in word]
-    ends = [
-        int(end) - 1
-        for end in np.cumsum([len(word) for word in pieces])
-        if end <= window
-    ]
+    lengths = [len(word) for word in pieces]
+    ends = [int(end) - 1 for end in np.cumsum(lengths) if end <= window]
     return _TaggedSentence(ids[:window], ends, sentence["upos"][: len(ends)])

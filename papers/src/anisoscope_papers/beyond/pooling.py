@@ -15,6 +15,7 @@ from anisoscope_papers.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, S
 from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
 from anisoscope_papers.judge import Test
 
+# `content`: without [CLS], which the pooling reads and which is no word.
 WORDS: dict[str, Any] = {
     "metric": "intra_sequence",
     "site": "hidden",
@@ -81,6 +82,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)
+        # At step 0 no head has had an effect yet: one line for all.
         what = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
         frame = average_seeds(rows.assign(what=what), "what", "layer")
         title = "similarity of the words of a sentence"
@@ -92,6 +94,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 def _make_grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
     """Return the grid of small models trained on `corpus`, with some of its settings changed."""
+    # [CLS] against tags is the primary claim: these two are trained first.
     tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 

@@ -48,6 +48,9 @@ class Quantities:
         here     the evidence
         option   the column of the records that tells the models apart
         """
+        # Every model counts for accuracy, since to learn nothing is an outcome of its
+        # recipe; vectors of collapsed ones coincide for that reason alone, so that
+        # geometry is of the sound ones.
         every = name_recipes(here.records)
         sound = name_recipes(here.sound)
         learned = select(sound, arm=LEARNED)
@@ -58,10 +61,8 @@ class Quantities:
         )
         afterwards = here.by(select(trained, **MADE_UNIFORM), option, "recipe")
         as_it_is = here.by(select(trained, **TESTED), option, "recipe")
-        self.used = Seeds(
-            {key: afterwards[key] - as_it_is[key] for key in afterwards},
-            afterwards.nothing,
-        )
+        used = {key: afterwards[key] - as_it_is[key] for key in afterwards}
+        self.used = Seeds(used, afterwards.nothing)
         self.entropy = here.by(select(trained, **OF_FIRST), option, "recipe")
         self.lowest_entropy = here.by(select_sharpest_layer(trained), option, "recipe")
         self.keys = here.by(select_last_layer(trained, KEYS), option, "recipe")
@@ -81,6 +82,7 @@ def name_recipes(records: pd.DataFrame) -> pd.DataFrame:
     """Add the column `recipe` to the records: the positions of each model, as `RECIPES` names them."""
     positions = records["positions"]
     scale = records["scale"]
+    # Two columns, kind and scale, tell the four recipes apart.
     matches = [
         (positions == kind) & (scale == factor) for kind, factor in RECIPES.values()
     ]
@@ -97,6 +99,7 @@ def select_sharpest_layer(rows: pd.DataFrame) -> pd.DataFrame:
     """Return, of each model, the record of H (as the paper reports it) in its layer of the lowest H."""
     rows = select(rows, **ENTROPY)
     lowest = rows.groupby(["corpus", "model", "seed"], observed=True)["value"].idxmin()
+    # In the order of the records, as `select` leaves them.
     return rows.loc[lowest.sort_values()]
 
 
@@ -108,6 +111,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         found = Quantities(here)
+        # Claims on deeper models are listed as undecided where none was trained.
         if max(found.depths) == 1:
             yield here.test(
                 "so in deeper models", here.by(here.records.iloc[:0], "layers").nothing
@@ -124,6 +128,7 @@ def _test_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[
     training. `here`: the evidence on one corpus; `found`: its numbers.
     """
     for recipe in RECIPES:
+        # Not every recipe is trained at every depth.
         if (layers, recipe, LEARNED) not in found.accuracy:
             continue
         which = f"L = {layers:g}, {recipe}"
@@ -163,6 +168,7 @@ def _test_positions(here: Evidence, found: Quantities, layers: float) -> Iterato
     keys = found.keys
     own = (layers, SINUSOIDS)
     without = (layers, NONE)
+    # The claim is registered for one layer; deeper models have one of their own.
     sharp = "positions make attention sharp" if layers == 1 else "so in deeper models"
     yield here.test(sharp, entropy[own] - entropy[without], which)
     yield here.test("positions make attention used", used[own] - used[without], which)
@@ -172,6 +178,7 @@ def _test_positions(here: Evidence, found: Quantities, layers: float) -> Iterato
         - found.accuracy[layers, NONE, LEARNED]
     )
     yield here.test("positions cost accuracy", accuracy, which)
+    # Is it the size of the sinusoids, or are positions of any kind enough?
     for recipe in (QUARTER, OWN_VECTORS):
         other = (layers, recipe)
         yield here.test(

@@ -41,6 +41,7 @@ from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, declare, read
 BEFORE, AFTER = "builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned-10k"
 STAGES = {BEFORE: "before fine-tuning", AFTER: "after fine-tuning"}
 CORPUS, CLASSES = "reactions/test", 10
+# The table has further columns: those of the text and of the class are named.
 COLUMNS = {"text": "text", "label": "label"}
 ALIKE, DIRECTION, OWN, OTHERS = (
     "intra_sequence",
@@ -49,7 +50,9 @@ ALIKE, DIRECTION, OWN, OTHERS = (
     "class_cosine.others",
 )
 BOUNDS = {ALIKE: SIGNED, DIRECTION: SHARE, OWN: SIGNED, OTHERS: SIGNED}
+# The paper's "last four layers" of BERT's twelve (section 3).
 LATE = 1 / 3
+# AUC of a direction that says nothing.
 CHANCE = 0.5
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -82,6 +85,7 @@ def average_cosine_of_pairs(
 
     `real` marks the tokens that are not padding.
     """
+    # Padding becomes 0 and adds nothing. A = (‖Σu‖² − n) / (n (n − 1)), as everywhere.
     units = torch.nn.functional.normalize(states.double(), dim=-1) * real[..., None]
     count = real.sum(1).double()
     return (units.sum(1).square().sum(-1) - count) / (count * (count - 1))
@@ -96,6 +100,7 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
     subject = load(name)
     tokenizer: Any = subject.processor
+    # As many of each class, as in the paper's subsets; in the order of the file.
     examples = take_balanced(corpus.splits["all"], plan.utterances, len(corpus.labels))
     batches = LabelledPlan(
         encode(examples, tokenizer, plan.longest), int(tokenizer.pad_token_id)
@@ -104,6 +109,7 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
 
     def receive(site: Site, x: Tensor) -> None:
         """Keep the hidden states of each layer. `x`: what the `site` gives in a forward call."""
+        # The norm behind the last block has no number.
         if site.quantity == "hidden" and site.layer is not None:
             states[site.layer] = x
 
@@ -117,6 +123,7 @@ def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
         for batch in batches:
             states.clear()
             subject.model(**batch.inputs)
+            # An encoder has a single stack.
             real = next(iter(batch.streams.values())).mask
             layers = [states[layer] for layer in sorted(states)]
             alike.append(
@@ -167,6 +174,7 @@ def compute_replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     """
     group = np.arange(len(labels)) % GROUPS
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
+    # No group has the number −1: the first replicate leaves nothing out.
     for left_out in (-1, *range(GROUPS)):
         kept = group != left_out
         directions = np.array(
@@ -183,9 +191,11 @@ def measure_last_third(curve: Array) -> Array:
     [replicate].
     """
     depth = curve.shape[1] - 1
+    # At least one layer, in models of one or two.
     start = depth - max(1, round(depth * LATE))
     gained = curve[:, -1] - curve[:, 0]
     return np.asarray(
+        # Without growth there is no share of it.
         (curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan)
     )
 
@@ -231,23 +241,22 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     parts = []
     for done, name in enumerate(STAGES, 1):
         seen, labels = run_model(name, plan)
+        # The same groups in both models: a difference of replicates is then paired by
+        # reaction.
         curves[name] = compute_replicates(seen, labels)
         for metric, theta in curves[name].items():
+            # Intervals of cosines and AUC stay inside their bounds.
             ends = jackknife_interval(theta, bounds=BOUNDS[metric])
             frame = pd.DataFrame(dict(zip(("value", "low", "high"), ends, strict=True)))
             frame["layer"] = np.arange(len(frame))
             parts.append(as_records(frame, model=name, metric=metric, site="hidden"))
         context.progress("models", done, len(STAGES))
     found = compute_claimed(curves[BEFORE], curves[AFTER])
-    bounds = {
-        claim: known.bounds or UNBOUNDED
-        for claim, known in read_claims("beyond", "reactions").items()
-    }
+    claims = read_claims("beyond", "reactions")
     rows: list[dict[str, Any]] = []
     for claim, theta in found.items():
-        value, low, high = (
-            float(x) for x in jackknife_interval(theta, bounds=bounds[claim])
-        )
+        bounds = claims[claim].bounds or UNBOUNDED
+        value, low, high = (float(x) for x in jackknife_interval(theta, bounds=bounds))
         rows.append({"component": claim, "value": value, "low": low, "high": high})
     parts.append(as_records(pd.DataFrame(rows), model=AFTER, metric="claim"))
     return pd.concat(parts, ignore_index=True).assign(
@@ -275,6 +284,7 @@ def make_claim_test(claim: Claim, row: pd.DataFrame) -> Test:
         "note": note,
         "subject": "BERT (rxnfp)",
     }
+    # Groups of the jackknife less one, as its interval uses.
     freedom = min(n, GROUPS) - 1
     if claim.within is not None:
         inside = (-claim.within, claim.within)

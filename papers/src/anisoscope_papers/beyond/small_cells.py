@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -83,10 +84,9 @@ def measure_model(model: Reader, cell: SmallCell, sentences: Sentences) -> pd.Da
         "majority": majority,
         "collapsed": float(right <= chance),
     }
-    rows = [
-        {"metric": name, "component": TEST, "value": value}
-        for name, value in shares.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, value in shares.items():
+        rows.append({"metric": name, "component": TEST, "value": value})
     states = vectors.double().numpy()
     labels = truth.numpy()
     for name, x in compare_classes(states, labels).items():
@@ -98,6 +98,7 @@ def measure_model(model: Reader, cell: SmallCell, sentences: Sentences) -> pd.Da
         states[few, None], labels[few], names, units=units.numpy()[few]
     )
     shared = as_records(pd.DataFrame(rows), n_units=len(sentences.encoded[TEST]))
+    # These models have one head, so that its number can be dropped.
     return pd.concat(
         [shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)],
         ignore_index=True,
@@ -112,11 +113,15 @@ def _read(
     """
     kept = []
     with evaluation_mode(model):
+        # By 256 sentences: the states of all words at once would be large.
         for chosen in torch.split(torch.arange(len(sentences.encoded[TEST])), 256):
             inputs, labels = sentences.batch(TEST, chosen.tolist(), model.read)
+            # Words of a sentence are not independent: the sentence is the unit of
+            # intervals.
             unit = chosen
             if model.read == EACH:
                 unit = chosen[:, None].expand(labels.shape)
+            # Special tokens and padding have no tag.
             known = labels != UNTAGGED
             kept.append((model.states(**inputs)[known], labels[known], unit[known]))
     vectors, truth, units = (torch.cat(parts) for parts in zip(*kept, strict=True))
@@ -134,6 +139,7 @@ def compare_classes(
     """
     unit = normalise(vectors)
     means = normalise(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
+    # Every pair of classes once, without the diagonal.
     cosine = (means @ means.T)[np.triu_indices(len(means), 1)]
     return {"mean": float(cosine.mean()), "most": float(cosine.max())}
 
@@ -146,6 +152,7 @@ def read_or_measure(
     `plan`: how small models are trained, and whether; `wait`: wait for another process that trains it. None if it has
     not been trained and the plan does not train.
     """
+    # Fields of the plan that say which cells there are do not change a cell.
     recipe = {
         name: value for name, value in asdict(plan).items() if name in plan.RECIPE
     }
@@ -154,15 +161,18 @@ def read_or_measure(
     path = context.cache / "small" / f"{name}.parquet"
 
     noted = path.with_suffix(".json")
+    # A corpus may have changed under its name since the cell was trained.
     read = hash_corpora(cell.task)
     if path.exists():
         check_noted(noted, read, path)
 
     def make() -> pd.DataFrame:
         """Train the model and measure it before and after."""
+        # Before the records, whose file marks the cell as finished.
         write_json(noted, read)
         sentences = open_material(cell.task, plan.limit, plan.held, cell.seed)
         model = build_untrained(cell, sentences)
+        # The very model that is trained next: step 0 and the end are paired.
         before = measure_model(model, cell, sentences)
         train(model, cell, sentences, plan)
         after = measure_model(model, cell, sentences)
@@ -180,11 +190,10 @@ def read_or_measure(
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     """Return the records of all small models (cells) of `plan`, trained or read from the cache in `context`."""
-    instead = {
-        task: STAND_INS[task]
-        for task, _ in plan.tasks
-        if task in STAND_INS and not find_copy(task)
-    }
+    instead = {}
+    for task, _ in plan.tasks:
+        if task in STAND_INS and not find_copy(task):
+            instead[task] = STAND_INS[task]
     for task, other in instead.items():
         context.note_stand_in(other, task, "not under ANISOSCOPE_DATA")
     cells = plan.cells(instead)
@@ -223,6 +232,7 @@ def add_setting_columns(records: pd.DataFrame) -> pd.DataFrame:
 TITLES = {TREEBANK: "UD English EWT"}
 
 
+# Generated sentences are the subject of these studies, not a substitute for real ones.
 class OfSmall(Evidence):
     """Evidence (records with helpers to test claims) from small models.
 
@@ -237,11 +247,10 @@ class OfSmall(Evidence):
     ) -> None:
         super().__init__(study, records, corpus, paper)
         generated, _, classes = corpus.partition(":")
-        self.title = (
-            f"{classes} synthetic classes"
-            if classes
-            else TITLES.get(generated, "all corpora")
-        )
+        self.title = TITLES.get(generated, "all corpora")
+        # A generated corpus is named by its number of classes: `synthetic:5`.
+        if classes:
+            self.title = f"{classes} synthetic classes"
 
 
 small_study = partial(

@@ -26,6 +26,7 @@ from anisoscope_papers.networks.attention_classifier import (
     AttentionClassifierConfig,
 )
 
+# Each differs from `norm` in one thing, `whole` in two: gain and feed-forward.
 BLOCKS: dict[str, tuple[str, int]] = {
     "bare": ("none", 0),
     "norm": ("plain", 0),
@@ -37,6 +38,7 @@ BLOCKS: dict[str, tuple[str, int]] = {
 FIRST, MEAN, EACH = "first", "mean", "each"
 """What is read: [CLS], for the class of the sentence; the mean of its words, for the same; each word, for its tag."""
 TREEBANK = "ud_ewt"
+# What torch's cross-entropy ignores.
 UNTAGGED = -100
 LENGTHS = (5, 40)
 LONGEST, WIDTH = 1024, 64
@@ -89,17 +91,16 @@ class SmallGrid:
 
     def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
         """List the small models, ordered by seed. `instead`: {unavailable corpus: the one that replaces it}."""
+        # Seeds change slowest: a run that is interrupted has whole grids of some seeds.
         axes = product(
             range(self.seeds), self.tasks, self.blocks, self.layers, self.dims
         )
-        found = [
-            SmallCell(task, read, blocks, layers, dim, seed)
-            for seed, (task, read), blocks, layers, dim in axes
-        ]
-        return [
-            replace(cell, task=(instead or {}).get(cell.task, cell.task))
-            for cell in found
-        ]
+        found = []
+        for seed, (task, read), blocks, layers, dim in axes:
+            if instead:
+                task = instead.get(task, task)
+            found.append(SmallCell(task, read, blocks, layers, dim, seed))
+        return found
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Sentences:
 
         Inputs and labels are [sequence, token] if `read` is `EACH` (a tag per token); else labels are [sequence].
         """
+        # Labels of sentences come with the inputs; tags of words replace them.
         inputs = pad_batch(
             [self.encoded[split].rows[i] for i in chosen],
             int(self.tokenizer.pad_token_id),
@@ -149,20 +151,18 @@ def open_material(task: str, limit: int, held: int, seed: int) -> Sentences:
     corpus, words, names = (
         _open_treebank() if task == TREEBANK else _open_generated(task, seed)
     )
+    # No validation split: every model is trained for the same number of steps.
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
-    splits = {
-        split: take_balanced(corpus.splits[split], size, classes)
-        for split, size in sizes.items()
-    }
+    splits = {}
+    for split, size in sizes.items():
+        splits[split] = take_balanced(corpus.splits[split], size, classes)
     corpus = replace(corpus, splits=splits)
     tokenizer = build_tokenizer(corpus, max_length=LONGEST)
-    encoded = {
-        split: encode(examples, tokenizer, LONGEST)
-        for split, examples in splits.items()
-    }
+    encoded = {}
     tags: dict[str, list[list[int]]] = {}
     for split, examples in splits.items():
+        encoded[split] = encode(examples, tokenizer, LONGEST)
         tags[split] = []
         for example, of_tokens in zip(examples, encoded[split].words, strict=True):
             of_words = words[id(example)]
@@ -193,6 +193,7 @@ def _open_treebank() -> Tagged:
     rows = {
         split: _read_treebank(folder / f"{split}.jsonl.gz") for split in (TRAIN, TEST)
     }
+    # Sorted, so that the number of a class does not depend on the order of the file.
     genres = tuple(sorted({row["genre"] for row in rows[TRAIN]}))
     names = tuple(sorted({tag for row in rows[TRAIN] for tag in row["upos"]}))
     splits: dict[str, tuple[Example, ...]] = {}
@@ -264,6 +265,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
             num_hidden_layers=cell.layers,
             norm=norm,
         )
+        # Not an argument of the configuration: transformers keeps it as a property.
         config.num_labels = classes
         super().__init__(config)
         self.read, base = cell.read, self.attention_classifier
@@ -271,6 +273,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
             base.blocks = nn.ModuleList(
                 FeedForwardBlock(config, i, width) for i in range(cell.layers)
             )
+            # Only the plain blocks were initialised above; these have torch's defaults.
             for module in base.blocks.modules():
                 self._init_weights(module)
         # Only the row of [CLS] is read: the others need not be computed in training.
@@ -311,9 +314,11 @@ def train(
     optimiser = torch.optim.AdamW(
         model.parameters(), rate, weight_decay=0.0, fused=True
     )
+    # Linear over the first tenth of the steps, then constant.
     warm = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10))
     )
+    # Own random numbers: the order of sentences is the same whatever else is drawn.
     draw = torch.Generator().manual_seed(cell.seed)
     model.train()
     for chosen in _draw_batches(
@@ -321,6 +326,7 @@ def train(
     ):
         inputs, labels = sentences.batch(TRAIN, chosen, cell.read)
         logits = model.classifier(model.states(**inputs))
+        # [sequence, class], or [sequence, token, class] with a label for each token.
         loss = nn.functional.cross_entropy(
             logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED
         )
@@ -340,6 +346,7 @@ def _draw_batches(
     """
     order: list[int] = []
     for _ in range(steps):
+        # Fewer sentences than a batch are left: they are not used in this pass.
         if len(order) < batch:
             order = torch.randperm(n, generator=draw).tolist()
         order, chosen = order[batch:], order[:batch]

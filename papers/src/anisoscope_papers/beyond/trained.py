@@ -15,6 +15,7 @@ model that only knows word frequencies, and 1 for a perfect one.
 import shutil
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,6 +62,8 @@ CORPUS, PROBE, BUILTIN = (
 them.
 """
 ASKED, SEEN, READ = "asked.parquet", "records.parquet", "read.json"
+# What figures show along training; what needs a second pass, or no figure follows, is
+# measured at the end alone.
 ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
 AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")
 SITES = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
@@ -109,6 +112,7 @@ class Recipe:
 
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
+        # Every setting, and which texts were there: a change of one is another folder.
         identity = make_run_id([asdict(self), VERSION, list_corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
@@ -144,6 +148,11 @@ class Experiment:
             return (SEEN, ASKED)
         return (SEEN,)
 
+    def has(self, arm: str, seed: int) -> bool:
+        """Return whether the cell (trained model) of an arm (set of changes) and a seed is finished."""
+        folder = self.recipe.folder(arm, seed)
+        return all((folder / name).exists() for name in self.files)
+
     def cells(self) -> list[tuple[str, int]]:
         """List the models to train, as (arm, seed); an arm is a set of changes.
 
@@ -151,12 +160,11 @@ class Experiment:
         """
         first = self.arms[:2]
         others = self.arms[2:]
-        return [
-            (arm, seed)
-            for part in (first, others)
-            for seed in range(self.seeds)
-            for arm in part
-        ]
+        cells = []
+        for part in (first, others):
+            for seed, arm in product(range(self.seeds), part):
+                cells.append((arm, seed))
+        return cells
 
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
@@ -164,17 +172,14 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     cells = experiment.cells()
     recipe = experiment.recipe
     if not experiment.train:
-        cells = [
-            cell
-            for cell in cells
-            if all((recipe.folder(*cell) / name).exists() for name in experiment.files)
-        ]
+        cells = [cell for cell in cells if experiment.has(*cell)]
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
         """Train a cell (trained model) if needed and return its records; `wait`: wait for another process that trains
         it.
         """
         folder = recipe.folder(*cell)
+        # A changed corpus under the old name would mix two trainings in one folder.
         check_noted(folder / READ, recipe.hash_data(), folder)
         make_once(
             folder,
@@ -201,6 +206,7 @@ def _train_noted(
     recipe: Cells, cell: tuple[str, int], folder: Path, device: str
 ) -> None:
     """Note what a cell, (arm, seed), reads in training, then train it in `folder`, or resume, and write its records."""
+    # First, so that a training that is interrupted knows what it was begun with.
     write_json(folder / READ, recipe.hash_data())
     recipe.train(*cell, folder, device)
 
@@ -231,8 +237,11 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     changes = arms.list_changes(arm)
     shares = compute_unigram_shares(tokens, windows)
     if any(change.balanced for change in changes):
+        # In place: the weights are a buffer, which is saved with the model.
         model.token_weights.copy_(torch.from_numpy(compute_balanced_weights(shares)))
+    # Not shuffled: the same windows in the same order at every look.
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
+    # Two sets of windows: a small one for all metrics, a large one for retrieval.
     sizes = (recipe.probe, outcomes.WINDOWS)
     plan, texts = (
         open_plan(probed, model, tokenizer, modality="text", sequences=n)[0]
@@ -246,6 +255,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
         validation,
         dict,
     )
+    # As `anisoscope train` does, but without weight decay unless an arm asks for it.
     settings = build_settings(training) | {
         "weight_decay": max((change.decay for change in changes), default=0.0)
     }
@@ -291,6 +301,7 @@ def train_and_measure(
 
     def on_step(step: int, _last: int, model: Any) -> None:
         """Measure the model if this step is one of `seen`."""
+        # A look that an interrupted training has written is not made again.
         if step in seen:
             make_records_once(
                 folder / f"step-{step}.parquet",
@@ -311,7 +322,9 @@ def train_and_measure(
             pd.concat([*looks, losses, skill], ignore_index=True).assign(**named)
         )
 
+    # The model at its start: the Trainer calls only after a step.
     on_step(0, 0, made.model)
+    # The validation loss is needed at the steps of the looks, for their skill.
     history = fit(
         made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume"
     )
@@ -324,6 +337,8 @@ def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
 
     Records of single dimensions are left out. At the `last` step more metrics are measured.
     """
+    # Intervals here would be over documents: eight groups are enough where they are
+    # dropped.
     settings = Settings(metrics=ALONG, tokens=("all",), groups=8, sample=0)
     if last:
         # `centred_attention` needs the means of heads first, from a pass of its own.
@@ -336,6 +351,8 @@ def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
             model.base_model, [plan[i] for i in range(len(plan))], settings
         )
     form = arms.find_form(getattr(model.config, "arm", arms.BASE))
+    # Attention and centred attention are computed as a softmax, which these arms do not
+    # use.
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
@@ -352,6 +369,7 @@ def compute_unigram_shares(
     counts = np.ones(tokens.vocabulary)
     first = len(tokens.affixes.prefix)
     for part in np.array_split(windows, max(1, len(windows) // 4096)):
+        # Without [CLS] and [SEP], which are never to be found.
         content = tokens.rows(part)[:, first : first + tokens.room]
         counts += np.bincount(content.ravel(), minlength=tokens.vocabulary)
     return np.asarray(counts / counts.sum(), dtype=np.float64)

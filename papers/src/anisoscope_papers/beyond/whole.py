@@ -37,6 +37,7 @@ def measure_convergence(here: Evidence, blocks: str) -> Array:
     )
     depths = sorted({layers for layers, _ in table})
     gained = [table[n, False] - table[n, True] for n in depths]
+    # [depth, seed], averaged over depths; a missing depth is left out of the mean.
     return pd.DataFrame(gained or [table.nothing]).mean().to_numpy(float)
 
 
@@ -53,6 +54,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         yield here.test("attention alone converges", found["norm"])
         for added, (more, less) in STEPS.items():
             yield here.test(f"{added} adds to it", found[more] - found[less])
+        # More than half of the encoder's: the difference to a half is above 0.
         yield here.test("most of it is attention's", found["norm"] - found["whole"] / 2)
 
 
