@@ -19,12 +19,15 @@ def page() -> str:
     table = read_csv(TABLE)
     shown = tabulate(table)
     lines = [table_row(shown.head), table_row(["---"] * len(shown.head))]
+    # A cell is a number and what comes after it: its interval, or a layer.
     for row in shown.rows:
         lines.append(table_row([f"{value} {ends}".strip() for value, ends in row]))
     names = [
         network.get("name", network["model"])
         for network in tomllib.loads(LIST.read_text("utf-8"))["network"]
     ]
+    # What the list names and the table lacks was not to be had on the machine that made
+    # it.
     absent = [name for name in names if name not in set(table["network"])]
     missing = ""
     if absent:

@@ -35,7 +35,9 @@ def study_files() -> list[Path]:
 
     def place_of(path: Path) -> tuple[Any, ...]:
         """Return the sort key of a folder of records."""
+        # results/PAPER/SETTINGS/STUDY/study.json
         paper, settings, study = path.parent.relative_to(RESULTS).parts
+        # Settings that are not listed come last, by name.
         rank = ORDER.index(settings) if settings in ORDER else len(ORDER)
         return PAPERS.index(paper), rank, settings, number_of(study), study
 
@@ -68,6 +70,7 @@ def read_repeated() -> dict[str, list[list[str]]]:
 
 def judged_in(path: Path, verdict: Row) -> str:
     """Return the other records of the same data that are judged in place of these; "" if these are the first."""
+    # Folders of tests lie elsewhere, and repeat nothing.
     if not path.is_relative_to(RESULTS):
         return ""
     place = path.parent.relative_to(RESULTS).as_posix()
@@ -91,6 +94,7 @@ def count_words(words: Iterable[str]) -> str:
     """Count verdicts by kind, in words, and how many are evidence: decided, and not true by construction."""
     counts = Counter(words)
     each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS)
+    # Only what is decided counts as evidence, and not what is true by construction.
     decided = counts["holds"] + sum(counts[way] for way in FAILING)
     return f"{sum(counts.values())} verdicts: {each}; {decided} are evidence."
 
@@ -114,6 +118,8 @@ def verdict_table() -> pd.DataFrame:
                     "primary": claim["primary"] is True,
                     "subject": verdict["subject"],
                     "published": claim.get("published", ""),
+                    # On pages the number follows a colon; a column of a table needs
+                    # none.
                     "statistic": verdict["statistic"].rstrip(":"),
                     "value": verdict["value"],
                     "low": verdict["low"],
@@ -125,6 +131,8 @@ def verdict_table() -> pd.DataFrame:
                     "judged_in": judged_in(path, verdict),
                 }
             )
+    # A count with gaps: pandas' own integers know a missing value, numpy's would become
+    # floats.
     return pd.DataFrame(rows).astype({"n": "Int64"})
 
 
@@ -135,6 +143,7 @@ def published_table() -> pd.DataFrame:
     rows = []
     for path in study_files():
         compared = path.parent / COMPARED
+        # Godey et al. publish figures alone: most studies have no numbers to compare.
         if not compared.exists():
             continue
         paper, settings, study = path.parent.relative_to(RESULTS).parts

@@ -52,6 +52,9 @@ BLOCKS = dict.fromkeys(("fig6", "fig8", "fig9", "fig10"), "depth")
 """Which committed records a world is made of, by study."""
 OF_A = ("mean_cosine", "mean_cosine.left_out", "mean_cosine.isotropic_q95")
 """What judges of A by layer read."""
+# A verdict says in its statistic what its number was held against: `judge` writes
+# `(claim: > 0 by 0.05)`, `(claim: 0.1 to 0.3)`, `against q95 0.145`. The limit is read
+# from there, since it may depend on the model.
 SIDE = re.compile(r"\(claim: ([<>]) (-?[\d.e+-]+)(?: by ([\d.e+-]+))?\)")
 BETWEEN = re.compile(r"\(claim: (-?[\d.e+-]+) to (-?[\d.e+-]+)\)")
 AGAINST = re.compile(r"against (?:q95|threshold) ([\d.e+-]+)")
@@ -64,6 +67,10 @@ Random = np.random.Generator
 World = Callable[[pd.DataFrame, Random], pd.DataFrame]
 
 
+OF_ONE = ["model", "metric", "site", "layer", "head", "step", "component", "stack"]
+"""Columns, besides the seed, that tell one number of records from another."""
+
+
 # --- worlds -----------------------------------------------------------------------------------------------------------
 
 
@@ -72,34 +79,27 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
     The mixture is the same for all numbers of a seed, so that numbers that varied together still do.
     """
-    keys = [
-        name
-        for name in (
-            "model",
-            "metric",
-            "site",
-            "layer",
-            "head",
-            "step",
-            "component",
-            "stack",
-        )
-        if name in records
-    ]
+    keys = [name for name in OF_ONE if name in records]
     numbered = records[records["seed"].notna() & records["value"].notna()]
     seeds = sorted(numbered["seed"].unique())
+    # A single training does not vary.
     if len(seeds) < 2:
         return records
     group = numbered.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     seed = np.searchsorted(
         np.array(seeds, dtype=float), numbered["seed"].to_numpy(float)
     )
+    # [number, seed]; NaN if a seed lacks that number.
     wide = np.full((group.max() + 1, len(seeds)), np.nan)
     wide[group, seed] = numbered["value"].to_numpy(float)
     mean = np.nanmean(wide, axis=1, keepdims=True)
     apart = np.nan_to_num(wide - mean)
+    # Deviations [number, seed] times normal weights [seed, new seed] / √(seeds − 1):
+    # new trainings with the covariance of those that were found.
     mixing = random.standard_normal((len(seeds), len(seeds))) / np.sqrt(len(seeds) - 1)
     new = (mean + apart @ mixing)[group, seed]
+    # A mixture may leave the values that a metric can have: a share above 1, a cosine
+    # below −1.
     least, most = np.array(
         [look_up_bounds(str(metric)) for metric in numbered["metric"]]
     ).T
@@ -110,6 +110,8 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 def never_moving(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Draw models that never learn: every step is the first one again, with its heads shuffled and a little noise."""
+    # Without new noise and shuffled heads all steps would be equal, and a judge would
+    # see no variance at all.
     return _with_steps(
         as_found(records, random),
         random,
@@ -129,6 +131,7 @@ def shuffled_layers(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Shuffle the layers of every seed: no two seeds agree on which layer does what."""
     drawn = as_found(records, random)
     placed = drawn["layer"].notna() & drawn["seed"].notna()
+    # Every seed gets an order of its own.
     for _, rows in drawn[placed].groupby("seed", sort=False):
         layers = np.sort(rows["layer"].unique())
         turned = dict(
@@ -141,8 +144,7 @@ def shuffled_layers(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 def seeds_alike(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Draw seeds that differ from their mean by a tenth of what they do: what all have in common is most of it."""
     drawn = as_found(records, random)
-    of_one = ["model", "metric", "site", "layer", "head", "step", "component", "stack"]
-    mean = drawn.groupby(of_one, dropna=False)["value"].transform("mean")
+    mean = drawn.groupby(OF_ONE, dropna=False)["value"].transform("mean")
     return drawn.assign(value=mean + 0.1 * (drawn["value"] - mean))
 
 
@@ -155,6 +157,7 @@ def seeds_mirrored(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """
     drawn = seeds_alike(records, random)
     headed = drawn["head"].notna() & (drawn["metric"] == "query_key.cosine")
+    # The second, fourth, … of the seeds.
     mirrored = drawn["seed"].isin(np.sort(drawn.loc[headed, "seed"].unique())[1::2])
     rows = drawn[headed & mirrored]
     whole = (
@@ -162,6 +165,7 @@ def seeds_mirrored(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     )
     size = whole.transform("mean")
     mean = rows.groupby(["seed", "step", "layer"])["value"].transform("mean")
+    # 2 · mean over layers − value: as far below as it was above.
     for part, name in ((size, "size"), (mean, "mean")):
         of_all = part.groupby([rows["seed"], rows["step"]]).transform("mean")
         rows = rows.assign(**{name: 2 * of_all - part})
@@ -192,6 +196,7 @@ def _with_steps(
         source = dict(zip(steps.tolist(), steps[order(steps)].tolist(), strict=True))
         keys = ["seed", "layer", "head", "site", "component"]
         values = rows.set_index(["step", *keys])["value"]
+        # A place can be recorded more than once: the first one counts.
         values = values[~values.index.duplicated()]
         heads = sorted(rows["head"].unique())
         for step, from_step in source.items():
@@ -204,6 +209,7 @@ def _with_steps(
                 wanted["head"] = wanted["head"].map(turned)
             wanted.insert(0, "step", from_step)
             found = values.reindex(pd.MultiIndex.from_frame(wanted)).to_numpy(float)
+            # What was not measured at the other step keeps its number.
             here["value"] = np.where(
                 np.isnan(found), here["value"].to_numpy(float), found
             )
@@ -221,6 +227,8 @@ def _with_steps(
 def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """Shuffle the labels of N (the norm of the bias) in every seed, including N = 0."""
     drawn = as_found(records, random)
+    # Fixed points are found from the whole grid, and the component of a histogram names
+    # a bin as well: neither can be exchanged.
     labelled = drawn["component"].notna() & ~drawn["metric"].str.contains(
         "fixed_point|histogram", na=False
     )
@@ -240,7 +248,9 @@ def never_growing(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     rows = drawn[labelled]
     keys = ["model", "seed", "metric", "site", "layer", "head"]
     start = rows[rows["component"].astype(float) == 0].set_index(keys)["value"]
+    # One start for each quantity of each seed.
     start = start[~start.index.duplicated()]
+    # Rows without a number at N = 0 keep their own.
     values = start.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy(float)
     noise = 1 + 1e-3 * random.standard_normal(len(values))
     drawn.loc[rows.index, "value"] = np.where(
@@ -284,6 +294,8 @@ def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     """
     places, cells = _cells(records)
     rows = records.iloc[places]
+    # Only left-out values say how much A varies with the units; the full value moves
+    # with them.
     left = (rows["metric"] == "mean_cosine.left_out").to_numpy(bool)
     of_left, cell = rows[left], cells[left]
     count = np.bincount(cell, minlength=cells.max() + 1)
@@ -294,9 +306,10 @@ def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
         .ngroup()
         .to_numpy()
     )
-    weight = random.standard_normal(group.max() + 1)[
-        group
-    ]  # a group of units moves all layers of its model together
+    # A group of units moves all layers of its model together.
+    weight = random.standard_normal(group.max() + 1)[group]
+    # The jackknife's factor √((G − 1) / G): the shift has the variance that the
+    # jackknife gives A.
     scale = np.sqrt(np.maximum(count - 1, 0) / np.maximum(count, 1))
     shift = (
         np.bincount(cell, (value - mean[cell]) * weight, minlength=len(count)) * scale
@@ -335,6 +348,8 @@ def at_a_threshold(
     """
     places, cells = _cells(records)
     rows = records.iloc[places]
+    # The shift is that of the full value; left-out values of the same layer move by as
+    # much.
     whole = (rows["metric"] == "mean_cosine").to_numpy(bool)
     shift = np.zeros(cells.max() + 1)
     limits = (
@@ -408,10 +423,10 @@ def of_other_systems(study: str) -> dict[str, World]:
     systems = OTHER_SYSTEMS.get(study, ())
     if not systems:
         return {}
-    return {
-        OTHERS + name: partial(with_other_systems, systems, world)
-        for name, world in sides.items()
-    }
+    others: dict[str, World] = {}
+    for name, world in sides.items():
+        others[OTHERS + name] = partial(with_other_systems, systems, world)
+    return others
 
 
 OTHERS = "other systems, "
@@ -480,13 +495,14 @@ class Told:
         if not known:
             return None
         mean = float(np.mean(known))
-        open_by = (
-            3 * float(np.std(known)) / np.sqrt(len(known))
-        )  # what so many draws leave open of the mean
+        # What so many draws leave open of the mean: three standard errors.
+        open_by = 3 * float(np.std(known)) / np.sqrt(len(known))
+        # The claim is that two systems or more are anisotropic: 1.5 lies between.
         if counted := COUNTED.match(self.statistic):
             if int(counted[1]) < 2:
                 return None
             return mean > 1.5 + open_by, mean < 1.5 - open_by
+        # Outside of both ends a claim fails as "beyond", which has no contrary.
         if between := BETWEEN.search(self.statistic):
             return float(between[1]) + open_by < mean < float(
                 between[2]
@@ -496,6 +512,8 @@ class Told:
             limit, floor = float(side[2]), float(side[3] or 0)
         elif against:
             limit, floor = float(against[1]), 0.0
+        # The limit of a claim without one in its statistic: all of its verdicts have
+        # the same.
         elif claim.inside is None and isinstance(claim.limit, (int, float)):
             limit, floor = float(claim.limit), claim.floor
         else:
@@ -511,6 +529,7 @@ def keep_layers(records: pd.DataFrame) -> pd.DataFrame:
     kept = records[
         records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")
     ].reset_index(drop=True)
+    # Columns that no judge reads: worlds copy the records hundreds of times.
     kept = kept.drop(columns=["run", "revision", "corpus", "n_vectors"])
     for name in (
         "model",
@@ -539,7 +558,9 @@ def control(
     if study_name in LAYERS:
         records = keep_layers(records)
     for draw in range(draws):
+        # The same draws at every run.
         random = np.random.default_rng([draw, len(study_name)])
+        # Worlds without variance divide by 0, which the judges handle.
         with np.errstate(all="ignore"):
             found: list[Verdict] = list(done.study.judge(world(records, random)))
         for verdict in found:
@@ -560,6 +581,7 @@ def rates(
     Also how often it was judged to fail where it is false (`false_fails`), and to hold where it is true (`true_holds`).
     """
     for name, claim in claims.items():
+        # It holds by construction: no world makes it false.
         if claim.identity:
             continue
         false = contrary = could_hold = could_be_contrary = no = 0
@@ -567,6 +589,8 @@ def rates(
         for (of, _), one in told.items():
             if of != name:
                 continue
+            # (claim is true, contrary is true), or not known. Between the two neither
+            # is.
             truth = one.truth(claim)
             failing = sum(word in FAILING for word in one.words)
             no += failing
@@ -619,6 +643,8 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
                     verdict["statistic"]
                 )
                 if (
+                    # One verdict for each claim is enough: the judge is the same for
+                    # all.
                     key in seen
                     or side is None
                     or claim.identity
@@ -636,7 +662,9 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
 
 def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
     """Return the error rates of one claim at its threshold and at no effect."""
+    # More than 50 numbers would only cost time.
     n = min(int(verdict["n"]), 50)
+    # The standard deviation of seeds, from the interval: half its width is t · s / √n.
     apart = (
         (verdict["high"] - verdict["low"]) / 2 / stats.t.ppf(0.975, n - 1) * np.sqrt(n)
     )
@@ -647,8 +675,10 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
     )
     inside = (float(between[1]), float(between[2])) if between else None
     limit = float(side[2]) if side else float("nan")
+    # For two ends: at the upper end, and in the middle between them.
     threshold = inside[1] if inside else claim.threshold(limit)
     nothing = float(np.mean(inside)) if inside else find_no_effect(claim, limit)
+    # A share near 1 cannot vary as much as one near .5.
     least, most = claim.bounds or (-np.inf, np.inf)
 
     def said(centre: float) -> list[str]:
@@ -656,9 +686,8 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
         words = []
         for _ in range(draws):
             values = centre + apart * random.standard_normal(n)
-            if (
-                least < centre < most
-            ):  # inside of its bounds a number varies less near them
+            # Near its bounds a number varies less.
+            if least < centre < most:
                 reach = min(centre - least, most - centre)
                 values = centre + np.clip(values - centre, -reach, reach)
             test = make_test_of_seeds(
@@ -709,12 +738,12 @@ def in_worlds(
 def unfinished(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the worlds of whole records that no row is about, as `fig13, time backwards`."""
     known = {(row["study"], row["world"]) for row in rows}
-    return [
-        f"{study}, {name}"
-        for study, _, made in worlds()
-        for name in made
-        if (study, name) not in known
-    ]
+    left = []
+    for study, _, made in worlds():
+        for name in made:
+            if (study, name) not in known:
+                left.append(f"{study}, {name}")
+    return left
 
 
 WHY = {
@@ -792,6 +821,7 @@ def page() -> str:
         by_claim.setdefault((row["paper"], row["study"], row["claim"]), []).append(row)
     bad = [key for key, rows in by_claim.items() if any(map(marked, rows))]
     never = never_failed(found)
+    # Of many sets of 200 draws some exceed 5 % although the judge errs in exactly 5 %.
     rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
         f"Of {len(by_claim)} claims {len(bad)} are marked ({len(rare)} of them by more than chance explains in 200",
@@ -807,6 +837,7 @@ def page() -> str:
         entries = [f"{paper} {study}", claim]
         for wrong, of in WRONG:
             known = [row for row in rows if row[of]]
+            # Each kind of error in the world in which it is most frequent.
             worst = max(known, key=partial(share, wrong=wrong, of=of), default=None)
             entries += (
                 ["–", ""]
@@ -847,6 +878,7 @@ def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
     ]
     by_claim: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in found:
+        # Only worlds in which the claim is false, or true, by construction.
         if row["world"].startswith(OTHERS) or row["world"] in OF_SEEDS:
             by_claim.setdefault((row["study"], row["claim"]), []).append(row)
     for (study, claim), rows in by_claim.items():
@@ -890,6 +922,7 @@ def main() -> None:
         help="run finished worlds again, as after a change of a judge",
     )
     given = parser.parse_args()
+    # For a look while a judge is being changed: the committed table stays as it is.
     if given.only:
         for rows in in_worlds(given.draws, given.only):
             for row in rows:
@@ -901,6 +934,8 @@ def main() -> None:
     kept = [row for row in before if row["world"] != EDGE and not given.anew]
     edge = list(at_the_edge(given.draws))
     write_json(CONTROLS, kept + edge)
+    # Saved after every world: the whole takes an hour, and goes on where it was
+    # stopped.
     for rows in () if given.edge else in_worlds(given.draws, kept=kept):
         same = {(row["study"], row["world"]) for row in rows}
         kept = [row for row in kept if (row["study"], row["world"]) not in same] + rows

@@ -31,6 +31,7 @@ def page() -> str:
         WITH_UNIT.sub(_told, path.read_text("utf-8")).strip()
         for path in sorted(PARTS.glob("*.md"))
     ]
+    # Headings are made first, so that the contents can list them.
     text = LEAD.sub(r"### \1\n\n", "\n\n".join(parts))
     return text.replace("CONTENTS", contents(text))
 
@@ -45,6 +46,7 @@ def contents(page: str) -> str:
 
 def _anchor(title: str) -> str:
     """Return the anchor that Markdown gives a heading."""
+    # As Python-Markdown's table of contents does: accents fall away, other signs too.
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
 
@@ -70,6 +72,7 @@ def _told(field: re.Match[str]) -> str:
     """Fill a field in prose: number and interval first, then n and verdict in brackets, so that the
     sentence reads on.
     """
+    # `_filled` writes `NUMBER [INTERVAL], n = N, *verdict*`.
     number, comma, rest = _filled(field).partition(", n = ")
     unit = " nats" if field[2] else ""
     return f"{number}{unit} (n = {rest})" if comma else f"{number}{unit}"
@@ -80,10 +83,13 @@ def _filled(field: re.Match[str]) -> str:
     than the verdict.
     """
     parts = [part.strip() for part in " ".join(field[1].split()).split("|")]
+    # A field has two to five parts; the others are empty.
     place, claim, subject, said, form = [*parts, "", "", ""][:5]
     verdict = _verdicts(place)[claim, subject]
     if said == "reason":
         return str(verdict["reason"].partition(";")[0])
+    # The page is built from committed verdicts: if one changes, its sentence must be
+    # read again.
     if said and said not in (verdict["outcome"], word(verdict)):
         raise ValueError(
             f"{place}, {claim}, {subject}: {word(verdict)}, and the page says {said}"
@@ -91,11 +97,12 @@ def _filled(field: re.Match[str]) -> str:
     if form:
         return short_number(verdict, form)
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
-    told = "no number" if value is None else f"{value:.3g}"
-    told += "" if low is None else f" [{low:.3g}, {high:.3g}]"
-    return (
-        told + ("" if n is None else f", n = {n}") + f", *{word(verdict)}*"
-    ).replace("-", "−")
+    text = "no number" if value is None else f"{value:.3g}"
+    if low is not None:
+        text += f" [{low:.3g}, {high:.3g}]"
+    if n is not None:
+        text += f", n = {n}"
+    return f"{text}, *{word(verdict)}*".replace("-", "−")
 
 
 def short_number(verdict: dict[str, Any], form: str = "number") -> str:
@@ -108,33 +115,42 @@ def short_number(verdict: dict[str, Any], form: str = "number") -> str:
     count = "" if n is None else f"{n:,}"
     if form == "count":
         return count
+    # "falls by 2 points" needs no sign, if the whole interval lies on one side.
     one_sided = low is None or low * high > 0
     if form == "size" or (form == "points" and one_sided):
-        value, low, high = (
-            None if number is None else abs(number) for number in (value, low, high)
-        )
-        low, high = (low, high) if low is None else sorted((low, high))
+        value, low, high = map(_drop_sign, (value, low, high))
+        # Without signs the ends may have changed places.
+        if low is not None:
+            low, high = sorted((low, high))
     factor, unit = {"percent": (100, " %"), "points": (100, " points")}.get(
         form, (1, "")
     )
+    # As many digits as tell the ends of the interval apart, but five at most.
     digits = 2
     while digits < 5 and low is not None and low != high:
         if _round(factor * low, digits) != _round(factor * high, digits):
             break
         digits += 1
-    ends = (
-        ""
-        if low is None
-        else f"{_round(factor * low, digits)}, {_round(factor * high, digits)}"
-    )
-    brackets = "; ".join(filter(None, (ends, f"n = {count}" if count else "")))
-    return f"{_round(factor * value, digits)}{unit} [{brackets}]".replace(
-        "-", "−"
-    ).removesuffix(" []")
+    brackets = []
+    if low is not None:
+        ends = (_round(factor * low, digits), _round(factor * high, digits))
+        brackets.append(", ".join(ends))
+    if count:
+        brackets.append(f"n = {count}")
+    text = f"{_round(factor * value, digits)}{unit}"
+    if brackets:
+        text += f" [{'; '.join(brackets)}]"
+    return text.replace("-", "−")
+
+
+def _drop_sign(number: Any) -> Any:
+    """Return the absolute value of a number; None stays None."""
+    return None if number is None else abs(number)
 
 
 def _round(number: float, digits: int) -> str:
     """Format a number with so many significant digits, never in powers of ten: `0.0013`, `28`."""
+    # The format `#.2g` would write 1.2e+03.
     if abs(number) >= 10**digits:
         return f"{number:,.0f}"
     return f"{number:#.{digits}g}".removesuffix(".")

@@ -33,6 +33,7 @@ def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.nda
     with capture(
         model,
         ("query.raw", "key.raw", "value"),
+        # The first utterance, and the only head.
         receive=lambda site, x: caught.update({site.label: x[0, 0]}),
     ):
         for batch in trained.batches(1, SHORT):
@@ -41,6 +42,8 @@ def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.nda
     query, key, value = (
         caught[name].double() for name in ("query.raw", "key.raw", "value")
     )
+    # Recomputed in float64 from what the model multiplies, so that the drawn outputs
+    # are exact averages of the drawn values.
     weights = torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
     return value.numpy(), (weights @ value).numpy(), weights.numpy()
 
@@ -63,6 +66,8 @@ def cone(values: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
     """Return what figure 1 draws: values and outputs, seen from the mean direction of the values."""
     units = normalise(values)
     axis = normalise(units.mean(0)[None])[0]
+    # What is left of each value at right angles to the mean direction; its first
+    # principal direction decides left and right.
     across = units - (units @ axis)[:, None] * axis
     side = np.linalg.svd(across, full_matrices=False)[2][0]
     return {

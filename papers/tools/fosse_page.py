@@ -46,6 +46,7 @@ MARGIN = 0.02
 
 def page() -> str:
     """Return the page: a short answer, the numbers claim by claim, then the paper's own tables and figures, folded."""
+    # The fields of the text become numbers of committed verdicts.
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
     deeper = [DEEPER, depths_table(), AFTER_DEPTHS]
     return "\n\n".join(
@@ -91,12 +92,14 @@ def _shares() -> str:
         ("beyond", "our own studies"),
     ):
         places = sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
-        words = [
-            word(v)
-            for path in places
-            for v in distinct_verdicts(path)
-            if v["claim"] in primary_claims(path)
-        ]
+        # Each figure or table by its primary claim, in all settings; data that two
+        # folders share count once.
+        words = []
+        for path in places:
+            primary = primary_claims(path)
+            for verdict in distinct_verdicts(path):
+                if verdict["claim"] in primary:
+                    words.append(word(verdict))
         decided = sum(outcome not in UNDECIDED for outcome in words)
         parts.append(
             f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}"
@@ -192,6 +195,7 @@ def cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     theirs = f"({row['published']:.3g})"
+    # Their number is shown even if we have none.
     if row["value"] is None:
         return f"– {theirs}"
     spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
@@ -221,11 +225,11 @@ def _figure2(rows: list[dict[str, Any]]) -> str:
     classes = ("entailment", "neutral", "contradiction")
     body = []
     for own in classes:
-        places = (
-            f"e-SNLI, median of {own} to a representative of {other}"
-            for other in classes
-        )
-        body.append((f"pairs of {own}", *(cell(by_place[place]) for place in places)))
+        row = [f"pairs of {own}"]
+        for other in classes:
+            place = f"e-SNLI, median of {own} to a representative of {other}"
+            row.append(cell(by_place[place]))
+        body.append(row)
     return _markdown([("e-SNLI", *(f"to {other}" for other in classes)), *body])
 
 
@@ -239,6 +243,7 @@ def _table2() -> str:
     published["farthest, same class"] = 0.09
     records = pd.read_parquet(FINISHED / "table2" / "records.parquet")
     rows = select(records, metric="example", seed=0)
+    # The component is `KIND | TEXT`; no text is shown.
     found = {
         str(text).partition(" | ")[0]: value
         for text, value in zip(rows["component"], rows["value"], strict=True)
@@ -264,15 +269,12 @@ def _table3(rows: list[dict[str, Any]]) -> list[str]:
             layers = range(1, deepest + 1)
             body = []
             for depth in layers:
-                places = (
-                    f"{title}, L = {depth}, layer {at}, {quantity}" for at in layers
-                )
-                body.append(
-                    (
-                        f"{depth}-layer model",
-                        *(cell(by_place.get(place)) for place in places),
-                    )
-                )
+                # A model has no more layers than it is deep: cells beyond are empty.
+                row = [f"{depth}-layer model"]
+                for at in layers:
+                    place = f"{title}, L = {depth}, layer {at}, {quantity}"
+                    row.append(cell(by_place.get(place)))
+                body.append(row)
             tables.append(
                 _markdown(
                     [(f"{title}, {quantity}", *(f"layer {at}" for at in layers)), *body]
@@ -284,17 +286,15 @@ def _table3(rows: list[dict[str, Any]]) -> list[str]:
 def _table4(rows: list[dict[str, Any]]) -> str:
     """Format table 4: a row per corpus and quantity, a column per λ."""
     by_place = {row["place"]: row for row in rows}
-    body = [
-        (
-            f"{TITLES[corpus]}, {name}",
-            *(
-                cell(by_place.get(f"{TITLES[corpus]}, λ = {w:g}, {name}"))
-                for w in WEIGHTS
-            ),
-        )
-        for corpus in ("hatexplain", "esnli", "yelphat")
-        for name in list(QUANTITIES)[:3]
-    ]
+    body = []
+    for corpus in ("hatexplain", "esnli", "yelphat"):
+        # H, keys and values, as in the paper; accuracy is ours.
+        for name in list(QUANTITIES)[:3]:
+            row = [f"{TITLES[corpus]}, {name}"]
+            for weight in WEIGHTS:
+                place = f"{TITLES[corpus]}, λ = {weight:g}, {name}"
+                row.append(cell(by_place.get(place)))
+            body.append(row)
     return _markdown([("", *(f"λ = {weight:g}" for weight in WEIGHTS)), *body])
 
 
@@ -318,11 +318,15 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
         select(uniform, **TESTED),
         select(learned, **afterwards),
     )
+    # In the order of `DOTS`: with attention, without from the start, and made uniform
+    # afterwards.
     for what, each in zip(DOTS, rows, strict=True):
         means = (
             each.groupby(["corpus", "layers", "recipe"])["value"].mean().reset_index()
         )
         for row in means.to_dict("records"):
+            # Deeper models with the sinusoids are those of `needed` and `replaced`,
+            # below.
             if row["recipe"] == NONE or (
                 row["layers"] == 1 and row["recipe"] == SINUSOIDS
             ):
@@ -347,6 +351,8 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
             both = [
                 select(own, arm=arm)["value"].mean() for arm in (LEARNED, "uniform")
             ]
+            # The change of accuracy if attention is made uniform afterwards: negative
+            # if it was used.
             lost = select(change, corpus=corpus, layers=layers)["value"].mean()
             values = zip(DOTS, (*both, both[0] + lost), strict=True)
             found[corpus, layers, SINUSOIDS] = {
@@ -373,6 +379,7 @@ def attention_figure() -> str:
             f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>',
             write_text(x + 10, 38, what),
         ]
+    # Two panels that share their rows; the labels are to the left of the first one.
     for panel, (recipe, title) in enumerate(
         ((SINUSOIDS, "with positions"), (NONE, "without positions"))
     ):
@@ -380,6 +387,7 @@ def attention_figure() -> str:
 
         def across(value: float, start: int = start) -> float:
             """Return the horizontal position of an accuracy."""
+            # From 30 % to 100 %.
             return round(start + (value - 0.3) / 0.7 * width, 1)
 
         body.append(write_text(start, 56, title, weight="bold"))
@@ -403,6 +411,7 @@ def attention_figure() -> str:
                     write_text(start + 4, y + 4, "not trained yet", colour="#777")
                 )
                 continue
+            # Within two points on either side a difference does not count.
             low, high = (
                 across(dots["trained with attention"] + side * MARGIN)
                 for side in (-1, 1)
@@ -423,6 +432,7 @@ def cone_figure() -> str:
     """
     found = json.loads(CONE.read_text("utf-8"))
     foot, scale, middle = 300, 17.0, 260
+    # The narrowest cone around the mean direction that holds all values.
     half = max(value["angle"] for value in found["values"])
     longest = max(value["length"] for value in found["values"])
     reach = longest * scale
@@ -442,6 +452,7 @@ def cone_figure() -> str:
     body.append(write_text(middle + 6, top + 4, "mean direction of the values"))
     for kind, colour, stroke in (("values", "#999", 1), ("outputs", "#1f6f8b", 2)):
         for ray in found[kind]:
+            # Measured from the vertical, to the side on which the vector lies.
             turned = math.radians(ray["angle"]) * ray["side"]
             x = middle + ray["length"] * scale * math.sin(turned)
             y = foot - ray["length"] * scale * math.cos(turned)
@@ -471,6 +482,7 @@ FIGURES = {
 def write_figures() -> list[Path]:
     """Draw all figures, and return their paths."""
     paths = [DOCS / "figures" / name for name in FIGURES]
+    # Written as text: a diff shows what has changed.
     for path, make in zip(paths, FIGURES.values(), strict=True):
         path.write_text(make(), "utf-8")
     return paths

@@ -63,6 +63,8 @@ def _seeds() -> Iterator[tuple[str, str, dict[str, Array]]]:
         found = Quantities(here)
         for recipe in RECIPES:
             learned = found.accuracy[1.0, recipe, LEARNED]
+            # H; points lost when attention is taken away (a fall of accuracy is
+            # negative); points lost when trained without it.
             values = (
                 found.entropy[1.0, recipe],
                 -100 * found.used[1.0, recipe],
@@ -94,6 +96,7 @@ def positions_figure() -> str:
             return round(start + 12 + ACROSS[recipe] / 1.5 * (width - 24) + shift, 1)
 
         body.append(write_text(start, 50, panel, weight="bold"))
+        # From 0 up, half a step beyond the end so that rounding leaves out no tick.
         for tick in np.arange(0.0, high + step / 2, step):
             y = down(float(tick))
             body.append(
@@ -115,10 +118,12 @@ def positions_figure() -> str:
         for place, (corpus, colour) in enumerate(COLOURS.items()):
             points = []
             for of, recipe, values in every:
+                # Seeds without a number are left out; the label has the n of the rest.
                 known = values[panel][~np.isnan(values[panel])]
                 if of != corpus or not len(known):
                     continue
                 found = estimate_over_seeds(known)
+                # A few pixels apart, so that corpora do not hide each other.
                 x, y = across(recipe, (place - 1) * 4), down(float(found.value))
                 ends = [
                     down(float(np.clip(end, low, high)))
@@ -131,6 +136,8 @@ def positions_figure() -> str:
                 body.append(
                     f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"><title>{told}</title></circle>'
                 )
+                # Only factors of the sinusoids lie on a scale and are joined; learned
+                # positions are not on it.
                 if recipe in list(RECIPES)[:3]:
                     points.append(f"{x},{y}")
             body.append(
@@ -168,6 +175,7 @@ def means_table() -> str:
     shown = list(RECIPES)[:3]
     rows = [("mean over seeds", *shown), ("---",) * (1 + len(shown))]
     for panel, name in NAMES.items():
+        # H is a share, the others are points.
         digits = 2 if panel.startswith("H") else 0
         for corpus, title in TITLES.items():
             means = [
@@ -199,6 +207,7 @@ def depths_table() -> str:
         found = Quantities(here)
         by_layer = here.by(select_learned(here), "layers", "recipe", "layer")
         for layers in found.depths:
+            # A model of two layers has no third one.
             means = {
                 layer: np.nanmean(by_layer[layers, NONE, layer])
                 for layer in (1.0, 2.0, 3.0)

@@ -67,10 +67,12 @@ def networks_table() -> list[str]:
 
     Only verdicts that decide something stand in it. A claim that two figures make is named once.
     """
+    # Dictionaries without values: sets that keep the order.
     agrees: dict[str, dict[str, None]] = {name: {} for name in NAMES}
     against: dict[str, dict[str, None]] = {name: {} for name in NAMES}
     changes: dict[str, list[float]] = {}
     for verdict in _verdicts():
+        # `NETWORK on CORPUS`: one network may be measured on several.
         network = str(verdict["subject"]).partition(" on ")[0]
         if verdict["claim"] == TRAINING and verdict["value"] is not None:
             changes.setdefault(network, []).append(verdict["value"])
@@ -91,6 +93,7 @@ def networks_table() -> list[str]:
     )
     lines = [table_row(head), table_row(("---",) * len(head))]
     for network, name in NAMES.items():
+        # Networks that no figure measured have no row.
         if network in ranges:
             lowest, highest = ranges[network]
             change = " and ".join(

@@ -1,6 +1,6 @@
 """The page that tells Godey et al. 2024 in five minutes, with numbers of committed verdicts and small drawings.
 
-python papers/tools/godey_page.py     draw the thumbnails in docs/figures/godey2024/ anew (the page: `make docs`)
+python papers/tools/godey_page.py     draw the thumbnails in docs/figures/godey2024/ again (the page: `make docs`)
 """
 
 import io
@@ -166,22 +166,25 @@ def _with_a_hub() -> list[str]:
     loaded: set[str] = set()
     for studies in _shared_work():
         needs = studies[0].needs
-        new = [need for need in needs if need.name and need.name not in loaded]
+        # A need without a name is a computation alone. An untrained block loads nothing:
+        # it is run here.
+        downloaded = [need for need in needs if need.name]
+        if not downloaded:
+            continue
+        # Figures that use the same models download them once: they are counted with the
+        # first.
+        new = [need for need in downloaded if need.name not in loaded]
         loaded |= {need.name for need in new}
-        if not new and not any(need.name for need in needs):
-            continue  # an untrained block loads nothing: run here
         gigabytes = sum(need.gigabytes or 0.0 for need in new)
-        unknown = (
-            " and data of unknown size"
-            if any(need.gigabytes is None for need in new)
-            else ""
-        )
-        more = (
-            " more"
-            if gigabytes and len(new) < len([need for need in needs if need.name])
-            else ""
-        )
-        downloads = f"{gigabytes:.1f} GB{more}{unknown}" if new else "nothing new"
+        downloads = "nothing new"
+        if new:
+            downloads = f"{gigabytes:.1f} GB"
+            if gigabytes and len(new) < len(downloaded):
+                downloads += " more"
+            if any(need.gigabytes is None for need in new):
+                downloads += " and data of unknown size"
+        # `work` counts 10¹² operations; a machine reaches only a part of the speed that
+        # a matrix product has.
         hours = sum(cost for need in needs for cost in need.work.values()) / (
             TERAFLOPS * runner.EFFICIENCY * 3600
         )
@@ -197,6 +200,7 @@ def _shared_work() -> list[list[Study]]:
     together: dict[str, list[Study]] = {}
     for study in runner.find_studies():
         if study.paper == "godey2024" and study.needs:
+            # Studies with the same downloads make one row.
             systems = sorted(need.name for need in study.needs if need.name)
             together.setdefault(repr(systems), []).append(study)
     return list(together.values())
@@ -204,11 +208,9 @@ def _shared_work() -> list[list[Study]]:
 
 def _controls() -> list[str]:
     """Return lines on how often each judge errs, and how many verdicts are evidence."""
-    found = [
-        v
-        for path in RESULTS.glob("godey2024/*/*/study.json")
-        for v in distinct_verdicts(path)
-    ]
+    found: list[dict[str, Any]] = []
+    for path in RESULTS.glob("godey2024/*/*/study.json"):
+        found += distinct_verdicts(path)
     controlled = []
     if CONTROLS.exists():
         controlled = [
@@ -243,17 +245,16 @@ def draw() -> None:
         for shown in row["shown"]:
             settings, study, chart = shown.split("/")
             done = runner.open_finished(RESULTS / "godey2024" / settings / study)
-            trained_only = study in ("fig5", "fig16") or shown == REAL_SPEECH
-            made = (
-                replace(done, records=_one_row_a_model(done.records))
-                if trained_only
-                else done
-            )
+            made = done
+            # So small, a chart of many rows or curves could not be read.
+            if study in ("fig5", "fig16") or shown == REAL_SPEECH:
+                made = replace(done, records=_one_row_a_model(done.records))
             png = vl_convert.vegalite_to_png(
                 made.charts[chart].to_dict(format="vega-lite"), scale=1
             )
             image = Image.open(io.BytesIO(png)).convert("RGB")
             height = round(image.height * WIDTH / image.width)
+            # Few colours make small files: the page shows a dozen of them.
             small = image.resize((WIDTH, height), Image.Resampling.LANCZOS).quantize(
                 COLOURS
             )

@@ -20,16 +20,15 @@ PAPERS: dict[str, Any] = tomllib.loads(TEXT.read_text("utf-8"))
 
 def page(paper: str) -> str:
     """Return the page of a paper: five paragraphs, claims with our numbers, limits, and what needs a hub."""
-    text, studies = (
-        PAPERS[paper],
-        [study for study in find_studies() if study.paper == paper],
-    )
+    text = PAPERS[paper]
+    studies = [study for study in find_studies() if study.paper == paper]
     lines = [f"# {text['title']}", "", text["of"], ""]
     lines += [
         f"{i}. {findings.fill(paragraph)}"
         for i, paragraph in enumerate(text["five"], start=1)
     ]
     lines += ["", "## Claims", "", findings.fill(text["table"])]
+    # One table for each study; its claims in the order of the file.
     for study in studies:
         lines += ["", f"### {study.title}", "", *_claims(study)]
     lines += ["", "## Limits", "", findings.fill(text["limits"])]
@@ -78,11 +77,10 @@ def _found(study: Study, claim: Claim) -> str:
     If there are several folders, each is named by its settings. Those of the settings `quick` are left out: so short a
     training cannot decide.
     """
-    folders = [
-        path
-        for path in sorted(RESULTS.glob(f"{study.paper}/*/{study.name}"))
-        if path.parent.name != "quick"
-    ]
+    folders = []
+    for path in sorted(RESULTS.glob(f"{study.paper}/*/{study.name}")):
+        if path.parent.name != "quick":
+            folders.append(path)
     parts = []
     for folder in folders:
         settings = f"`{folder.parent.name}`: " if len(folders) > 1 else ""
@@ -95,13 +93,12 @@ def _found(study: Study, claim: Claim) -> str:
 def _describe(verdict: dict[str, Any]) -> str:
     """Return a verdict with its number, and with its reason if it is undecided."""
     if verdict["value"] is None:
+        # The judges' reasons for what a setting lacks begin with "no".
         missing = "not measured" if verdict["reason"].startswith("no ") else "no number"
         return f"{missing}, *{word(verdict)}*"
-    reason = (
-        f"; {verdict['reason']}"
-        if word(verdict) == "undecided" and verdict["reason"]
-        else ""
-    )
+    reason = ""
+    if word(verdict) == "undecided" and verdict["reason"]:
+        reason = f"; {verdict['reason']}"
     return f"{findings.short_number(verdict, 'number')}, *{word(verdict)}*{reason}"
 
 

@@ -22,6 +22,7 @@ def _overhead(field: re.Match[str]) -> str:
     rows = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))[
         "overhead"
     ]
+    # One thread and windows of 256 tokens; exactly one row, or an error.
     (row,) = (
         r
         for r in rows
@@ -33,6 +34,7 @@ def _overhead(field: re.Match[str]) -> str:
 
 def words(text: str) -> int:
     """Count the words of a draft, without metadata and references."""
+    # The front matter lies between two lines of dashes.
     body = text.split("---\n", 2)[2].partition("# References")[0]
     return len(body.split())
 

@@ -23,6 +23,7 @@ def read_table() -> dict[str, dict[str, dict[str, str]]]:
     }
     for kind, rows in table.items():
         for name, row in rows.items():
+            # What the code declares is written once, there.
             if "licence" not in row:
                 row["licence"] = known[kind][name].licence
     return table
@@ -32,11 +33,10 @@ def page() -> str:
     """Return the page with the table of licences."""
     table = read_table()
     sources = {name: f"hub: {model.hub_id}" for name, model in named_models().items()}
-    sources |= {
-        name: f"hub: {corpus.hub}"
-        for name, corpus in named_corpora().items()
-        if corpus.hub
-    }
+    # Some corpora by name are files of one's own.
+    for name, corpus in named_corpora().items():
+        if corpus.hub:
+            sources[name] = f"hub: {corpus.hub}"
     parts = []
     for kind, title in (("weights", "Networks"), ("data", "Texts, photographs, sound")):
         lines = [

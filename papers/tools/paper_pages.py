@@ -41,6 +41,7 @@ def networks() -> str:
     """Return the page on networks that transformers lacks, what is captured of them, and trained ones
     that need no hub.
     """
+    # Measured on tiny random models of the architectures, as for those of the tool.
     lines = documentation.captured(paper_models.ARCHITECTURES, TRAPS)
     bare = ", ".join(name for name, family in FAMILIES.items() if family.bare)
     packaged = []
@@ -113,6 +114,7 @@ PAGES: Makers = {
 }
 
 if __name__ == "__main__":
+    # Pages first, then the drawings in them; README and JOSS draft have numbers as well.
     readme = Path(__file__).resolve().parents[2] / "README.md"
     for path in (
         *write(PAGES),

@@ -25,9 +25,11 @@ def main(folder: Path) -> None:
     paper_hub = import_module("paper_hub").paper_hub
 
     with paper_hub(folder / "served") as hub:
+        # Two systems that the hub lacks: they must be skipped and named.
         for name in GONE:
             hub.repositories.pop(name)
         environment = hub.environment(folder / "home", HF_TOKEN="hf_good")
+        # Local corpora must not stand in for those of the hub.
         environment = {
             k: v for k, v in environment.items() if not k.startswith("ANISOSCOPE_DATA")
         }
@@ -45,6 +47,7 @@ def main(folder: Path) -> None:
         command += ["--only", FIGURES, "--output", str(folder / "out")]
         for start in ("first", "second"):
             began, measured = time.monotonic(), _times(folder / "out" / "cache")
+            # What the second start fetches must be nothing.
             hub.fetched.clear()
             code = subprocess.run(command, env=environment, check=False).returncode
             again = _times(folder / "out" / "cache") == measured
@@ -52,9 +55,10 @@ def main(folder: Path) -> None:
                 name.endswith(("model.safetensors", "pytorch_model.bin"))
                 for name in hub.fetched
             )
-            told = f"{start} start: exit {code}, {len(hub.fetched)} files fetched, {weights} of weights"
-            told += f", {time.monotonic() - began:.0f} s"
-            print(told, flush=True)
+            line = f"{start} start: exit {code}, {len(hub.fetched)} files fetched, {weights} of weights"
+            line += f", {time.monotonic() - began:.0f} s"
+            print(line, flush=True)
+            # The exit code `partial`.
             assert code == 7, code
             assert start == "first" or (again and not hub.fetched), hub.fetched
         left = [
@@ -62,6 +66,7 @@ def main(folder: Path) -> None:
             for path in (folder / "home").rglob("model.safetensors")
             if "multiberts" in str(path)
         ]
+        # A series is measured one checkpoint at a time, and deleted.
         assert len(left) <= KEPT, left
         bare = [
             path.name

@@ -52,6 +52,7 @@ def _table(*rows: tuple[str, ...]) -> str:
 def _ends(forms: pd.DataFrame) -> str:
     """Format the floor and ceiling of every form of entropy H, at the lengths of every corpus."""
     corpora = list(dict.fromkeys(forms["corpus"]))
+    # Floor and ceiling depend on the lengths of texts, so that each corpus has its own.
     lengths = {
         c: select(forms, corpus=c, metric="forms.length").iloc[0] for c in corpora
     }
@@ -61,17 +62,16 @@ def _ends(forms: pd.DataFrame) -> str:
     ]
     rows = []
     for form, name in FORMS.items():
-        ends = [
-            [_value(forms, c, f"forms.{end}", form) for end in ("floor", "ceiling")]
-            for c in corpora
-        ]
-        rows.append(
-            (
-                f"{name.partition(':')[0]}" if form != "row" else "–",
-                HEADS[form],
-                *(" to ".join(e) for e in ends),
-            )
-        )
+        # The first line is what the penalty acts on, which has no letter.
+        letter = name.partition(":")[0]
+        if form == "row":
+            letter = "–"
+        row = [letter, HEADS[form]]
+        for corpus in corpora:
+            floor = _value(forms, corpus, "forms.floor", form)
+            ceiling = _value(forms, corpus, "forms.ceiling", form)
+            row.append(f"{floor} to {ceiling}")
+        rows.append(tuple(row))
     return _table(("form", "", *head), *rows)
 
 
@@ -86,6 +86,7 @@ def _behind(forms: pd.DataFrame) -> str:
     """
     rows = []
     for here in Evidence("forms", forms).corpora:
+        # YelpHat's published H is in form A already: there is nothing behind it.
         if here.numbers:
             found = [estimate_plain(here, kind) for kind in (DRAWN, ONE_WORD)]
             cells = [
@@ -108,25 +109,23 @@ def _behind(forms: pd.DataFrame) -> str:
 def _ours(measured: pd.DataFrame) -> str:
     """Format the authors' printed runs with ours, trained and at step 0, in every form: means over seeds."""
     rows = []
+    # One-layer models without a penalty, as those that the authors printed.
     at_first = select(measured, metric="cls_entropy", layers=1.0, weight=0.0)
     for corpus, printed in read_published("fosse2023")["forms"]["printed"].items():
         theirs = " ".join(f"{x:.3f}" for x in printed["entropy"])
         for what, family in (("ours, trained", OWN), ("ours, step 0", CONTROL)):
             found = select(at_first, corpus=corpus, family=family)
-            cells = [
-                select(found, component=form)["value"]
-                for form in (PLAIN, "columns", AGAIN)
-            ]
-            means = [f"{x.mean():.3f}" if len(x) else "–" for x in cells]
-            rows.append(
-                (
-                    TITLES[corpus],
-                    theirs if family == OWN else "",
-                    what,
-                    str(len(cells[0])),
-                    *means,
-                )
-            )
+            seeds = 0
+            means = []
+            for form in (PLAIN, "columns", AGAIN):
+                values = select(found, component=form)["value"]
+                means.append(f"{values.mean():.3f}" if len(values) else "–")
+                # The n of the row is that of form A.
+                if form == PLAIN:
+                    seeds = len(values)
+            # The authors' runs are named once for each corpus.
+            printed_runs = theirs if family == OWN else ""
+            rows.append((TITLES[corpus], printed_runs, what, str(seeds), *means))
     return _table(
         ("corpus", "printed by the authors, runs 0 to 2", "", "seeds", "A", "B", "C"),
         *rows,

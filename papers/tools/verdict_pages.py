@@ -76,6 +76,8 @@ def primary_page() -> str:
             "|---|---|---|---|---|",
         ]
         for row in _primary_rows(paper):
+            # The statistic is that of the claim, the same in all settings, up to its
+            # place or limit.
             path, verdict = row["found"][0]
             number = (
                 verdict["statistic"]
@@ -108,23 +110,23 @@ def _primary_rows(paper: str) -> list[dict[str, Any]]:
     ):
         for claim in read_study(path)["claims"]:
             if claim["primary"]:
+                # A claim is one row over all settings in which it was judged.
                 row = rows.setdefault(
                     (path.parent.name, claim["statement"]), claim | {"found": []}
                 )
-                row["found"] += [
-                    (path, v)
-                    for v in distinct_verdicts(path)
-                    if v["claim"] == claim["name"]
-                ]
+                for verdict in distinct_verdicts(path):
+                    if verdict["claim"] == claim["name"]:
+                        row["found"].append((path, verdict))
     return list(rows.values())
 
 
 def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
     """List outcomes and their subjects in words, with the threshold if it differs between them."""
-    limits = [
-        " ".join(filter(None, LIMIT.findall(verdict["statistic"])))
-        for _, verdict in found
-    ]
+    limits = []
+    for _, verdict in found:
+        named = LIMIT.findall(verdict["statistic"])
+        limits.append(" ".join(filter(None, named)))
+    # One threshold is named once, before the list.
     same = len(set(limits)) == 1
     parts = [f"Compared with {limits[0]}."] if same and limits[0] else []
     for outcome in WORDS:
@@ -156,6 +158,7 @@ def show_number(verdict: dict[str, Any], digits: int = 4) -> str:
     if verdict["value"] is None:
         return ""
     low, high = verdict["low"], verdict["high"]
+    # NaN differs from itself.
     bounded = low is not None and high is not None and low == low and high == high
     interval = f" [{low:.{digits}g}, {high:.{digits}g}]" if bounded else ""
     return f"{verdict['value']:.{digits}g}{interval}"
@@ -165,19 +168,16 @@ def count_evidence() -> str:
     """Count the verdicts of every paper, of all claims and of primary ones, in words; repeated data count once."""
     lines = []
     for paper in PAPERS:
-        found = [
-            (path, v)
-            for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
-            for v in distinct_verdicts(path)
-        ]
-        primary = [
-            word(verdict)
-            for path, verdict in found
-            if verdict["claim"] in primary_claims(path)
-        ]
-        every = count_words(word(verdict) for _, verdict in found)
+        every = []
+        primary = []
+        for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")):
+            names = primary_claims(path)
+            for verdict in distinct_verdicts(path):
+                every.append(word(verdict))
+                if verdict["claim"] in names:
+                    primary.append(word(verdict))
         lines += [
-            f"- **{paper}**, all claims: {every}",
+            f"- **{paper}**, all claims: {count_words(every)}",
             f"- **{paper}**, primary claims: {count_words(primary)}",
         ]
     return "\n".join([*lines, ""])
@@ -234,6 +234,7 @@ def overview() -> str:
         sections.setdefault((paper, settings), []).append(path)
     for (paper, settings), paths in sections.items():
         lines += [f"## {paper}, {settings} settings", ""]
+        # Some settings need an explanation: it lies with their records.
         note = RESULTS / paper / settings / "README.md"
         if note.exists():
             lines += [note.read_text("utf-8").strip(), ""]
@@ -259,6 +260,7 @@ def overview() -> str:
 
 def searchable() -> str:
     """Return an HTML page that holds every verdict and filters them while typing; it loads nothing else."""
+    # Through JSON, which turns pandas' missing values into null.
     verdicts = json.loads(verdict_table().to_json(orient="records"))
     published = json.loads(published_table().to_json(orient="records"))
     template = TEMPLATES.get_template("all_verdicts.html.j2")
@@ -279,6 +281,7 @@ def _pack(rows: list[dict[str, Any]]) -> dict[str, Any]:
         for name in columns:
             cell = row[name]
             if isinstance(cell, str):
+                # A place in `texts` is marked by #, so that it differs from a number.
                 cells.append(f"#{texts.setdefault(cell, len(texts))}")
             elif isinstance(cell, float):
                 cells.append(float(f"{cell:.4g}"))

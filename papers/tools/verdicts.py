@@ -52,23 +52,30 @@ def find_repeated() -> dict[str, list[list[str]]]:
         paper, settings, study = path.parent.relative_to(RESULTS).parts
         records = read_table(path.parent / "records.parquet")
         earlier = tables.setdefault(f"{paper}/{study}", {})
+        # By model: a folder may share some of its models with an earlier one.
         for model in records["model"].dropna().unique():
             rows = records[records["model"] == model]
-            first = next(
-                (place for place, other in earlier.items() if _same_data(rows, other)),
-                "",
-            )
+            first = _find_same_data(rows, earlier)
             if not first:
                 continue
-            place = f"{paper}/{settings}/{study}"
-            of_model = [
-                v["claim"] for v in read_verdicts(path) if v["subject"] == model
-            ]
-            found.setdefault(place, []).extend(
-                [claim, str(model), f"{paper}/{first}/{study}"] for claim in of_model
-            )
+            repeated = found.setdefault(f"{paper}/{settings}/{study}", [])
+            for verdict in read_verdicts(path):
+                if verdict["subject"] == model:
+                    place = f"{paper}/{first}/{study}"
+                    repeated.append([verdict["claim"], str(model), place])
         earlier[settings] = records
     return {place: rows for place, rows in found.items() if rows}
+
+
+def _find_same_data(rows: pd.DataFrame, earlier: dict[str, pd.DataFrame]) -> str:
+    """Return the settings of the first earlier records with every number of these rows; "" if there are none.
+
+    earlier   {settings: records}, of the same study
+    """
+    for settings, records in earlier.items():
+        if _same_data(rows, records):
+            return settings
+    return ""
 
 
 KEYS = [
@@ -92,6 +99,7 @@ def _same_data(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
     theirs = others[others["model"] == rows["model"].iloc[0]]
     if set(rows["seed"].dropna()) != set(theirs["seed"].dropna()):
         return False
+    # About fifty rows first: most comparisons end there.
     return _all_in(rows.iloc[:: len(rows) // 50 + 1], theirs) and _all_in(rows, theirs)
 
 
@@ -103,6 +111,7 @@ def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
     both = rows[[*KEYS, "value"]].merge(
         others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there")
     )
+    # A place that is recorded twice there cannot be compared.
     if len(both) != len(rows):
         return False
     return bool(
@@ -120,11 +129,14 @@ def round_records(done: runner.Finished) -> runner.Finished:
 
     Records already rounded stay. Points, which are only drawn, get fewer bits.
     """
+    # Points of clouds are drawn and not judged.
     for metric in done.records["metric"].unique():
         if ".cloud." in metric:
             done = _round_rows(done, BITS_OF_POINTS, metric)
+    # Rounding again would go on to fewer bits at every call.
     if any(_round_rows(done, bits).records.equals(done.records) for bits in BITS):
         return done
+    # What the full numbers say is the standard.
     before = conclude(done)
     rounded = done
     fewer_bits: tuple[int, ...] = BITS
@@ -146,6 +158,7 @@ def round_records(done: runner.Finished) -> runner.Finished:
 def _round_rows(done: runner.Finished, bits: int, metric: str = "") -> runner.Finished:
     """Return a study with the numbers of its records rounded to so many bits; of one metric alone, if it is named."""
     records = done.records.copy()
+    # All rows, or those of one metric.
     rows = (
         records["metric"] == metric if metric else pd.Series(True, index=records.index)
     )
@@ -168,6 +181,7 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
     p may differ by a hundredth of it, number and interval by a thousandth of the interval's width.
     """
+    # A conclusion without an interval has no width: its number must be the same.
     known = [name for name in NUMBERS if other[name] is not None]
     width = other["high"] - other["low"] if len(known) == 3 else 0.0
     if any(
@@ -175,9 +189,9 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
         for name in ("claim", "subject", "place", "outcome", "n", "reason")
     ):
         return False
-    p, before = (
-        x.get("p") if x.get("p") is not None else math.nan for x in (one, other)
-    )
+    # Conclusions without a test have no p.
+    p = math.nan if one.get("p") is None else one["p"]
+    before = math.nan if other.get("p") is None else other["p"]
     close = partial(np.isclose, equal_nan=True)
     ends = (
         one[name] is not None and close(one[name], other[name], 1e-9, 1e-3 * width)
@@ -188,6 +202,7 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def round_to_bits(values: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
     """Round to so many bits of mantissa; NaN and infinite values do not change."""
+    # x = mantissa · 2^exponent, with a mantissa between ½ and 1.
     mantissa, exponent = np.frexp(values)
     cut: NDArray[np.float64] = np.ldexp(
         np.round(mantissa * 2**bits) / 2**bits, exponent
@@ -205,6 +220,7 @@ def find_changes(before: pd.DataFrame, now: pd.DataFrame, why: str) -> pd.DataFr
     before, now   tables as `committed.verdict_table` makes them
     """
     both = before.merge(now, on=IDENTITY, how="left", suffixes=("_before", ""))
+    # A verdict that is gone is a change as well.
     both["verdict"] = both["verdict"].fillna("")
     different = both[both["verdict"] != both["verdict_before"]]
     records = (
@@ -251,6 +267,7 @@ def judge_records() -> None:
             done.described | {"claims": runner.describe_claims(done.study)},
         )
     write_json(REPEATED, find_repeated())
+    # The table below reads what was just written.
     read_repeated.cache_clear()
 
 
@@ -270,6 +287,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     why = parser.parse_args(None if arguments is None else list(arguments)).why
     judge_records()
     now = verdict_table()
+    # "" is a subject, and no missing value.
     changes = find_changes(pd.read_csv(VERDICTS, keep_default_na=False), now, why)
     if len(changes) and not why:
         shown = changes.drop(columns="why").to_string(index=False)
