@@ -681,3 +681,105 @@ def test_sites_without_a_unit_have_no_floor():
         and not has_enough_pairs(NAN, NAN)
         and has_enough_pairs(40, 40)
     )
+
+
+def found_of(rows):
+    return findings(as_records(pd.DataFrame(rows)))
+
+
+def test_a_layer_without_the_level_of_isotropy_stays_and_is_not_judged():
+    rows = curve((0.2, 0.3), (0.5, 0.6))
+    del rows[3]
+    (found,) = found_of(rows)
+    assert found.text == (
+        "Anisotropic at layer 0; strongest at layer 1 (A .550 [.500, .600])."
+    )
+    without_policy = [
+        each | {"token_policy": None} if "isotropic" in each["metric"] else each
+        for each in curve((0.2, 0.3))
+    ]
+    assert told(without_policy) == told(curve((0.2, 0.3))), "it is of every policy"
+    twice = curve((0.2, 0.3), (0.3, 0.4))
+    assert told([*twice, twice[1], twice[3]]) == told(twice)
+
+
+def test_layers_that_reach_the_highest_are_told_and_support_it():
+    rows = curve((0.15, 0.16), (0.2, 0.3), (0.3, 0.4))
+    (found,) = found_of(rows)
+    assert "highest at layer 2" in found.text and "overlap with layer 1" in found.text
+    assert [one["layer"] for one in found.numbers] == [1, 2]
+    (equal,) = found_of(curve((0.2, 0.4), (0.2, 0.4)))
+    assert "highest at layer 0" in equal.text and "overlap with layer 1" in equal.text
+    # Not extreme by its value alone.
+    assert "extreme" not in told(curve((0.7, 0.95)))["where_anisotropic"]
+
+
+def test_one_layer_with_an_interval_is_enough_to_judge():
+    rows = [*curve((0.2, 0.3)), row("mean_cosine", 1, 0.9)]
+    rows.append(row("mean_cosine.isotropic_q95", 1, Q95))
+    assert [*told(rows)] == ["where_anisotropic"]
+
+
+def test_the_last_step_of_a_seed_is_its_highest_in_whatever_order():
+    early = curve((0.01, 0.02), step=5, seed=1)
+    late = curve((0.5, 0.6), step=10, seed=1)
+    assert told(early + late) == told(late + early)
+    assert told(late + early)["where_anisotropic"].startswith("Step 10: ")
+
+
+def test_about_half_is_told_of_an_interval_that_holds_a_half():
+    def share(low, high):
+        top = {"component": "10"}
+        rows = curve((0.2, 0.3))
+        rows.append(row("mean_cosine.top_share", 0, (low + high) / 2, low, high, **top))
+        return told(rows).get("carried_by_few", "")
+
+    assert share(0.42, 0.58).startswith("About half")
+    assert share(0.41, 0.49).startswith("Not carried by a few")
+    assert share(0.39, 0.55) == share(0.45, 0.61) == ""
+
+
+def test_directions_are_told_from_the_mean_over_classes_and_its_interval():
+    rows = [row("class_direction.auc", 1, 0.7, 0.6, 0.8)]
+    of_class = row("class_direction.auc", 2, 0.99, 0.98, 1.0, component="x")
+    assert told([*rows, of_class]) == told(rows)
+    assert "at layer 1 (AUC" in told(rows)["class_directions"]
+    accuracy = row("accuracy", None, 0.6, 0.45, 0.75, site=None)
+    majority = row("majority", None, 0.5, site=None)
+    assert "not clearly above" in told([accuracy, majority])["above_majority"]
+
+
+def test_what_attention_is_worth_is_that_of_uniform_weights():
+    def of(component, low, high):
+        place = {"site": None, "component": component}
+        return row("ablation.accuracy", None, (low + high) / 2, low, high, **place)
+
+    rows = [of("first", -0.9, -0.8), of("uniform", -0.01, 0.01)]
+    assert "does not need" in told(rows)["attention_used"]
+    gain = told([of("uniform", -0.01, 0.2)])["attention_used"]
+    assert gain.startswith("Whether this classifier uses its attention is undecided")
+
+
+def test_a_map_that_chance_may_reach_is_no_better_than_chance():
+    def of(name, layer, value, spread):
+        ends = value - spread, value + spread
+        place = {"site": None, "component": name}
+        return row("attribution.comprehensiveness", layer, value, *ends, **place)
+
+    rows = [of("random", None, 0.1, 0.15), of("attention", 1, 0.3, 0.1)]
+    assert "none is better than chance" in told(rows)["words_that_decide"]
+
+
+def test_a_floor_is_compared_with_random_directions_of_its_own_place():
+    law = "mean_cosine.isotropic_q95"
+    own = row(law, 2, 0.11)
+    others = [
+        own | {"stack": "decoder", "value": 0.9},
+        own | {"layer": 1, "value": 0.8},
+    ]
+    rows = [*others, *floors(1000, 40), own]
+    rows += [each | {"site": "final", "value": 0.7} for each in floors(1000, 40)]
+    hidden = [each for each in rows if each["site"] == "hidden"]
+    assert "random directions have one below .110." in told(hidden)["noise_floor"]
+    final = told(rows)["noise_floor"]
+    assert "random" not in final and "99 % have one below .700" in final

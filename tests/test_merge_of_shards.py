@@ -1,5 +1,6 @@
 """Shards that are added up hold every batch of the plan once: each that lacks is named, the last one too."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -60,3 +61,82 @@ def test_a_single_batch_that_lacks_is_missed(batch, monkeypatch):
 def test_a_batch_of_two_shards_is_refused(monkeypatch):
     with pytest.raises(MeasureError, match="1 batches of run-1 that run-0 holds too"):
         added_up(monkeypatch, [range(4), range(3, 7)])
+
+
+def made(*corpora, **facts):
+    """(parts, manifests) of runs whose manifests tell these corpora."""
+    parts = [
+        SimpleNamespace(folder=Path(f"run-{i}")) for i in range(1, 1 + len(corpora))
+    ]
+    return parts, [{"corpus": corpus} | facts for corpus in corpora]
+
+
+def files_of(*names, **more):
+    files = {name: f"hash of {name}" for name in names}
+    counted = {"n_batches": 1, "empty": 2, "skipped": 3}
+    return {"files": files, "all_files": [*"abc"], "name": "texts"} | counted | more
+
+
+def test_files_of_shards_are_joined_in_the_order_of_the_corpus():
+    shard = {"settings": {"shard": [0, 2]}}
+    parts, manifests = made(files_of("a", "c"), files_of("b"), **shard)
+    whole = merge._join_files(parts, manifests)
+    other = merge._join_files(parts[::-1], manifests[::-1])
+    assert whole == other and not {"files", "all_files"} & whole.keys()
+    assert [whole[name] for name in merge.COUNTED] == [2, 4, 6]
+    assert {"n_batches", "empty", "skipped"} == {*merge.COUNTED}
+    for corpora, said in (
+        ((files_of("a"), files_of("b")), "2; missing: 1/2 .c."),
+        ((files_of("a"), files_of("b"), files_of("b")), "b, in run-2 and in run-3"),
+        ((files_of("a"), files_of("b", all_files=["a", "b"])), "c, which was there"),
+        ((files_of("a"), files_of("b", all_files=[*"abcd"])), "d, which was there"),
+    ):
+        with pytest.raises(MeasureError, match=said):
+            merge._join_files(*made(*corpora, **shard))
+
+
+def test_runs_of_files_are_joined_whatever_their_order():
+    corpora = []
+    for name in "abcde":
+        one = files_of(name, name=name, path=f"/{name}", documents="auto")
+        corpora.append(one)
+    parts, manifests = made(*corpora[:2])
+    manifests[1]["corpus"]["skipped"] = None
+    whole = merge._join_runs(parts, manifests)
+    other = merge._join_runs(parts[::-1], manifests[::-1])
+    assert whole["fingerprint"] == other["fingerprint"]
+    assert [whole[name] for name in merge.COUNTED] == [2, 4, 3]
+    assert whole["name"] == "a, b" and "path" not in whole
+    same = merge._join_runs(*made(*corpora[:1], corpora[1] | {"name": "a"}))
+    assert same["name"] == "a"
+    assert merge._name_some([*"abc"]) == "a, b, c"
+    assert merge._name_some([*"abcd"]) == "a, b, c and 1 more"
+    with pytest.raises(MeasureError, match="a of run-3, whose content is in run-1 too"):
+        merge._join_runs(*made(*corpora[:2], corpora[0]))
+    found = [
+        merge._find_kind(made(*both)[1])
+        for both in (
+            (files_of("a"), files_of("b")),
+            ({"files": {}}, {"files": {}}),
+            (files_of("a"), {"files": {}}),
+            (files_of("a"), {}),
+            ({"files": {}}, {}),
+        )
+    ]
+    assert found == [merge.FILES, merge.RUNS, *[merge.BATCHES] * 3]
+
+
+def test_what_is_told_of_parts_is_added_up():
+    facts = [
+        {"run": "x", "notes": ["a", "b"], "started": "2", "seconds": 1.5},
+        {"run": "y", "notes": ["b", "c"], "started": "1", "seconds": 2.25},
+    ]
+    found = merge._add_up_facts([fact | {"processes": 2} for fact in facts])
+    assert found == {
+        "asked": None,
+        "merged": ["x", "y"],
+        "notes": ["a", "b", "c"],
+        "started": "1",
+        "seconds": 3.75,
+        "processes": 4,
+    }

@@ -335,6 +335,135 @@ def test_ends_of_logits_are_those_of_any_head():
     )
 
 
+def test_attention_of_several_kinds_is_told_apart():
+    """The decoder of an encoder–decoder has heads of its own, and heads of cross-attention of the same numbers."""
+
+    def texts(*rows):
+        return [each.text for each in attention.attention_findings(records(rows))]
+
+    sink = head("attention.first_mass", 0, 0.9, stack="decoder")
+    crossing = head("attention.first_mass", 0, 0.1, stack="decoder", kind="cross")
+    found = texts(sink, crossing)
+    assert found[0].startswith("Decoder, cross-attention: No head is a sink")
+    assert found[1].startswith("Decoder, self-attention: 1 of 1 head gives")
+    other = head("attention.first_mass", 0, 0.1)
+    assert [text.partition(":")[0] for text in texts(sink, other)] == [
+        "Decoder, self-attention",
+        "Encoder, self-attention",
+    ]
+    rate = head("sinks.rate", 0, 0.9, component=".3", stack="decoder")
+    rates = [rate, rate | {"kind": "cross", "value": 0.1, "low": 0.1, "high": 0.1}]
+    found = [each.text for each in extremes.extreme_findings(records(rates))]
+    assert [text.partition(":")[0] for text in found] == [
+        "Decoder, self-attention",
+        "Decoder, cross-attention",
+    ]
+
+
+def test_a_head_whose_interval_reaches_over_a_line_of_centring_decides_nothing():
+    def told(value, spread):
+        rows = [head("centred_attention.query_rise", 0, value, spread)]
+        found = attention.attention_findings(records(rows))
+        return [each.text for each in found if "Centring" in each.text]
+
+    for value, spread in ((-0.05, 0.1), (-0.15, 0.1), (0.05, 0.1), (0.15, 0.1)):
+        assert told(value, spread) == [], value
+    assert told(-0.25, 0.1) and told(0.25, 0.1) and told(0.0, 0.05)
+
+
+def test_heads_of_attention_are_those_of_the_last_step_with_a_value_of_their_own():
+    rows = [
+        head("attention.row_max", 0, 0.95, step=10),
+        head("attention.row_max", 1, NAN, step=10),
+        head("attention.row_max", 0, 0.1, step=10, component="x"),
+        head("attention.row_max", 0, 0.2, step=1),
+    ]
+    for order in (rows, rows[::-1]):
+        assert attention.attention_heads(records(order))["value"].tolist() == [0.95]
+        assert attention.count_heads(records(order))["encoder", "self", 1]["heads"] == 1
+
+
+def test_replicates_of_other_records_give_no_interval():
+    """Of filtered or merged records; row numbers would name the replicates of other rows."""
+    of_heads = [head("attention.row_max", i, 0.2 + i / 10) for i in range(2)]
+    of_sinks = [head("sinks.rate", i, 0.2, component=".3") for i in range(2)]
+    own = np.array([[0.1, 0.2, 0.3, 0.2], [0.2, 0.3, 0.4, 0.3]])
+    more = np.concatenate([own, own])
+    for read, rows in (
+        (attention.attention_layers, of_heads),
+        (lambda r, x: extremes.sink_rows(r, replicates=x), of_sinks),
+    ):
+        assert read(records(rows), own)["low"].notna().all()
+        assert read(records(rows), more)["low"].isna().all()
+
+
+def test_extremes_of_a_series_are_those_of_its_last_step():
+    rows = [*massive(1, 50.0, 0.0), *massive(1, 900.0, 0.5)]
+    steps = [each | {"step": 1 + 9 * (i >= 4)} for i, each in enumerate(rows)]
+    for order in (steps, steps[::-1]):
+        found = extremes.activations_table(records(order))
+        assert found["largest"].tolist() == [900.0]
+
+
+def test_extremes_are_listed_by_stack_kind_and_layer():
+    rows = massive(1, 50.0, 0.0) + massive(0, 60.0, 0.0)
+    rows += [each | {"stack": "decoder"} for each in rows]
+    table = extremes.activations_table(records(rows))
+    assert [*zip(table["stack"], table["layer"], strict=True)] == [
+        *(("decoder", 0), ("decoder", 1), ("encoder", 0), ("encoder", 1)),
+    ]
+    ends = []
+    for metric in ("logits.largest", "sinks.query_norm", "sinks.key_norm"):
+        for kind, values in (("self", (2.0, 5.0)), ("cross", (7.0, 3.0))):
+            ends += [head(metric, i, x, kind=kind) for i, x in enumerate(values)]
+    undefined = head("logits.largest", 2, NAN)
+    rows = extremes.sink_rows(records([*ends, undefined]))
+    assert rows["head"].isna().all(), "a row of a layer names no head"
+    table = extremes.sinks_table(records([*ends, undefined])).set_index("kind")
+    for name in ("largest logit", "longest query", "longest key"):
+        assert table[name].to_dict() == {"self": 5.0, "cross": 7.0}, name
+    by_head = extremes.sinks_table(records([*ends, undefined]), heads=True)
+    assert by_head["head"].tolist() == [0, 1, 0, 1], "what is undefined has no row"
+
+
+def test_sinks_without_an_interval_are_not_judged_and_rates_are_of_one_line():
+    def told(*rows):
+        found = extremes.extreme_findings(records(rows))
+        return [each.text for each in found if "sink" in each.rule]
+
+    bare = head("sinks.rate", 0, 0.9, NAN, component=".3")
+    assert told(bare) == []
+    sink = head("sinks.rate", 1, 0.9, component=".3")
+    firsts = [
+        head("sinks.first_rate", 1, x, component=line)
+        for line, x in ((".3", 0.25), (".5", 0.05))
+    ]
+    (text,) = told(bare, sink, *firsts)
+    assert text.startswith("1 of 1 head have a sink")
+    assert text.endswith("the sink rate of the first token is .250.")
+    # The head of another layer has no sink, however short its value is.
+    short = head("sinks.value_norm", 1, 0.1)
+    assert len(told(sink, short)) == 2
+    assert len(told(sink, short | {"layer": 2})) == 1
+
+
+def test_the_largest_activation_is_told_with_numbers_of_its_own_place():
+    rows = massive(1, 900.0, 0.5) + massive(2, 800.0, 0.25)
+    infinite = [
+        each | ({"value": np.inf} if each["metric"].endswith("over_median") else {})
+        for each in rows
+    ]
+    for given, has_ratio in ((rows, True), (infinite, False)):
+        found = next(extremes.extreme_findings(records(given))).text
+        assert "in up to 50" in found, "the highest rate, not that of the last layer"
+        assert ("On average" in found) == has_ratio
+    tails = [row("kurtosis.largest", 2, 20.0, 19.0, 21.0, site="final")]
+    for site, dimension in (("hidden", 3), ("final", 8)):
+        tails.append(row("kurtosis.dimension", 2, dimension, site=site))
+    (found,) = extremes.extreme_findings(records(tails))
+    assert "of dimension 8 at the final norm" in found.text
+
+
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
