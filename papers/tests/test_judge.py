@@ -20,6 +20,7 @@ from anisoscope_papers.judge import (
     compute_sided_p,
     judge_by_place,
     judge_tests,
+    look_up_bounds,
     make_test_of_seeds,
     make_verdict_without_test,
 )
@@ -779,3 +780,78 @@ def test_what_was_asked_afterwards_changes_no_other_verdict():
         and alone.p == 0.02
         and {v.outcome for v in others} == {"undecided"}
     )
+
+
+def test_a_metric_lies_between_the_bounds_of_its_longest_name():
+    share, signed, positive, free = SHARE, SIGNED, (0, np.inf), (-np.inf, np.inf)
+    expected = {
+        "attention.entropy_normalised": share,
+        "attention.row_max": share,
+        "attention.entropy": positive,
+        "centred_attention.query_rise": free,
+        "centred_attention.key_rise": free,
+        "centred_attention.query": positive,
+        "ablation.agreement": share,
+        "ablation.accuracy": signed,
+        "attribution.auc": share,
+        "attribution.comprehensiveness": signed,
+        "cones.keys.share": share,
+        "cones.queries.cosine": signed,
+        "something": free,
+    }
+    assert {name: look_up_bounds(name) for name in expected} == expected
+
+
+def test_what_is_given_to_a_test_of_seeds_goes_before_what_its_claim_says():
+    values = np.array([0.1, 0.12, 0.11, 0.09])
+    between = replace(CLAIM, inside=(5.0, 6.0))
+    given = make_test_of_seeds(between, values, inside=(0.0, 0.2))
+    assert given.inside == (0.0, 0.2) and given.up < LEVEL
+    high = replace(CLAIM, above=5.0)
+    assert make_test_of_seeds(high, values).up > 0.5
+    assert make_test_of_seeds(high, values, threshold=0.0).up < LEVEL
+    alone = make_test_of_seeds(between, values[:1])
+    assert alone.statistic == "too few seeds have it" and np.isnan(alone.value)
+    identity = replace(CLAIM, identity=True)
+    assert np.isnan(make_test_of_seeds(CLAIM, values[:2]).up)
+    assert make_test_of_seeds(identity, values[:2]).up < 0.5, "it needs no third seed"
+
+
+def test_what_cannot_be_compared_is_judged_by_nobody_and_corrects_nothing():
+    test = Test(CLAIM, "x", 1.0, 0.5, 1.5, 9, up=0.02, down=0.98)
+    apart = [replace(test, subject=name, apart="another corpus") for name in "abc"]
+    own, *others = judge_tests([test, *apart])
+    assert (own.outcome, own.p) == ("holds", 0.02)
+    assert {each.outcome for each in others} == {"not comparable"}
+    assert {each.reason for each in others} == {"another corpus"}
+
+
+def test_the_contrary_of_tests_that_must_all_hold_is_corrected_one_by_one():
+    tests = [
+        Test(CLAIM, "x", up=p, down=p, against=p, over="all", subject="m")
+        for p in (0.01, 0.02)
+    ]
+    assert _correct_p(tests, "up").tolist() == [0.01, 0.02]
+    for side in ("down", "against"):
+        assert _correct_p(tests, side).tolist() == [0.02, 0.02], side
+
+
+def test_several_tests_of_a_seed_are_told_with_place_and_course():
+    def told(*kinds, over="last", seeds=None):
+        tests = []
+        for i, kind in enumerate(kinds):
+            more = {"seed": seeds[i]} if seeds else {}
+            one = Test(CLAIM, "A:", i, i - 1, i + 1, 9, over=over, where=f"layer {i}")
+            tests.append(replace(one, **kind, **more))
+        (verdict,) = judge_tests(tests)
+        return verdict.statistic, verdict.reason
+
+    statistic, reason = told(CONTRARY, OPEN, SURE, SURE)
+    assert statistic == "A, at layer 3:"
+    assert "2 of 4 tests hold, from layer 2 on; against the claim at layer 0" in reason
+    assert reason.endswith("at layer 0")
+    assert told(SURE, OPEN)[1] == "1 of 2 tests hold"
+    one_each, _ = told(SURE, OPEN, over="all", seeds=(0, 1))
+    assert one_each == "A, of the weakest seed, at layer 1:"
+    several, _ = told(SURE, OPEN, over="all")
+    assert several == "weakest A, at layer 1:"

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from anisoscope.errors import UsageError
+from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError
 from anisoscope.models.series import Checkpoint
 from anisoscope.store import as_records
-from anisoscope_papers import series_charts, study_charts, study_names
+from anisoscope_papers import runner, series_charts, study_charts, study_names
 from anisoscope_papers.godey2024 import (
     biased_block,
     checkpoints,
@@ -22,7 +22,10 @@ from anisoscope_papers.godey2024 import (
     fig07_scores,
     fig08_10_attention,
 )
+from anisoscope_papers.needs import Need
 from anisoscope_papers.study import (
+    STANDS_IN,
+    WITHHELD,
     Claim,
     Compared,
     Context,
@@ -433,3 +436,145 @@ def test_one_crossing_a_seed_is_a_fixed_point():
         and judge_tests(0, 0)[0].statistic == "no N*"
     )
     assert judge_tests(1, 1, 1)[0].value == pytest.approx(3.0)
+
+
+# ---- running studies -------------------------------------------------------------------------------------------------
+
+
+def study_of(name="fig1", paper="godey2024", **more):
+    claim = Claim("c", "A claim", "")
+    found = {"measure": None, "judge": None, "draw": None, "settings": {"quick": 1}}
+    return Study(name, paper, "Title", (claim,), **found | more)
+
+
+def test_a_module_that_holds_a_study_declares_it(monkeypatch):
+    def found(name, **content):
+        module = types.SimpleNamespace(**content)
+        monkeypatch.setattr(runner, "import_module", lambda _: module)
+        return runner._find_studies_in("godey2024", "package", name)
+
+    study = study_of()
+    assert found("fig1", STUDY=study) == found("x", STUDIES=(study,)) == (study,)
+    assert found("helpers", LIMIT=3) == ()
+    for name, content in (
+        ("fig2", {}),
+        ("helpers", {"forgotten": study}),
+        ("x", {"STUDIES": ()}),
+    ):
+        with pytest.raises(MeasureError, match="declare it"):
+            found(name, **content)
+
+
+def test_studies_of_a_paper_are_chosen_among_its_own(monkeypatch):
+    other = study_of("fig1", paper="gu2025")
+    monkeypatch.setattr(runner, "find_studies", lambda: (study_of(), other))
+    monkeypatch.setattr(runner, "choose_names", lambda *_: ["fig1"])
+    assert [study.paper for study in runner.choose("godey2024")] == ["godey2024"]
+
+
+def test_what_an_earlier_study_loads_and_computes_costs_nothing_more(monkeypatch):
+    monkeypatch.setattr(runner, "measure_speed", lambda: 1 / 3600 / runner.EFFICIENCY)
+    model = Need("org/m", 2.0, "MIT", kept=0.5, work={"run": 12.0})
+    corpus = Need("corpus c", None)
+    alone = Need(work={"other": 30.0})
+    first = study_of("fig1", needs=(model, corpus))
+    lines = [
+        line.strip()
+        for line in runner._describe_costs(
+            [first, study_of("fig2", needs=(model,)), study_of("fig3", needs=(alone,))]
+        )
+    ]
+    assert lines == [
+        *("fig1     Title", "org/m", "2.0 GB; MIT", "corpus c", "size unknown"),
+        "2.0 GB to download; about 12 hours",
+        *("fig2     Title", "what fig1 loads; nothing more to compute"),
+        *("fig3     Title", "about 30 hours"),
+        "in all   2.0 GB to download, and 1 of unknown size; 0.5 GB of disk space; "
+        "about 42 hours on this machine",
+        "what is in the hub's cache, or at hand as a local copy, is not downloaded",
+    ]
+    hours = [runner._format_hours(x) for x in (10, 9.96, 0.95, 0.94, 0.001)]
+    assert hours == ["10 hours", "10.0 hours", "0.9 hours", "56 minutes", "1 minutes"]
+
+
+def test_what_cannot_be_found_is_noted_and_other_faults_end_the_run(tmp_path):
+    def measured(error):
+        def measure(*_):
+            raise error
+
+        context = Context(tmp_path, tmp_path)
+        return runner._measure(study_of(measure=measure), None, context)
+
+    for kind in (ModelError, CorpusError):
+        rows = measured(kind("a thing", "none", "get it"))
+        assert rows["metric"].tolist() == [WITHHELD] and rows["model"].item() == "fig1"
+    with pytest.raises(MeasureError):
+        measured(MeasureError("a thing", "none", "get it"))
+
+
+def finished(*rows, **more):
+    records = as_records(pd.DataFrame(rows))
+    found = {"judge": lambda _: ["judged"], "compare": lambda _: ["compared"]}
+    study = study_of(**found, draw=lambda _: {"chart": 1}, **more)
+    return runner.Finished(study, {}, records)
+
+
+def test_a_study_that_lacks_everything_is_judged_by_nobody():
+    lacking = {"model": "m", "metric": WITHHELD, "component": "no network"}
+    instead = {"model": "n", "corpus": "c", "metric": STANDS_IN, "component": "gated"}
+    bare = finished(lacking, lacking | {"model": "o"}, instead)
+    (verdict,) = bare.verdicts
+    assert verdict.outcome == "undecided" and verdict.reason == "no network; gated"
+    assert bare.compared == [] and bare.charts == {}
+    assert bare.lacking == {
+        "m": "no network",
+        "o": "no network",
+        "n (c stands in)": "gated",
+    }
+    some = finished(lacking, {"model": "p", "metric": "drift.norm", "value": 1.0})
+    assert some.verdicts == ["judged"] and some.compared == ["compared"]
+    assert some.charts == {"chart": 1} and some.lacking == {"m": "no network"}
+
+
+def test_equal_reasons_are_told_once_of_finished_studies(tmp_path, monkeypatch):
+    of_studies = {
+        "fig1": {"org/one": "org/one is gated"},
+        "fig2": {"org/two": "org/two is gated"},
+    }
+    for name in of_studies:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.json").touch()
+    monkeypatch.setattr(
+        runner,
+        "open_finished",
+        lambda folder: types.SimpleNamespace(lacking=of_studies[folder.name]),
+    )
+    studies = [study_of(name) for name in ("fig1", "fig2", "fig3")]
+    found = runner.explain_lacking(studies, tmp_path)
+    assert found == {"org/one is gated": "org/one, org/two (in fig1, fig2)"}
+
+
+def test_studies_are_listed_by_number_at_every_depth(tmp_path):
+    for place in ("p/quick/fig10", "p/quick/fig9", "p/long/fig1"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "study.json").touch()
+    expected = ["p/long/fig1", "p/quick/fig9", "p/quick/fig10"]
+    found = runner.list_reproductions(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in found] == expected
+    assert len(runner.list_reproductions(tmp_path / "p")) == 3
+    assert len(runner.list_reproductions(tmp_path / "p/quick")) == 2
+    assert len(runner.list_reproductions(tmp_path / "p/quick/fig9")) == 1
+
+
+def test_a_verdict_on_one_line_has_what_is_known():
+    study = study_of()
+
+    def line(**known):
+        return runner.format_verdict(study, Verdict("c", "holds", "A", **known))
+
+    assert line() == "fig1    HOLDS     c: A"
+    assert line(value=1.0, low=0.5) == "fig1    HOLDS     c: A 1"
+    whole = line(value=1.0, low=0.5, high=1.5, n=3, p=0.01, reason="r", subject="m")
+    assert whole.endswith("c (m): A 1 [0.5, 1.5], n = 3, p = 0.01 · r")
+    kept = runner.describe_claims(study_of())[0]
+    assert {*kept} >= {"floor", "because", "primary", "identity", "published"}
