@@ -112,12 +112,14 @@ def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
 
     saved   the tensors of the adapter's file by name
     """
-    heads = [
-        x
-        for name, x in saved.items()
-        if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2
-    ]
-    return len(heads[-1]) if heads else None
+    classes = None
+    for name, x in saved.items():
+        # LoRA's own matrices in the head are of its rank, not of its number of classes.
+        is_whole = ".lora_" not in name
+        if is_whole and name.endswith(HEAD_WEIGHTS) and x.dim() == 2:
+            # [class, dim]
+            classes = len(x)
+    return classes
 
 
 def _is_same(saved: torch.Tensor, loaded: torch.Tensor) -> bool:

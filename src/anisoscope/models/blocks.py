@@ -70,10 +70,14 @@ def find_blocks(
         blocks = [(n, m) for n, m in named if _is_any_match(names, (n, m))]
     else:
         blocks = _select_blocks_by_tower(model, named)
+    # A block inside another is a part of that one's computation, not a layer of its
+    # own.
     blocks = _keep_outermost(blocks)
     if not blocks:
         raise _make_no_blocks_error(model)
 
+    # Layers are numbered within a stack, so blocks are grouped before anyone counts
+    # them.
     stack_of = find_stacks(model)
     stacks: dict[str, list[nn.Module]] = {}
     for _, block in blocks:
@@ -92,6 +96,8 @@ def _check_names(
     for name in names:
         if _is_any_match((name,), *named):
             continue
+        # Modules that the model repeats are the likeliest blocks, so they are suggested
+        # first.
         known = _suggest_blocks(model) or {type(m).__name__ for _, m in named}
         expected = (
             f"blocks by a class or a pattern of module names of {type(model).__name__}"
@@ -169,15 +175,13 @@ def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
 def _select_by_family(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
     """Return the modules among `named` that fit the patterns which `models/families.py` has for the model's family."""
     patterns = family_of(model).blocks
-    return [
-        (name, module)
-        for name, module in named
-        if _is_any_match(patterns, (name, module))
-    ]
+    return [part for part in named if _is_any_match(patterns, part)]
 
 
 def _select_by_list(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
     """Return the modules among `named` that the model lists as its parts, or timm as the source of its features."""
+    # A block made of several parts ends with the last of them, whose output is the
+    # block's.
     last_of_parts = {parts[-1] for parts in find_parts(model)}
     for listed in (last_of_parts, set(_iter_blocks_of_timm(model))):
         blocks = [(name, module) for name, module in named if module in listed]
@@ -250,6 +254,8 @@ def _iter_declared_classes(model: nn.Module) -> Iterator[type[nn.Module]]:
     for module in model.modules():
         if not isinstance(module, pretrained):
             continue
+        # A class, a list of classes, or recorders around a class
+        # (`OutputRecorder.target_class`).
         declared = (getattr(module, "_can_record_outputs", None) or {}).get(
             "hidden_states", ()
         )
@@ -327,6 +333,8 @@ def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
         for m in block.modules()
         if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and not m.batch_first
     ]
+    # Torch's own layers do as their flag says. A block around one may transpose before
+    # and after it, which nobody can see from outside.
     if inside and not isinstance(
         block, (*TORCH_LAYERS, nn.MultiheadAttention, nn.RNNBase)
     ):
@@ -349,6 +357,7 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
     if getattr(config, "model_type", "") == "efficientnet":
         # Its blocks stand in one flat list, so the ends of stages follow from the configuration alone.
         blocks = find_blocks(model)["encoder"]
+        # EfficientNet scales the number of blocks of a stage by the depth, rounded up.
         repeats = [
             math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats
         ]
@@ -370,6 +379,8 @@ def has_attention(model: nn.Module) -> bool:
     """Return whether the model has attention with queries and keys: its family must have it, and a module be an
     attention module.
     """
+    # Attention modules of all libraries share no base class, but they have this word in
+    # their names.
     return family_of(model).attention and any(
         "Attention" in type(module).__name__ for module in model.modules()
     )
@@ -392,8 +403,10 @@ def _find_towers(model: nn.Module) -> dict[str, str]:
     if pretrained is None or not isinstance(model, pretrained):
         return {}
     reads_text = _has_part_for_texts(model)
+    # A model that reads one kind of input is a single whole: nothing in it is a tower.
     if len(_read_modalities(model)) < 2 and not reads_text:
         return {}
+    # The model itself, whose path is empty, reads everything.
     outside = {"", *READING_TEXT}
     # In a model that writes a text about an image (TrOCR), the encoder is one of two stacks, not a tower.
     if getattr(model.config, "is_encoder_decoder", False) or not reads_text:
@@ -401,6 +414,7 @@ def _find_towers(model: nn.Module) -> dict[str, str]:
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
         own = _get_own_name(path)
+        # A part inside a tower belongs to that tower.
         if own in outside or _find_tower(path, towers) is not None:
             continue
         stack = _name_stack(own, module, pretrained)
@@ -460,6 +474,8 @@ def find_stack(model: nn.Module) -> str:
 
     It is `decoder` if its attention is causal, else `encoder`.
     """
+    # No single source knows all decoders: the row of the family, the parts of XLM and
+    # x-transformers, and the flag of an attention module are asked in turn.
     if family_of(model).causal or is_causal(model) or _has_causal_attention(model):
         return "decoder"
     return "encoder"
@@ -467,6 +483,7 @@ def find_stack(model: nn.Module) -> str:
 
 def _has_causal_attention(model: nn.Module) -> bool:
     """Return whether an attention module outside the towers for images and sounds says that it is causal."""
+    # How a tower for images attends says nothing of how texts are read.
     towers = _find_towers(model)
     for name, module in model.named_modules():
         says_causal = getattr(module, "is_causal", False) is True
@@ -483,11 +500,14 @@ def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
     """Return the stack (encoder or decoder) of every module: by its tower, its path, or its family; otherwise that of
     `find_stack`.
     """
+    # A copy, since all models of the family share the row.
     by_part = dict(family_of(model).stacks)
     config = getattr(model, "config", None)
+    # `nn.Transformer` has no configuration, but gives its halves these names too.
     if getattr(config, "is_encoder_decoder", False) or any(
         isinstance(m, nn.Transformer) for m in model.modules()
     ):
+        # Where the family's own row has these names, the row wins.
         by_part.setdefault("encoder", "encoder")
         by_part.setdefault("decoder", "decoder")
     otherwise = find_stack(model)
@@ -507,6 +527,7 @@ def _find_stack_in_path(path: str, by_part: Mapping[str, str]) -> str:
 
     by_part   {part of a path: its stack}
     """
+    # From the outside in: the `speech_encoder` of SeamlessM4T holds an `encoder` again.
     for part in path.split("."):
         if part in by_part:
             return by_part[part]
@@ -533,27 +554,32 @@ class TokenPositions:
         if getattr(model, "main_input_name", "") == "pixel_values":
             self._specials[find_stack(model)] = _count_special_tokens(model)
         for path, stack in _find_towers(model).items():
-            self._specials[stack] = (
-                _count_special_tokens(model.get_submodule(path))
-                if stack != "audio"
-                else 0
-            )
+            if stack == "audio":
+                self._specials[stack] = 0
+            else:
+                self._specials[stack] = _count_special_tokens(model.get_submodule(path))
 
     def streams(self, batch: Batch) -> Streams:
         """Return {stack: stream}: for each stack of the model, which positions of a batch are real tokens.
 
         Every position is real in a stack that is not in the result, such as the patches of an image.
         """
+        # A corpus of speech counts samples or frames; how many positions they become,
+        # only the model knows.
         given = dict(batch.streams)
         if "samples" in given:
             given["encoder"] = _convert_samples(self.model, given.pop("samples"))
         if "frames" in given:
             given["encoder"] = _convert_frames(self.model, given.pop("frames"))
+        # Models such as CLIP also give one vector for each image and text: a stack of
+        # its own.
         if (
             has_two_towers(self.model)
             and {"pixel_values", "input_ids"} <= batch.inputs.keys()
         ):
             given = given | {PAIRS: _make_stream_of_pairs(batch)}
+        # Images are marked last, since families that lengthen or merge streams drop
+        # such marks.
         return _mark_images(
             self.model, batch, self._streams_of_family(self.model, given)
         )
@@ -563,12 +589,14 @@ class TokenPositions:
 
         It is used for stacks that `streams` does not list, such as image encoders; it is 0 for others.
         """
+        # Vectors at these sites are pixels of a map, without tokens.
         if site.stack not in self._specials or site.quantity in ("stage", "pre_relu"):
             return 0
         config: Any = self.model.config
         if not isinstance(getattr(config, "cls_token", None), list | tuple):
             return self._specials[site.stack]
         # CvT says of each stage whether it has a class token.
+        # Layer 0 is the input of the first block, which lies in the first stage.
         layer = max(site.layer or 0, 1)
         for stage, last_layer in enumerate(accumulate(config.depth)):
             if layer <= last_layer:
@@ -583,6 +611,8 @@ def _make_stream_of_pairs(batch: Batch) -> Stream:
     """
     real = torch.ones(len(batch.unit), 2, dtype=torch.bool)
     first = next(iter(batch.streams.values()), None)
+    # Several texts of a unit begin at different numbers, which keeps their pairs apart;
+    # without texts, each pair gets two numbers of its own.
     start = torch.arange(len(batch.unit)) * 2 if first is None else first.start.cpu()
     return Stream(
         real, ~real, start, image=torch.tensor([True, False]).expand_as(real).clone()
@@ -635,7 +665,11 @@ def _convert_samples(model: Any, samples: Stream) -> Stream:
     width = samples.mask.shape[1]
     lengths = samples.mask.sum(1)
     frames = int(count_frames(torch.tensor(width)))
+    # [1, frame] < [sequence, 1]: a frame is real if it lies within its sequence's
+    # length.
     mask = torch.arange(frames, device=lengths.device) < count_frames(lengths)[:, None]
+    # One frame advances by the product of the strides; without strides in the
+    # configuration that is 1.
     samples_of_frame = math.prod(getattr(model.config, "conv_stride", ()))
     return Stream(mask, torch.zeros_like(mask), samples.start // samples_of_frame)
 
@@ -660,6 +694,8 @@ def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
     positions = int(count_positions(torch.tensor([width])))
     lengths = count_positions(frames.mask.sum(1))
     mask = torch.arange(positions, device=frames.mask.device) < lengths[:, None]
+    # No method says how many frames one position covers, so it follows from the two
+    # widths.
     frames_of_position = max(1, round(width / max(1, positions)))
     return Stream(mask, torch.zeros_like(mask), frames.start // frames_of_position)
 

@@ -79,6 +79,7 @@ def read_shape(
             f"a configuration of {subject}", got, "download or save it again"
         ) from None
     form = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
+    # Two vocabularies of one size may hold other words.
     words = (
         Path(place.path, name)
         for name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
@@ -110,6 +111,8 @@ def fetch(subject: str, lent: bool = True) -> None:
     """
     with suppress(ModelError, OSError):
         if lent:
+            # Noted first, so that a download that was interrupted is found and deleted
+            # too.
             remember(FETCHED, *split_name(subject), subject)
         download(locate_checkpoint(subject), subject)
 
@@ -129,17 +132,17 @@ def delete_checkpoint(subject: str) -> None:
     from huggingface_hub import scan_cache_dir
 
     base, revision = split_name(subject)
+    # From now on nothing is noted of it, even if deleting it fails.
     with suppress(OSError):
         remember(FETCHED, base, revision, "")
     cache = scan_cache_dir()
     for repository in cache.repos:
         if repository.repo_id == base and repository.repo_type == "model":
             wanted = revision or "main"
-            gone = [
-                r.commit_hash
-                for r in repository.revisions
-                if wanted in (*r.refs, r.commit_hash)
-            ]
+            gone = []
+            for found in repository.revisions:
+                if wanted in (*found.refs, found.commit_hash):
+                    gone.append(found.commit_hash)
             alone = replace(
                 cache, repos=frozenset({repository})
             )  # a copy of a repository has the same commits

@@ -31,6 +31,7 @@ def _adapt_canine(model: Any, streams: Streams) -> Streams:
     ).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]
+    # What is known of single characters does not hold for groups of them.
     molecules = replace(
         characters,
         mask=mask,
@@ -87,6 +88,8 @@ def _make_padder(entry: str) -> Callable[[Any, Streams], Streams]:
         # Longformer may have a block length for each layer; it pads to the largest.
         if isinstance(length, list | tuple):
             length = max(length)
+        # Python's remainder of a negative number: what is missing to the next whole
+        # block.
         return streams | {
             "encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)
         }
@@ -195,6 +198,7 @@ FAMILIES: dict[str, Family] = {
     "bit": Family(
         ("BitPreActivationBottleneckLayer", "BitBottleneckLayer"), "BitStage"
     ),
+    # Nothing in its modules says so, as with the other rows that have `causal`.
     "bloom": Family(causal=True),
     "canine": Family(
         ("CanineLayer",),
@@ -223,6 +227,7 @@ FAMILIES: dict[str, Family] = {
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
     "falcon_mamba": Family(causal=True),
+    # GLPN has no module for a stage: each ends with a norm.
     "glpn": Family(("GLPNLayer",), "layer_norm.*"),
     "gpt_neox_japanese": Family(("GPTNeoXJapaneseLayer",), causal=True),
     "groupvit": Family(stages="GroupViTStage"),
@@ -231,6 +236,8 @@ FAMILIES: dict[str, Family] = {
     "led": Family(streams=_make_padder("attention_window")),
     "levit": Family(("LevitResidualLayer",), "LevitStage"),
     "longformer": Family(streams=_make_padder("attention_window")),
+    # `layer` reads the text, `r_layers` the regions of the image, `x_layers` both in
+    # turn.
     "lxmert": Family(
         ("LxmertLayer", "LxmertXLayer"),
         stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"},
@@ -240,6 +247,8 @@ FAMILIES: dict[str, Family] = {
     "mgp-str": Family(("MgpstrLayer",)),
     "mobilenet_v1": Family(("MobileNetV1ConvLayer",)),
     "mobilenet_v2": Family(("MobileNetV2InvertedResidual",)),
+    # Its attention weighs tokens by one score each: there are no pairs of queries and
+    # keys.
     "mobilevitv2": Family(attention=False),
     "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
@@ -250,12 +259,14 @@ FAMILIES: dict[str, Family] = {
         ("PegasusXEncoderLayer", "PegasusXDecoderLayer"),
         streams=_make_padder("block_size"),
     ),
+    # Under a head, the same module has a longer path.
     "perceiver": Family(("encoder.self_attends.*", "perceiver.encoder.self_attends.*")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
     "pvt_v2": Family(("PvtV2BlockLayer",), "PvtV2EncoderLayer"),
     "regnet": Family(("RegNetXLayer", "RegNetYLayer"), "RegNetStage"),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
+    # Its attention is a recurrence over the tokens, without queries.
     "rwkv": Family(attention=False),
     "sam3_lite_text_text_model": Family(
         ("Sam3LiteTextTextEncoderLayer", "Sam3LiteTextRepMixerBlock")
@@ -371,6 +382,7 @@ def family_of(model: Any) -> Family:
     """Look up a model's family by its `model_type`, else the family of its library; an empty `Family` if both are
     unknown.
     """
+    # A model of timm or diffusers has no configuration of transformers.
     library = LIBRARIES.get(class_of(model).__module__.partition(".")[0], Family())
     return families().get(
         getattr(getattr(model, "config", None), "model_type", ""), library

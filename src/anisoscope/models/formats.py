@@ -72,6 +72,8 @@ def is_adapter(names: Iterable[str]) -> bool:
     names   of its files
     """
     there = set(names)
+    # The first four of `WEIGHTS` are a whole model's; a folder that has both is read as
+    # that.
     return (
         ADAPTER in there
         and there.isdisjoint(WEIGHTS[:4])
@@ -142,6 +144,7 @@ def explain_format(names: Iterable[str], config: Path | None = None) -> str:
     names    of the files
     config   the configuration file, which is read if the format does not follow from the names
     """
+    # Names are compared with every pattern, which would exhaust an iterator.
     names = list(names)
     for pattern, description in FORMATS.items():
         if any(fnmatch(name, pattern) for name in names):
@@ -156,6 +159,8 @@ def explain_config(config: dict[str, Any]) -> str:
     """
     if "_diffusers_version" in config:
         return f"it is a part of a diffusers pipeline ({config.get('_class_name', 'unknown')}): {OWN}"
+    # timm's configurations have an `architecture` in place of the `model_type` that
+    # transformers requires.
     if "pretrained_cfg" in config or (
         "architecture" in config and "model_type" not in config
     ):

@@ -76,8 +76,10 @@ def _recall(asked: Any, compute: Callable[[], str]) -> str:
     with suppress(OSError):
         make_once(path, make)
         kept = path.read_text("utf-8")
+        # A file that was damaged or cut off counts as none.
         if re.fullmatch("[0-9a-f]{64}", kept):
             return kept
+    # Computed already, if only writing it failed.
     return computed[0] if computed else compute()
 
 

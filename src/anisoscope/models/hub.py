@@ -34,6 +34,8 @@ from anisoscope.models.hub_memory import (
 
 AT_ONCE = 4
 """Downloads at a time."""
+# Endings of files that a model does not need: archives, other libraries' weights,
+# pictures, sounds.
 _BESIDE = (
     ".npz",
     ".pb",
@@ -171,6 +173,7 @@ def _ask_hub(path: str, revision: str | None) -> ModelPlace:
         with_token_fallback,
         lambda token: HfApi().model_info(path, token=token, **options),
     )
+    # The answer is kept, since one piece of work asks for the same model several times.
     info, token = get_answer(("model", path, revision), ask)
     siblings: list[Any] = info.siblings or []
     files: dict[str, str] = {}
@@ -184,11 +187,11 @@ def _ask_hub(path: str, revision: str | None) -> ModelPlace:
     # A proxy may answer with JSON of its own.
     if not isinstance(info.sha, str):
         raise LookupError("no commit in the answer")
-    notice = (
-        ""
-        if token is None
-        else f"the hub refuses the token; {path} is public and was loaded without it"
-    )
+    notice = ""
+    if token is not None:
+        notice = (
+            f"the hub refuses the token; {path} is public and was loaded without it"
+        )
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
 
@@ -235,6 +238,8 @@ def _find_in_cache(
     """
     from huggingface_hub import try_to_load_from_cache
 
+    # Each of them shows that the folder is a checkpoint: of a model, of an adapter, of
+    # sentence-transformers.
     for file in ("config.json", ADAPTER, MODULES):
         found = try_to_load_from_cache(path, file, revision=revision)
         # Not a path: the file was never asked for (None), or the hub said that there is none (a marker).
@@ -257,6 +262,8 @@ def _explain_absence(path: str, name: str, suggestion: str, fault: Fault) -> Mod
         return _make_not_found_error(name, suggestion, fault.cure)
     if fault.denied:
         return ModelError(f"access to {name}", fault.got, fault.cure)
+    # The name may be a mistyped path: what lies in that folder helps more than advice
+    # on networks.
     neighbours = _describe_folder_of(path)
     if neighbours:
         got = f"{name!r}, which is not there, and not in the cache of the hub"
@@ -278,6 +285,7 @@ def _describe_folder_of(path: str) -> str:
     above = Path(path).parent
     if above == Path() or not above.is_dir():
         return ""
+    # A folder may hold millions of files, of which five names are enough.
     names = sorted(other.name for other in islice(above.iterdir(), 100))[:5]
     return (
         f"the folder {above} has {', '.join(names)}"
@@ -293,14 +301,11 @@ def _make_not_found_error(name: str, suggestion: str, cure: str) -> ModelError:
     suggestion   a sentence with similar names
     cure         further advice; both may be empty
     """
-    cures = "; ".join(
-        filter(
-            None,
-            (suggestion, "check the spelling, or use a folder or builtin:minilm", cure),
-        )
-    )
+    cures = [suggestion, "check the spelling, or use a folder or builtin:minilm", cure]
     return ModelError(
-        "a model", f"{name!r}, which is neither a folder here nor on the hub", cures
+        "a model",
+        f"{name!r}, which is neither a folder here nor on the hub",
+        "; ".join(filter(None, cures)),
     )
 
 
@@ -332,6 +337,7 @@ def download(
     except ModelError:
         raise
     except Exception as error:  # as in `locate`, but for a disk that is full or closed
+        # Errors of the hub's library are OSErrors too, but have no number.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         copy = _find_copy_after(error, place, name)
@@ -456,6 +462,8 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
         path = hf_hub_download(
             place.path, name, revision=place.commit, token=place.token
         )
+        # `name` may lie in folders of the repository, which come after the snapshot's
+        # own.
         return Path(path).parents[name.count("/")]
 
     disable_progress_bars()
@@ -472,6 +480,8 @@ def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
     move     if the cache has another commit for this revision, replace it. This is done only once all files are there:
              until then the older, complete copy must be found if there is no network
     """
+    # The cache has snapshots/COMMIT and, next to it, refs/REVISION with the commit as
+    # its content.
     reference = folder.parents[1] / "refs" / (place.revision or "main")
     if place.revision == place.commit or (reference.is_file() and not move):
         return

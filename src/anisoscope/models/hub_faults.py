@@ -39,6 +39,7 @@ def classify_fault(error: BaseException) -> Fault:
             )
         if isinstance(cause, errors.HTTPError):  # type: ignore[attr-defined]
             return _explain_no_reply(type(cause).__name__, str(cause))
+    # A page of HTML, or JSON without what a hub's answer has in it.
     if isinstance(
         error,
         json.JSONDecodeError
@@ -68,6 +69,8 @@ def _explain_status(error: Any) -> Fault:
     from huggingface_hub import errors, get_token
 
     status = int(error.response.status_code)
+    # GatedRepoError is a kind of RepositoryNotFoundError, so it is asked for before
+    # that.
     if isinstance(error, errors.GatedRepoError):
         cure = "accept its terms on its page of the hub, then `hf auth login`"
         return Fault(f"a gated repository ({status})", cure, denied=True)
@@ -83,6 +86,8 @@ def _explain_status(error: Any) -> Fault:
             "a private one needs `hf auth login`",
             absent=True,
         )
+    # The hub answers 401 for a repository that does not exist too: the class above
+    # knows, so the status alone comes after it.
     if status == 401 and get_token() is None:
         return Fault(
             "an answer only for those who are logged in (401)",

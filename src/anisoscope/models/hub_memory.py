@@ -16,6 +16,7 @@ _FAILURES: list[list[Exception]] = []
 @contextmanager
 def ask_once() -> Iterator[None]:
     """Within a `with` block, cache the hub's answers for all threads, so that a name always means the same commit."""
+    # A block inside another shares the answers, so that both mean the same commits.
     _ANSWERS.append(_ANSWERS[-1] if _ANSWERS else {})
     try:
         yield
@@ -88,6 +89,7 @@ def with_token_fallback(
         try:
             return question(False), False
         except HfHubHTTPError:
+            # The first error is about the token that the user gave, which says more.
             raise error from None
 
 

@@ -39,6 +39,8 @@ def hash_own_sources(model: nn.Module) -> list[str]:
 
     Python's own files, installed packages and this package do not count.
     """
+    # With base classes, since a model may inherit its computation from a file of the
+    # user's.
     names = {
         kind.__module__ for module in model.modules() for kind in type(module).__mro__
     }
@@ -160,6 +162,7 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
             laid_out[name] = module
     state: dict[str, Any] = {}
     for module in laid_out.values():
+        # In the instance, where it hides the class's own method.
         module.__dict__["_save_to_state_dict"] = partial(
             nn.Module._save_to_state_dict, module
         )
@@ -169,6 +172,8 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
         for module in laid_out.values():
             del module.__dict__["_save_to_state_dict"]
     for name, module in laid_out.items():
+        # What bitsandbytes' own method would add: scales, in the form in which it saves
+        # them.
         weight: Any = module.weight
         for key, value in weight.quant_state.as_dict(packed=True).items():
             state[f"{name}.weight.{key}"] = value
@@ -178,6 +183,7 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
 def _read_bytes(x: torch.Tensor) -> Any:
     """Return the bytes of a tensor's numbers, in a form that `hashlib` accepts."""
     raw = x.detach().cpu().contiguous().flatten()
+    # As bytes, since numpy has no bfloat16.
     return raw.view(torch.uint8).numpy().data if raw.numel() else b""
 
 
@@ -187,6 +193,7 @@ def is_packed(value: Any) -> bool:
     """
     if not isinstance(value, torch.Tensor):
         return True
+    # A DTensor (FSDP2) has this method too, but is gathered to a plain tensor instead.
     is_of_several_processes = hasattr(value, "placements")
     return hasattr(value, "__tensor_flatten__") and not is_of_several_processes
 
@@ -204,11 +211,9 @@ def hash_loaded_weights(
     """
     files: list[Path] = []
     for folder in folders:
-        files += [
-            path
-            for path in sorted(Path(folder).rglob("*"))
-            if path.suffix in ENDINGS and path.is_file()
-        ]
+        for path in sorted(Path(folder).rglob("*")):
+            if path.suffix in ENDINGS and path.is_file():
+                files.append(path)
     if hasattr(model, "quantization_method"):
         # Quantised weights may be laid out by the first call, or differ by device.
         files = []
@@ -231,8 +236,10 @@ def hash_some_weights(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        # Of a weight that is split over processes, the part of this one.
         local = value.to_local() if hasattr(value, "to_local") else value
         if not local.is_meta:
+            # In float64, since numpy has no bfloat16.
             digest.update(
                 local.detach().flatten()[:SOME].cpu().double().numpy().tobytes()
             )

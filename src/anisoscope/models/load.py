@@ -145,8 +145,11 @@ def load(
         model = _move(_require_finite(model, name), target, numbers).eval()
         return Subject(model, processor, name, revision, hash_weights(model), notes)
 
+    # Only what is needed must be installed: the built-in model comes with another
+    # extra.
     extra = "demo" if name == BUILTIN else "models"
     require_extra(extra, f"to load {name}")
+    # A name of timm without a tag is no id of the hub.
     place = checkpoint_path(complete_timm_name(name), revision, weights=not untrained)
     options = {
         "trust_remote_code": trust_remote_code,
@@ -333,6 +336,8 @@ def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | N
     config = None if seed is None else load_timm_config(name)
     if seed is None or config is None:
         return None
+    # The seed is set right before the weights are drawn, so that nothing in between
+    # uses up random numbers.
     torch.manual_seed(seed)
     model: Any = import_module("transformers").AutoModel.from_config(config)
     return model, processor_of(model, "image", "", name, False)
@@ -349,6 +354,7 @@ def load_on_meta(
 
     from anisoscope.models import ports
 
+    # Before the configuration is read, because its `model_type` may be that of a port.
     ports.register()
     auto: Any = AutoModel
     path = _find_transformer_folder(checkpoint_path(name, weights=False))
@@ -375,6 +381,7 @@ def checkpoint_path(
     base, pinned = split_name(name)
     revision = revision or pinned
     is_builtin = base.startswith("builtin:")
+    # Only repositories of the hub have revisions.
     if revision and (is_builtin or Path(base).is_dir()):
         raise ModelError(
             "a hub id where a revision is named",
@@ -391,6 +398,7 @@ def checkpoint_path(
 
 def _suggest_model(name: str) -> str:
     """Return a question that names similar short names of models; empty if there are none, or if the name is known."""
+    # Only near misses: most names are ids of the hub, and no misspelt short names.
     near = get_close_matches(name, [BUILTIN, *named_models()], n=3, cutoff=0.8)
     if not near or name in near:
         return ""
@@ -460,6 +468,7 @@ def _load_checkpoint(
 
     from anisoscope.models import ports
 
+    # What transformers would log about faulty weights is raised as an error below.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
@@ -473,14 +482,17 @@ def _load_checkpoint(
         headed = classifier and is_classifier(config)
         whole: Any = _find_encoder_class(config) or AutoModel
         auto: Any = AutoModelForSequenceClassification if headed else whole
+        # Random weights need nothing but the configuration.
         if seed is not None:
             return _draw_weights(auto, config, seed, given), []
         options = _adapt_options(given, auto, quantised, target)
         # With these two options, faulty weights are listed in `info` and reported below, instead of a mere warning.
         listing = {"output_loading_info": True, "ignore_mismatched_sizes": True}
         model, info = auto.from_pretrained(path, config=config, **options, **listing)
+    # From a port, with a cure of its own.
     except ModelError:
         raise
+    # transformers raises it if the package that reads the quantised weights is missing.
     except ImportError as error:
         if not quantised:
             raise _explain_failure(error, name, path) from error
@@ -496,6 +508,7 @@ def _load_checkpoint(
 
 def _disable_cache(config: Any) -> None:
     """Switch off the cache of past keys and values in a configuration and its parts: it is never used here."""
+    # Multimodal configurations hold one for each part of the model.
     for part in (
         config,
         *(getattr(config, key, None) for key in getattr(config, "sub_configs", {})),
@@ -518,6 +531,8 @@ def _draw_weights(auto: Any, config: Any, seed: int, given: dict[str, Any]) -> A
     else:
         model = auto.from_config(config, trust_remote_code=given["trust_remote_code"])
     dtype = given["dtype"]
+    # There are no saved weights whose type could be taken, only what the configuration
+    # says.
     if dtype == "auto":
         dtype = config.dtype or torch.float32
     return model.to(dtype)
@@ -622,6 +637,7 @@ def _choose_tower(
         raise UsageError(f"one tower of {name}", "two", cure)
     if side == "both":
         return model, missing
+    # Hashes are of the tower alone, in whose state dict names have no such prefix.
     prefix = f"{side}_model."
     return getattr(model, f"{side}_model"), [
         key.removeprefix(prefix) for key in missing if key.startswith(prefix)
@@ -655,6 +671,8 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
             "add --trust-remote-code if you trust it",
         )
         return ModelError("a model of transformers", got, cure)
+    # What the configuration shows a checkpoint to be is a better cure than that weights
+    # are missing.
     known_cure = explain_config(read_config(Path(path, "config.json")))
     files = [file.name for file in Path(path).iterdir()]
     if choose_weight_file(files) is None and not known_cure:
@@ -686,6 +704,7 @@ def _require_finite(model: Any, name: str) -> Any:
         can_be_checked = (
             value.is_floating_point() and value.itemsize > 1 and not value.is_meta
         )
+        # A tensor without numbers has no least and greatest one.
         if not can_be_checked or not value.numel():
             continue
         # Least and greatest are NaN if any number is: two numbers instead of a mask of the weight's size.
@@ -715,6 +734,7 @@ def _load_factory(name: str) -> tuple[nn.Module, Any]:
             expected, f"{name!r} ({type(error).__name__}: {error})", cure
         ) from error
     finally:
+        # Later imports must not find files of the current folder.
         sys.path.remove(here)
     is_pair = isinstance(made, tuple) and len(made) == 2
     model, processor = made if is_pair else (made, None)

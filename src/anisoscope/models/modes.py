@@ -10,6 +10,7 @@ from torch import nn
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode within a `with` block, and restore the mode of every module afterwards."""
+    # Of every module, since a user may have frozen some in evaluation mode.
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -26,6 +27,7 @@ def full_precision() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32,
         torch.get_float32_matmul_precision(),
     )
+    # cuDNN's flag is for convolutions, the precision for products of matrices.
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
     try:
@@ -43,6 +45,7 @@ def flush_denormals() -> Iterator[None]:
     This holds in this thread, and permanently in threads started meanwhile. torch's own threads are among those only
     if the block is entered before the first large product of the process.
     """
+    # The product of a denormal is 0 only if denormals were flushed before.
     before = not (torch.tensor(1e-40) * 1).item()
     torch.set_flush_denormal(True)
     try:
@@ -54,6 +57,7 @@ def flush_denormals() -> Iterator[None]:
 def is_compiled(model: nn.Module) -> bool:
     """Return whether a model, or a module in it, is compiled by `torch.compile` or `model.compile`."""
     for module in model.modules():
+        # `model.compile()` sets the attribute, `torch.compile(model)` wraps the model.
         if (
             module._compiled_call_impl is not None
             or type(module).__name__ == "OptimizedModule"

@@ -1,8 +1,10 @@
 """Models with short names, also from other packages: checkpoints of the hub, and networks inside installed packages."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from anisoscope.registry import list_entries_of
+
+Row = TypeVar("Row")
 
 
 class NamedModel(NamedTuple):
@@ -44,29 +46,26 @@ class ConvertedModel(NamedTuple):
 
 def named_models() -> dict[str, NamedModel]:
     """Return the checkpoints of the hub that have short names, by name."""
-    return {
-        name: row
-        for name, row in list_entries_of("models").items()
-        if isinstance(row, NamedModel)
-    }
+    return _list_rows(NamedModel)
 
 
 def packaged_models() -> dict[str, PackagedModel]:
     """Return the models whose weights are in an installed package, by name (`builtin:…`)."""
-    return {
-        name: row
-        for name, row in list_entries_of("models").items()
-        if isinstance(row, PackagedModel)
-    }
+    return _list_rows(PackagedModel)
 
 
 def converted_models() -> dict[str, ConvertedModel]:
     """Return the models in packages that are first converted to a folder in hub format, by name (`builtin:…`)."""
-    return {
-        name: row
-        for name, row in list_entries_of("models").items()
-        if isinstance(row, ConvertedModel)
-    }
+    return _list_rows(ConvertedModel)
+
+
+def _list_rows(kind: type[Row]) -> dict[str, Row]:
+    """Return the models with short names whose row is of the class `kind`, by name."""
+    rows = {}
+    for name, row in list_entries_of("models").items():
+        if isinstance(row, kind):
+            rows[name] = row
+    return rows
 
 
 def hub_id(name: str) -> str:

@@ -45,11 +45,9 @@ def complete_timm_name(name: str) -> str:
     Other names are returned unchanged.
     """
     config = None if "." in name else load_timm_config(name)
-    return (
-        name
-        if config is None
-        else f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
-    )
+    if config is None:
+        return name
+    return f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
 
 
 def load_timm_config(name: str) -> Any:
@@ -58,12 +56,14 @@ def load_timm_config(name: str) -> Any:
     None if the name is another one, or timm is not installed. ModelError for a model that timm does not know.
     """
     library, _, own = name.partition("/")
+    # A folder of the user's may be called `timm/…` too.
     if library != "timm" or Path(name).exists() or find_spec("timm") is None:
         return None
     timm: Any = import_module("timm")
     try:
         values = timm.get_pretrained_cfg(own, allow_unregistered=False).to_dict()
     except RuntimeError as error:
+        # If the name has a tag, it is compared with names that have one.
         near = get_close_matches(own, timm.list_models(pretrained="." in own))
         cure = (
             f"did you mean {' or '.join(near)}?"
@@ -96,6 +96,8 @@ def add_text_pooling(
     Returns remarks for the user, such as why the vector of a text cannot be measured.
     """
     rows = read_list(Path(folder, MODULES))
+    # The first module is the Transformer; without another one, nothing makes a vector
+    # of its states.
     if len(rows) < 2:
         return []
     known = read_config(Path(folder, "config_sentence_transformers.json"))
@@ -133,11 +135,11 @@ def _explain_unmeasured(rows: list[dict[str, Any]], archetype: str) -> str:
     rows        entries of modules.json
     archetype   the class that the library would load the whole model as, such as `SentenceTransformer`
     """
-    foreign = [
-        str(row["type"])
-        for row in rows
-        if not str(row["type"]).startswith(f"{LIBRARY}.")
-    ]
+    foreign = []
+    for row in rows:
+        kind = str(row["type"])
+        if not kind.startswith(f"{LIBRARY}."):
+            foreign.append(kind)
     # Code of the checkpoint is not run for this: it would need the user's consent.
     if foreign:
         names = ", ".join(foreign)
@@ -168,6 +170,8 @@ def _is_plain(folder: str, kinds: list[str]) -> bool:
     """
     settings = read_config(Path(folder, BERT_CONFIG))
     text = settings.get("modality_config", {}).get("text", {})
+    # Any other setting changes what the modules behind the Transformer would get:
+    # another task or output of the model, or lower-cased texts.
     gives_states = (
         kinds[0] == "Transformer"
         and settings.get("transformer_task", "feature-extraction")
@@ -251,6 +255,7 @@ class WholeModel(nn.Module):
         super().__init__()
         # In a tuple, so that its blocks are not taken for those of the measured model.
         self.held = (model,)
+        # A buffer, because the state dict is what gets hashed.
         self.register_buffer(
             "digest",
             torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8),
@@ -274,6 +279,7 @@ def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
     if processor is None:
         return []
     try:
+        # Two texts of different length, so that padding is tried too.
         inputs = processor(["a", "a b c"], padding=True, return_tensors="pt")
         inputs = {
             name: x.to(next(model.parameters()).device) for name, x in inputs.items()
@@ -295,11 +301,11 @@ def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
     inputs   keyword arguments of the model: `input_ids` and so on
     output   what the model returned for them
     """
-    features: dict[str, Any] = {
-        name: inputs[name]
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-        if name in inputs
-    }
+    features: dict[str, Any] = {}
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        if name in inputs:
+            features[name] = inputs[name]
+    # The library's whole model runs a Transformer of its own on the same tokens.
     if isinstance(model.sentence, WholeModel):
         features = model.sentence(features)
     else:
@@ -311,6 +317,7 @@ def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
         for module in model.sentence:
             features = module(features)
     vectors: Tensor = features["sentence_embedding"]
+    # Sparse encoders (SPLADE) return sparse tensors.
     if vectors.is_sparse:
         vectors = vectors.to_dense()
     return vectors.unsqueeze(1)

@@ -32,6 +32,7 @@ def weights_file(name: str) -> Path | None:
         return path if path.suffix in ENDINGS and path.is_file() else None
     row = packaged[name]
     spec = find_spec(row.package)
+    # Without the package the path leads nowhere, which the check below finds.
     path = Path((spec and spec.origin) or row.package).parent / row.file
     if not path.is_file():
         raise ModelError(
@@ -99,10 +100,13 @@ def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, A
     known = {
         network: family.module for network, family in families().items() if family.bare
     }
+    # Each port knows the parameter names of its own networks.
     for module in known.values():
         port: Any = import_module(module)
         config = port.config_of(weights)
         if config is not None:
+            # The weights drawn here stay only if a seed was given; otherwise those of
+            # the file replace them.
             torch.manual_seed(seed or 0)
             model: Any = import_module("transformers").AutoModel.from_config(config)
             if seed is None:

@@ -41,6 +41,7 @@ def find_spread(model: nn.Module) -> Spread:
     split_by_tensor_parallelism = _count_split_axes(most_split) > wrapped
     if split_by_tensor_parallelism or (counted > 1 and not wrapped):
         return Spread(True, _find_ranks(model, most_split, counted, wrapped=wrapped))
+    # DeepSpeed gives this attribute to the parameters that it splits.
     of_deepspeed = any(hasattr(parameter, "ds_id") for parameter in parameters)
     return Spread(wrapped or of_deepspeed)
 
@@ -70,9 +71,12 @@ def _find_ranks(
     """
     world = dist.get_world_size()
     mesh = getattr(parameter, "device_mesh", None)
+    # transformers 4 has no mesh: parts lie in the order of the processes.
     ranks = (
         tuple(range(counted)) if mesh is None else tuple(mesh.mesh.flatten().tolist())
     )
+    # On a mesh of several axes, a parameter split along two of them is spread in two
+    # ways.
     if (
         not wrapped
         and len(ranks) == world

@@ -13,6 +13,7 @@ def register() -> None:
     from anisoscope.models.families import families
 
     for name, family in families().items():
+        # If a newer transformers has the architecture itself, that one is used.
         if not family.port or name in configuration_auto.CONFIG_MAPPING_NAMES:  # type: ignore[attr-defined]
             continue
         module = import_module(family.module)

@@ -37,6 +37,8 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
         Path(path, file).is_file() for file in (FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME)
     ):
         return None
+    # A speech model is saved with a processor, which holds a tokenizer too, or with its
+    # feature extractor alone.
     failure, kinds = "", (AutoProcessor, AutoFeatureExtractor)
     for kind in (AutoImageProcessor,) if modality == "image" else kinds:
         try:
@@ -112,6 +114,8 @@ def _check_vocabulary(tokenizer: Any, config: Any, path: str, name: str) -> None
     files = {"tokenizer.json", *getattr(tokenizer, "vocab_files_names", {}).values()}
     if len(files) == 1 or any(Path(path, file).exists() for file in files):
         return  # a tokenizer of bytes or characters names no file of its own, and needs none
+    # transformers 5 makes a tokenizer with an empty vocabulary if the files are
+    # missing, and every word becomes "unknown".
     if len(tokenizer) < (getattr(config, "vocab_size", None) or 0):
         raise ModelError(
             f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE
@@ -120,6 +124,7 @@ def _check_vocabulary(tokenizer: Any, config: Any, path: str, name: str) -> None
 
 def _check_longest(longest: Any, name: str) -> None:
     """Raise ModelError if a tokenizer's limit on the length of texts is not a positive number."""
+    # JSON may have `true` there, which Python counts as a number.
     is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
     if not is_number or not longest > 0:
         expected = f"a number as model_max_length in tokenizer_config.json of {name}"

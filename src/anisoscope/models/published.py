@@ -36,6 +36,7 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         """Load as transformers does, but raise ModelError for a weight that is missing, left over or of
         another shape.
         """
+        # The info is always needed here, but returned only to those who asked for it.
         want_info = kwargs.pop("output_loading_info", False)
         kwargs.setdefault("key_mapping", {**PREFIXES, **cls.published_names})
         kwargs |= {
@@ -46,13 +47,8 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         model, info = loaded
         faults = [f"missing {key}" for key in sorted(info["missing_keys"])]
         faults += [f"unexpected {key}" for key in sorted(info["unexpected_keys"])]
-        sizes = [
-            (key, tuple(came), tuple(want))
-            for key, came, want in sorted(info["mismatched_keys"])
-        ]
-        faults += [
-            f"{key} of shape {came} instead of {want}" for key, came, want in sizes
-        ]
+        for key, came, want in sorted(info["mismatched_keys"]):
+            faults.append(f"{key} of shape {tuple(came)} instead of {tuple(want)}")
         if faults:
             cure = "check that the configuration (sizes, depths, number of labels) is the one of this checkpoint"
             raise ModelError(
@@ -104,4 +100,6 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
         "dtype": model.dtype,
         "state_dict": dict(unwrap_state_dict(weights)),
     }
+    # Without a folder, transformers takes the weights from `state_dict`, with the same
+    # checks of names and shapes.
     return type(model).from_pretrained(None, **given)  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ from anisoscope.models.hub_memory import stop_asking_after_failure
 from anisoscope.options import expand_home
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
+# k or m is a unit only if no letter or digit follows.
 _STEP = re.compile(
     r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?"
 )
@@ -74,8 +75,11 @@ def is_series(spec: str) -> bool:
         return False
     path = expand_home(spec)
     if path.is_file():
+        # A file with weights is one model; any other file is a list of names.
         return not path.name.endswith(ENDINGS)
     if path.is_dir():
+        # A training may leave step folders inside a checkpoint, which is then still one
+        # model.
         return not (path / "config.json").exists() and bool(_find_step_folders(path))
     return not path.exists() and bool(_match_folders(spec))
 
@@ -143,12 +147,10 @@ def describe(checkpoints: Iterable[Checkpoint]) -> str:
 def _find_step_folders(path: Path) -> list[Path]:
     """Return the folders named after steps in a folder or, if there are none, one level below."""
     for pattern in ("*", "*/*"):
-        folders = [
-            folder
-            for folder in sorted(path.glob(pattern))
-            if _FOLDER.fullmatch(folder.name)
-        ]
-        folders = [folder for folder in folders if folder.is_dir()]
+        folders = []
+        for folder in sorted(path.glob(pattern)):
+            if _FOLDER.fullmatch(folder.name) and folder.is_dir():
+                folders.append(folder)
         if folders:
             return folders
     return []
@@ -238,6 +240,7 @@ def expand_pattern(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
     """
     # Texts outside of braces are at even places, those inside at odd ones.
     parts = _GROUP.split(pattern)
+    # Braces outside of groups have no partner.
     if set("".join(parts[::2])) & set("{}"):
         cure = "write google/multiberts-seed_{0..4}-step_{0,20}k"
         raise UsageError("a pattern whose braces close", repr(pattern), cure)
@@ -286,6 +289,7 @@ def _combine_items(
         is_implied = any(implied for _, implied in choice)
         # A name that is also written out must exist, whichever way came first.
         names[name] = names.get(name, True) and is_implied
+        # Checked at every name, before millions of them fill the memory.
         if len(names) > MOST:
             raise UsageError(
                 f"a pattern of at most {MOST:,} names",
@@ -340,6 +344,7 @@ def _select_revisions(
             match = gap.reader.fullmatch(name)
             if match and gap.low < int(match[1]) < gap.high:
                 numbered.append((int(match[1]), name))
+        # `there` is a set, without an order.
         existing += [name for _, name in sorted(numbered)]
     return existing
 

@@ -48,11 +48,10 @@ def word_vectors(
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = expand_home(name)
-    vectors = (
-        _read_vectors_file(path, wanted, len(words))
-        if path.is_file()
-        else _read_embeddings(name, wanted, len(words))
-    )
+    if path.is_file():
+        vectors = _read_vectors_file(path, wanted, len(words))
+    else:
+        vectors = _read_embeddings(name, wanted, len(words))
     adjust_vectors(vectors.matrix, name, norm=norm, cosine=cosine)
     return vectors
 
@@ -89,6 +88,7 @@ def adjust_vectors(
             "name another file",
         )
     known = vectors[has_vector]
+    # Without `norm`, the mean norm before the shift is restored.
     length = known.norm(dim=1).mean()
     if cosine is not None:
         known = shift_to_cosine(known, cosine)
@@ -129,6 +129,8 @@ def shift_to_cosine(
         )
     for _ in range(STEPS_OF_BISECTION):
         middle = (low + high) / 2
+        # Left of the point where the mean has no component along the direction, the
+        # cosine rises again: the search stays to the right of it.
         if _mean_cosine(vectors + middle * direction) < cosine or middle < -float(
             vectors.mean(0) @ direction
         ):
@@ -248,14 +250,14 @@ def _read_embeddings(name: str, wanted: dict[str, int], count: int) -> WordVecto
         raise ModelError(
             "a checkpoint with an embedding matrix of tokens", name, "name a text model"
         )
+    # A word's vector must not contain those of [CLS] and the like.
     pieces = subject.processor(list(wanted), add_special_tokens=False)["input_ids"]
     unknown = subject.processor.unk_token_id
-    known = {
-        place: ids
-        for place, ids in zip(wanted.values(), pieces, strict=True)
-        if ids and unknown not in ids
-    }
     matrix = torch.zeros(count, weight.shape[1])
-    for place, ids in known.items():
-        matrix[place] = weight[ids].detach().float().mean(0)
-    return WordVectors(matrix, len(known), subject.name)
+    found = 0
+    for place, ids in zip(wanted.values(), pieces, strict=True):
+        # A word with an unknown piece counts as one without a vector.
+        if ids and unknown not in ids:
+            matrix[place] = weight[ids].detach().float().mean(0)
+            found += 1
+    return WordVectors(matrix, found, subject.name)
