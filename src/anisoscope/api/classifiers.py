@@ -65,6 +65,8 @@ def classes(
         return _open(settings, corpus, subject)
 
     run = run_to_folder_or_memory(measure, output)
+    # A function, so that the model is loaded only if the run is asked to explain a
+    # text.
     run.open_classifier = reopen
     return run
 
@@ -118,6 +120,7 @@ def explain(
         raise UsageError(
             "an explanation, which is returned", "a folder for output", "leave it out"
         )
+    # A model in memory is loaded already, whatever is installed.
     if subject is None:
         require_for_model(name)
     classifier, notes = _open(settings, corpus, subject)
@@ -135,6 +138,7 @@ def explain_text(
     """
     require_for_model(settings.model)
     with show_spinner(f"loading {settings.model}", quiet=quiet):
+        # Imported while the spinner turns: torch and transformers take seconds.
         from anisoscope.classes.sentence import explain as explain_opened
         from anisoscope.runs.explaining import open_classifier
 
@@ -162,6 +166,7 @@ def measure_classes(
     with show_progress(
         f"{settings.model} × {settings.corpus or 'what it was trained on'}", quiet=quiet
     ) as progress:
+        # Imported while the progress is shown: torch and transformers take seconds.
         from anisoscope.runs.classes import run_classes
 
         how: dict[str, Any] = {
@@ -184,6 +189,7 @@ def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
             )
         return str(model), None
     subject = wrap_module(model, processor)
+    # What `anisoscope.load` returned was loaded with its tokenizer, if there is one.
     if subject is not model and subject.processor is None:
         raise UsageError(
             "a tokenizer beside a model in memory",
@@ -210,6 +216,8 @@ def _write_temporary_file(corpus: "Labelled") -> Iterator[str | None]:
         yield None
         return
     table = corpus if isinstance(corpus, pd.DataFrame) else _tabulate_pairs(corpus)
+    # Corpora are read from files, so texts in memory become one for the time of the
+    # measurement.
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
         path = Path(folder, "texts.parquet")
         table.to_parquet(path, index=False)
@@ -222,6 +230,8 @@ def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
         "a corpus: a name, a DataFrame, or a list of (text, label)",
         "see help(anisoscope.classes)",
     )
+    # A list may hold anything: what is no pair is found here, with its place, and not
+    # far below.
     if not isinstance(corpus, Iterable):
         raise UsageError(expected, type(corpus).__name__, cure)
     pairs = list(corpus)
@@ -248,5 +258,6 @@ def _explain_one(
     """Explain one text, with the notes on the classifier before those on the text."""
     from anisoscope.classes.sentence import explain as explain_opened
 
+    # What holds for the classifier comes before what holds for this text alone.
     explanation = explain_opened(classifier, text)
     return replace(explanation, notes=[*notes, *explanation.notes])

@@ -66,6 +66,7 @@ class Comparison:
             "site",
             "component",
         ):
+            # Columns that are the same in all rows would only widen the table.
             varies = self.differences[name].nunique(dropna=False) > 1
             if varies or name in ("run", "layer"):
                 shown.append(name)
@@ -118,6 +119,7 @@ class Comparison:
         width   of the plotting area, in pixels. UsageError, with similar names, for an unknown figure
         """
         require_extra("report", "to draw a figure")
+        # Imported where a chart is drawn: Altair is optional, and takes time.
         from anisoscope.charts.export import show_alone
 
         name = name or next(iter(self._figures), "")
@@ -154,6 +156,8 @@ class Comparison:
             from anisoscope.charts.export import to_svg
 
             first = next(iter(self._figures.values()))
+            # A notebook may show several comparisons on one page, whose SVGs must not
+            # share ids.
             drawn = to_svg(first.draw(480), f"comparison-{id(self)}")
         # The ink of a chart is dark, and a notebook may be too.
         on_white = (

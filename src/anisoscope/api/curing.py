@@ -76,9 +76,11 @@ class Cures:
     def _repr_html_(self) -> str:
         """Return a notebook's table: a row for each cure, with its scores on the half that was not fitted on."""
         table = self.table()
+        # In the order in which cures were tried, not in that of the alphabet.
         scores = table.pivot_table(
             index="cure", columns="score", values="after", sort=False
         )
+        # The value before is the same for every cure, so it gets a single row.
         before = table.drop_duplicates("score").set_index("score")["before"]
         shown = pd.concat([before.to_frame("as it is").T, scores])
         return f"<p>{escape(self.text)}</p>" + shown.to_html(
@@ -131,6 +133,7 @@ def cure(
     else:
         array = _read_array(vectors)
     partner = None
+    # A partner may be a file too, of which the same layer is read.
     if pairs is not None:
         partner = _read_array(pairs, layer)
     trials = try_cures(
@@ -148,6 +151,7 @@ def _read_path(path: str | Path, layer: str | None) -> tuple[Array, Any, Any]:
     if is_run_folder(folder):
         of_run = read_layer_of_run(folder, layer)
         return of_run.vectors, of_run.units, None
+    # A file has its own units and labels; those of a caller were refused above.
     opened = open_vectors(path)
     return read_layer_of_vectors(opened, layer), opened.units, opened.labels
 
@@ -156,6 +160,8 @@ def _read_array(vectors: Any, layer: str | None = None) -> Array:
     """Return an array, a tensor or a file as vectors [vector, dim] in float64."""
     if isinstance(vectors, str | Path):
         return read_layer_of_vectors(open_vectors(vectors), layer)
+    # torch is not imported for this: a tensor is known by its method. numpy reads
+    # neither tensors on a device nor bfloat16.
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().cpu().double()
     return np.asarray(vectors, dtype=np.float64)

@@ -79,8 +79,10 @@ def measure(
 
     Returns the run. Read `run.manifest["warnings"]`: they say what the user must know about the result.
     """
+    # Options are checked first, before anything is loaded.
     job, output, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
+        # An empty corpus is the default, and does not count as given.
         refused = {
             "inputs": inputs,
             "corpus": corpus or None,
@@ -101,9 +103,11 @@ def measure(
             job = replace(job, column=None)
     with unwrap_model(model, processor) as (opened, own_processor):
         job, subject = _load_given_model(job, opened, own_processor, options)
+        # A text here is the name of a corpus; texts to measure are given in a list.
         if inputs is None or isinstance(inputs, str | Path):
             _refuse_argument("inputs", "a corpus", units=units, forward=forward)
             job = _set_corpus(job, subject, str(inputs or corpus))
+            # The corpus is opened later, by its name in the job.
             reading = None
         else:
             job, subject, reading = _open_inputs(
@@ -119,6 +123,7 @@ def _set_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
 
     subject   the model, if it is loaded already
     """
+    # The tokenizer of a model that is loaded later comes with its checkpoint.
     if subject is not None and subject.processor is None and subject.modality == "text":
         cure = "give processor=, or inputs"
         raise UsageError(
@@ -169,8 +174,11 @@ def are_vectors(model: Any) -> bool:
         from anisoscope.data.vector_files import holds_vectors
 
         return holds_vectors(model)
+    # A generator cannot be looked into without using it up; a dict holds arrays by
+    # layer.
     if is_table(model) or isinstance(model, Iterator | dict):
         return True
+    # Nothing can be seen of an empty list: it is asked itself, and is no array.
     parts = model if isinstance(model, list | tuple) and model else [model]
     return all(_is_array_class(type(part)) for part in parts)
 
@@ -180,6 +188,7 @@ def _is_array_class(kind: type) -> bool:
 
     The class is examined, not an object of it: a nested tensor raises an error if its shape is asked for.
     """
+    # Models of transformers have a `dtype` too, and any model may have a `shape`.
     return (
         hasattr(kind, "shape")
         and hasattr(kind, "dtype")
@@ -243,6 +252,7 @@ def _open_vectors(
             "vectors in memory", instead, units=units, labels=labels, mask=mask
         )
         return open_vectors(vectors, **columns, split=job.split)
+    # Arrays have no columns that could be named.
     _refuse_columns_of_vectors(job)
     return wrap_vectors(vectors, units=units, labels=labels, mask=mask)
 
@@ -273,6 +283,8 @@ def _load_given_model(
         _refuse_argument("a torch.nn.Module", "a name", processor=processor)
         check_model(str(model))
         return replace(job, model=str(model)), None
+    # The model is there already: options that say how to load it would be ignored in
+    # silence.
     loading = {
         name: value
         for name, value in options.items()
@@ -317,6 +329,7 @@ def _open_inputs(
     from anisoscope.measure.inputs import GivenInputs
     from anisoscope.runs.run import OpenedCorpus, load_subject
 
+    # Inputs are made into batches by the model's own rules, so it is needed at once.
     subject = loaded or load_subject(job)
     if (
         isinstance(inputs, list | tuple)
@@ -334,6 +347,8 @@ def _open_inputs(
     _refuse_argument("a corpus or texts", "inputs that are batches", **reading)
     check_module(subject.model)
     plan = GivenInputs(inputs, subject.model, units=units, forward=forward)
+    # What the user calls the data stays; it is a name alone, since nothing is looked
+    # up.
     job = replace(job, corpus=job.corpus or "inputs")
     described = {
         "name": job.corpus,
@@ -378,8 +393,10 @@ def _open_texts(
     # Corpora are read from files; the texts are in memory once the plan is open.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
+        # As JSON, since a text may have line breaks.
         path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
         plan, described = open_plan_of(replace(job, corpus=str(path)), subject)
+    # The temporary file is gone by now.
     described.pop("path", None)
     return OpenedCorpus(plan, described | {"name": "texts"})
 
@@ -443,6 +460,7 @@ def measure_checkpoints(job: Job, output: OutputOptions, quiet: bool) -> "Series
 
         def count_finished() -> str:
             """Say, after an interruption, how many checkpoints are finished."""
+            # A run folder with a manifest is complete.
             finished = len(list(folder.glob("*/manifest.json")))
             return (
                 f"{folder} holds {finished} of {len(checkpoints)} checkpoints"

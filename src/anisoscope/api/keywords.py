@@ -33,6 +33,7 @@ def read_keywords(
     UsageError, with similar names, for an unknown keyword, and for a value that does not fit.
     """
     given = dict(options)
+    # Python shows progress only if asked to.
     quiet = bool(given.pop("quiet", True))
     names_of_output = list_field_names(OutputOptions)
     output = OutputOptions(
@@ -42,6 +43,7 @@ def read_keywords(
         output = replace(output, output=expand_home(output.output))
     # A reader who comes from another library types its words.
     for name in given:
+        # Unless it is a field of these settings, which means what it says.
         if name in CALLED_HERE and name not in list_field_names(kind):
             raise UsageError(
                 "a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here"

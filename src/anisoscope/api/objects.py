@@ -29,6 +29,7 @@ def library_of(thing: Any) -> str:
 
     Empty for any library whose objects are not accepted here as tables, columns or models.
     """
+    # With base classes: a user's own kind of DataFrame is one.
     for kind in type(thing).__mro__:
         package = kind.__module__.partition(".")[0]
         if (
@@ -68,6 +69,8 @@ def read_vectors_of_table(
                 repr(given),
                 f"name a column with {role}_column={given!r}",
             )
+        # They become one more column, so that files and tables are read by the same
+        # code.
         name = f"{role}s that were given"
         content.columns[name] = np.asarray(given)
         columns[f"{role}_column"] = name
@@ -90,6 +93,7 @@ def read_columns_of_table(table: Any) -> "Content":
     if library == "pandas":
         import pyarrow  # type: ignore[import-untyped]
 
+        # pandas may number its columns, but names in Arrow are texts.
         named = table.set_axis([str(name) for name in table.columns], axis=1)
         table = pyarrow.Table.from_pandas(named, preserve_index=False)
     elif library == "polars":
@@ -123,6 +127,7 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
         return list(inputs)
     if _are_rows(inputs):
         chosen = choose_column(inputs[0], column, "the list of rows")
+        # A row may lack the column: that is an empty text.
         return [row.get(chosen) or "" for row in inputs]
     if not is_table(inputs):
         return inputs
@@ -130,6 +135,7 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
         _read_first_row(inputs), column, f"the {type(inputs).__name__}"
     )
     values = inputs[chosen]
+    # Of Arrow, `list` would give scalars of its own instead of texts.
     return values.to_pylist() if library == "pyarrow" else list(values)
 
 
@@ -140,6 +146,7 @@ def _read_first_row(table: Any) -> dict[str, Any]:
         if not len(table):
             return {}
         return {str(name): table[name].iloc[0] for name in table}
+    # Of a data set (`datasets`), a slice is a dict of columns already.
     columns = table[:1]
     if library == "polars":
         columns = columns.to_dict(as_series=False)
@@ -154,6 +161,7 @@ def _are_rows(inputs: Any) -> bool:
 
     if not isinstance(inputs, list | tuple) or not inputs:
         return False
+    # Whether they are rows is seen without looking at any value.
     if not all(isinstance(row, dict) for row in inputs):
         return False
     has_text = False
@@ -172,6 +180,7 @@ def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
     Any other model and its processor are yielded unchanged. What is added to a user's model is removed at the end.
     """
+    # By its attributes, so that transformers is not imported for this.
     is_pipeline = (
         hasattr(model, "model")
         and hasattr(model, "preprocess")
@@ -206,6 +215,7 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     from anisoscope.models.load import Subject
     from anisoscope.models.other_libraries import LAST_STATES, try_text_pooling
 
+    # The model is a sequence of modules: the Transformer, then pooling and so on.
     modules = list(model)
     first, behind = modules[0], modules[1:]
     base = getattr(first, "auto_model", None)
@@ -220,6 +230,7 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     if behind:
         # Capture finds the modules behind the Transformer as its attribute `sentence`.
         base.sentence = nn.ModuleList(behind)
+        # Which output of the Transformer the modules behind it read.
         text_config = getattr(first, "modality_config", {}).get("text", {})
         base.sentence.reads = text_config.get("method_output_name", LAST_STATES)
         chain = ", ".join(type(module).__name__ for module in modules)

@@ -107,6 +107,8 @@ class Run:
         """Records, manifest, replicates (values with one group of units left out) and vector sample of this run, as a
         comparison reads them.
         """
+        # Of a folder only the path is needed: it is read if a comparison asks for
+        # vectors.
         sample = self.sample if self.folder is None else find_sample(self.folder)
         return KeptRun.of(
             self.name, self.records, self.manifest, self.replicates, sample
@@ -126,6 +128,7 @@ class Run:
         tokens   the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
         """
         table = short_table(self.records, tokens)
+        # A run may have measured single metrics alone, or attention alone.
         if not len(table):
             table = value_table(self.records, tokens)
         if not len(table):
@@ -153,6 +156,7 @@ class Run:
         from anisoscope.report.results import Results
         from anisoscope.report.sections import build_sections
 
+        # Figures are built as for the page, so that both show the same.
         built = build_sections(Results(self.records, self.manifest, self.replicates))
         return {figure.name: figure for section in built for figure in section.figures}
 
@@ -170,6 +174,7 @@ class Run:
         require_extra("report", "to draw a figure")
         from anisoscope.charts.export import show_alone
 
+        # Figures are found by their old names too.
         name = FIGURES.get(name, name)
         if name not in self._figures:
             raise UsageError(
@@ -224,12 +229,16 @@ class Run:
 
         OutputError if the folder holds a run already.
         """
+        # A copy has an identity of its own, so that it cannot be resumed as if it were
+        # the run.
         identity = {"run": self.manifest.get("run"), "copy": True}
         kept = RunFolder.start(expand_home(folder), identity, resume=False)
         if self.replicates is not None:
+            # Records without replicates (maxima and the like) get no row in the file.
             rows = np.flatnonzero(~np.isnan(self.replicates).all(axis=1))
             write_replicates(kept.folder / REPLICATES, rows, self.replicates[rows])
         sample = self.kept.sample
+        # A run in a folder has its sample in a file, one in memory has it as tensors.
         if isinstance(sample, Path):
             shutil.copyfile(sample, kept.folder / SAMPLE)
         elif sample is not None:
@@ -275,6 +284,7 @@ class Run:
 
         if self.open_classifier is not None:
             return self.open_classifier()
+        # A run that another session measured is opened from what its folder says.
         identity = None if self.folder is None else RunFolder(self.folder).identity()
         if identity is None or "classes" not in identity:
             raise UsageError(
@@ -283,6 +293,7 @@ class Run:
                 "measure the classes of a classifier",
             )
         fields = {"model": self.manifest["model"]} | identity["classes"]
+        # The identity has {role: column}; the options have a field for each role.
         columns = Columns.as_fields(fields.pop("columns", None))
         return open_classifier(ClassesOptions(**(fields | columns)))
 
@@ -291,6 +302,8 @@ class Run:
         from anisoscope.charts.export import to_svg
 
         for figure in self._figures.values():
+            # A notebook may show several runs on one page, whose SVGs must not share
+            # ids.
             return to_svg(figure.draw(480), f"run-{id(self)}")
         return ""
 
@@ -343,6 +356,8 @@ def run_to_folder_or_memory(
     """
     if output.output is not None:
         return Run(measure(output).folder)
+    # Every measurement writes a folder, so a run in memory is read back from a
+    # temporary one.
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
         written = measure(replace(output, output=Path(folder, "run")))
         records = written.records

@@ -73,8 +73,11 @@ class State:
         self.of: dict[str, Any] = {}
         self.seconds = 0.0
         self.tokens = 0
+        # Names of all states that were merged into this one.
         self.names = {name}
+        # How many units without names were numbered so far.
         self._numbered = 0
+        # How many sequences of each unit were added so far.
         self._seen: Counter[int] = Counter()
         self._measurement: Measurement | None = None
 
@@ -109,6 +112,8 @@ class State:
         numbers = self._number_units(units, arrays.shape[0])
         starts = self._number_first_tokens(numbers)
         with self._count_seconds():
+            # Block by block, since vectors may be mapped from a file larger than
+            # memory.
             for rows in batch_in_order(arrays.shape[0], ROWS):
                 batch = _make_batch_of_vectors(
                     arrays, rows, numbers[rows], starts[rows]
@@ -134,16 +139,21 @@ class State:
 
         UsageError for a panel that needs two passes (alignment), or for another model than before.
         """
+        # A hash of some weights shows another model, or one that was trained in
+        # between.
         measurement = self._open(self._describe_model(model), lambda: self.settings)
         if "centred" in self.settings.what:
             cure = "leave the panel alignment out, or use anisoscope.measure"
             raise UsageError(
                 "panels that one pass gives", "alignment, which takes two", cure
             )
+        # Summaries are of the weights, which are the same for every batch.
         if self.settings.summaries and not measurement.weights:
             measurement.weights = summarise_embeddings(model, self.settings)
         with self._count_seconds():
             batches = list(self._read_batches(model, inputs, units, forward))
+            # The first batch of the state also proves that the capture sees what the
+            # model computes.
             measure_into(model, measurement, batches, prove=measurement.proof is None)
             self.tokens += sum(batch.n_tokens for batch in batches)
         return self
@@ -220,6 +230,8 @@ class State:
         """Pickle the state as the content of its file, so that workers of other programs can send it."""
         if self._measurement is None:
             return _open_empty, (self.name, asdict(self.settings))
+        # A file is the one form in which a state is written, so it is read back as
+        # bytes.
         with tempfile.TemporaryDirectory() as folder:
             return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
 
@@ -271,6 +283,8 @@ class State:
         """Yield the inputs as batches, with the numbers that this state gives to units (documents, clips, images)."""
         given = GivenInputs(inputs, model, forward=forward)
         batches = list(given)
+        # One batch that names its units is enough: numbers given here could coincide
+        # with those.
         batches_name_units = units is not None or any(
             _names_units(item) for item in given.batches
         )
@@ -298,6 +312,7 @@ class State:
         """
         if units is None:
             # States with different names draw from ranges that do not overlap, so that they can be merged.
+            # 2²² starts times 2⁴⁰ units stay below 2⁶³, the largest number of int64.
             first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
             self._numbered += count
             return first + np.arange(self._numbered - count, self._numbered)
@@ -357,7 +372,10 @@ class State:
         merged.names = self.names | other.names
         merged.seconds = self.seconds + other.seconds
         merged.tokens = self.tokens + other.tokens
+        # The merged state keeps this one's name, and goes on behind every number that
+        # either has given.
         merged._numbered = max(self._numbered, other._numbered)
+        # Later sequences of a unit get positions behind those of both states.
         merged._seen = self._seen + other._seen
         merged._measurement = self._measurement.merge(other._measurement)
         return merged
@@ -403,6 +421,7 @@ class State:
             settings=measurement.settings,
             device="cpu",
         )
+        # How long it took is no part of what was measured.
         identity = json_roundtrip(
             {"state": self._describe() | {"seconds": None}, "job": asdict(job)}
         )
@@ -411,6 +430,7 @@ class State:
         )
         facts = {
             "run": make_run_id(identity),
+            # No later measurement finds this run by its settings.
             "asked": None,
             "model": self.of["model"],
             "revision": None,
@@ -453,6 +473,8 @@ class _Clock:
 
 def _hash_name(name: Any) -> int:
     """Return a number below 2⁶³ for a name, the same in every process."""
+    # Python's own hash of a text differs from process to process. By `repr`, 1 and "1"
+    # differ.
     return (
         int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "big") >> 1
     )
@@ -462,6 +484,7 @@ def _number_unit(name: Any) -> int:
     """Return the number of a unit (document, clip, image): a non-negative integer is its own number, any other name is
     hashed.
     """
+    # True and False are whole numbers to Python, but names here.
     is_number = isinstance(name, int | np.integer) and not isinstance(name, bool)
     if is_number and name >= 0:
         return int(name)
@@ -499,6 +522,7 @@ def _make_batch_of_vectors(
     """
     layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
     length = vectors.shape[1] if vectors.are_sequences else 1
+    # Without a mask, every vector is real.
     mask = torch.ones(len(rows), length, dtype=torch.bool)
     if vectors.mask is not None:
         mask = torch.from_numpy(vectors.mask[rows])

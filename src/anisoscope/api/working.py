@@ -61,6 +61,8 @@ def _name_runs(runs: Iterable[Run | Path | str]) -> list[Run | str]:
     named: list[Run | str] = []
     for run in runs:
         if not isinstance(run, Run):
+            # A run of a whole series is a run for each of its checkpoints, which are
+            # read from its folder.
             named.append(str(run))
         elif run.folder is not None and (run.folder / SERIES).exists():
             named.append(str(run.folder))
