@@ -57,6 +57,7 @@ _MODULES = {
     "registry": ("register",),
     "sums.groups": ("Sums",),
 }
+# Turned round, so that `__getattr__` finds the module of a name at once.
 _PUBLIC = {
     name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names
 }
@@ -67,6 +68,7 @@ __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    # Asked for before the other names, since the answer says where they are now.
     if name in _PAPERS:
         raise AttributeError(
             f"{name!r} is in another package: pip install anisoscope-papers, anisoscope_papers.{name}"
@@ -88,6 +90,7 @@ class _Package(ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # A sub-package would replace the function of its name: `anisoscope.capture(…)`.
         if not (name in _PUBLIC and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
@@ -96,4 +99,5 @@ class _Package(ModuleType):
         return import_module, (self.__name__,)
 
 
+# Special methods are looked up in the class, so the module gets a class of its own.
 sys.modules[__name__].__class__ = _Package

@@ -28,6 +28,7 @@ def main() -> None:
     gc.set_threshold(
         100_000, 50, 100
     )  # what libraries make when imported stays: looking it through is a third of that
+    # A signal may arrive inside a finaliser, whose exceptions Python prints and drops.
     sys.unraisablehook = _raise_again
     try:
         with exit_on_sigterm():
@@ -47,6 +48,7 @@ def _run() -> int:
     except Interrupted as stop:
         return _report_interruption(stop)
     except BrokenPipeError:
+        # Python flushes stdout once more at its end, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -69,6 +71,7 @@ def _raise_again(lost: Any) -> None:
     """
     if isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
         number = getattr(lost.exc_value, "number", signal.SIGINT)
+        # A moment later, when the finaliser is left and the exception can reach `main`.
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
     else:
         sys.__unraisablehook__(lost)
@@ -79,6 +82,7 @@ def _report_interruption(stop: BaseException) -> int:
 
     stop   the exception; its two notes, if it has any, are those of `progress.interrupt_hint`
     """
+    # Else the bar would be drawn over the message.
     end_bars()
     kept, more = "nothing to keep", ""
     notes = getattr(stop, "__notes__", [])
@@ -123,6 +127,7 @@ def _explain_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, CycloptsError):
         fault = explain_usage_error(error)
         return f"anisoscope: {fault}", fault.exit_code
+    # Nobody foresaw it, so whoever reads the report needs all of it.
     traceback.print_exception(error)
     name = type(error).__name__
     return (

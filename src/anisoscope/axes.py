@@ -77,6 +77,7 @@ class Site:
     @property
     def measured_as(self) -> str:
         """The quantity as which metrics treat this site: its own, but `hidden` for stage outputs and pre-ReLU maps."""
+        # What holds for outputs of blocks (layers, no heads) holds for these too.
         return "hidden" if self.quantity in ("pre_relu", "stage") else self.quantity
 
     @property
@@ -89,6 +90,7 @@ class Site:
         """The canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`,
         `decoder.final`.
         """
+        # It belongs to no layer: it comes after the last one.
         if self.quantity == "final":
             return f"{self.stack}.final"
         cross = "cross." if self.kind == "cross" else ""

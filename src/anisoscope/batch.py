@@ -115,6 +115,8 @@ class Batch:
         """
         if count == 1:
             return [self]
+        # Rounded up, so that there are at most `count` parts and the last may be
+        # shorter.
         size = ceil(len(self.unit) / count)
         return [
             self._select(slice(first, first + size))
@@ -131,6 +133,7 @@ class Batch:
             """
             if isinstance(value, Mapping):
                 return {name: cut(x) for name, x in value.items()}
+            # Numbers without a dimension hold for all sequences alike.
             if isinstance(value, Tensor) and value.dim():
                 if len(value) != len(self.unit):
                     expected, cure = (

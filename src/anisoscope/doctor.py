@@ -117,6 +117,8 @@ def _examine_distribution(
         described = metadata.metadata(distribution)
     except metadata.PackageNotFoundError:
         return []
+    # A distribution lists all requirements together; a marker says to which extra each
+    # belongs.
     requirements = [Requirement(text) for text in metadata.requires(distribution) or []]
     names = described.get_all("Provides-Extra") or []
     if not developers:
@@ -148,6 +150,8 @@ def _belongs_to(requirement: Any, extra: str) -> bool:
     is_always_needed = bool(requirement.marker.evaluate({"extra": ""}))
     if not extra:
         return is_always_needed
+    # A marker of the platform alone is true with the extra and without it: it belongs
+    # to none.
     return not is_always_needed and bool(requirement.marker.evaluate({"extra": extra}))
 
 
@@ -161,10 +165,12 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
     installed = _find_version(name)
     if installed is None:
         return Package(name, needed, None, "missing")
+    # A version before a release counts too: who installs one knows why.
     if not requirement.specifier.contains(installed, prereleases=True):
         return Package(name, needed, installed, "too old", f"{name}{needed} is needed")
     module = MODULE_NAMES.get(name, name.replace("-", "_"))
     if not module:
+        # Packages of data and of types have nothing to import.
         return Package(name, needed, installed, "ok")
     try:
         try_import(module)
@@ -188,6 +194,7 @@ def _find_version(distribution: str) -> str | None:
 def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
     """List the processor with its threads, and every accelerator that torch sees."""
     memory = ""
+    # Windows has no sysconf.
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB of memory"
     devices = [f"cpu: {os.cpu_count()} cores{memory}"]
@@ -203,6 +210,7 @@ def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
         )
     if torch.backends.mps.is_available():
         devices.append("mps: Apple GPU (sums are kept on the CPU: it has no float64)")
+    # Older torch knows no xpu.
     xpu = getattr(torch, "xpu", None)
     if xpu is not None and xpu.is_available():
         devices += [
@@ -236,6 +244,7 @@ def _find_folders() -> list[dict[str, Any]]:
     for purpose, folder in named.items():
         # A folder that is not there yet would be made in the nearest one above it.
         above = (folder.absolute(), *folder.absolute().parents)
+        # At least the root exists.
         nearest = next(place for place in above if place.exists())
         described = {
             "purpose": purpose,
@@ -260,6 +269,7 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
     lines += ["", "Devices"]
     lines += [f"  {device}" for device in diagnosis.devices]
     lines += ["", "Extras"]
+    # Names are padded to the longest, so that the packages begin in one column.
     width = max((len(extra.name) for extra in diagnosis.extras), default=0)
     for extra in diagnosis.extras:
         lines += _render_extra(extra, width, columns)
@@ -291,6 +301,7 @@ def _render_extra(extra: Extra, width: int, columns: int) -> list[str]:
     width     of the longest name of an extra
     columns   of the terminal
     """
+    # ✔ works; ✘ needed or installed, but wrong; – not installed, and not needed.
     sign = "–"
     if extra.works:
         sign = "✔"

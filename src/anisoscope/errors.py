@@ -90,7 +90,9 @@ class Interrupted(Exception):
 
 def is_too_long(name: str) -> bool:
     """Tell whether a name is too long for a file: more than 255 bytes in a part or 4,095 in all, as on Linux."""
+    # A path in Python may hold bytes that are no UTF-8, as surrogates.
     sizes = [len(part.encode("utf-8", "surrogateescape")) for part in name.split("/")]
+    # The separators and the zero at the end count too.
     return max(sizes) > 255 or sum(sizes) + len(sizes) > 4096
 
 
@@ -100,6 +102,7 @@ def suggest_names(name: str, known: Iterable[str], *, all_names: str = "") -> st
     all_names   a sentence to use instead of the list of all names
     """
     known = sorted(set(known) - {name})
+    # A name that is nearly the same is meant alone; otherwise several may be.
     near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(
         name, known, n=3, cutoff=0.5
     )

@@ -27,6 +27,7 @@ def find_missing_packages(*extras: str) -> list[str]:
     packages = []
     for extra in extras:
         for module, package in EXTRAS[extra].items():
+            # Finding a module does not run it.
             if find_spec(module) is None:
                 packages.append(package)
     return packages

@@ -128,16 +128,21 @@ def split_names(
 
     def split(value: Any) -> Any:
         """Split typed text at commas; leave other values to pydantic."""
+        # Only texts are split: a wrong type is for pydantic to refuse, in its own
+        # words.
         typed = _list_typed(value)
         if typed is None:
             return value
         names = tuple(today.get(name, name) for name in separate_names(typed))
+        # Without a list of all names, only the typed text means all: a tuple may hold a
+        # name `all`.
         if names == ("all",) and (every or isinstance(value, str)):
             return every
         # All of them, and others that are on request only.
         if every and "all" in names:
             place = names.index("all")
             return tuple(dict.fromkeys((*names[:place], *every, *names[place + 1 :])))
+        # Something was typed, such as a lone comma, but it holds no name.
         if not names and any(typed):
             raise PydanticCustomError("no_names", "no names")
         return names
@@ -218,6 +223,8 @@ PYTHON_ONLY = Parameter(parse=False)
 
 def _show_default(value: Any) -> str | None:
     """Return a default as a user would type it, or None if it says nothing."""
+    # A switch that is off, and options that were not given, have no default worth a
+    # word.
     if value is None or value is False or value in ("", ()):
         return None
     if isinstance(value, tuple):
@@ -235,9 +242,12 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
     A value that does not fit raises UsageError: one of another type, out of range, or not among the choices. A
     positional field (`field(kw_only=False)`) is typed without its flag.
     """
+    # Before the class is built, since its checks and its help are read from the
+    # annotations.
     for name, annotation in vars(kind).get("__annotations__", {}).items():
         kind.__annotations__[name] = _add_range_to_help(annotation)
     made = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(kind)
+    # The check is kept, and its errors are reworded around it.
     check = made.__init__
 
     @wraps(check)
@@ -249,6 +259,7 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
             raise explain_invalid(error, made) from error
 
     made.__init__ = initialise  # type: ignore[method-assign]
+    # Without a name of its own, cyclopts shows the fields themselves as options.
     return Parameter(name="*")(made)  # type: ignore[return-value]
 
 
@@ -261,6 +272,7 @@ def build_settings(
 
     UsageError, with similar names, for an unknown name, and for a value that does not fit.
     """
+    # A name is a field here or, if not, one of the settings inside.
     own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -275,10 +287,12 @@ def build_settings(
         }
         if not of_inner:
             continue
+        # Settings that were given whole keep their other values.
         if name in given:
             given[name] = replace(given[name], **of_inner)
         else:
             given[name] = build_settings(inner, of_inner)
+    # What nobody has taken is a typo, of which the first is enough.
     for name in others:
         raise UsageError(
             "a known keyword",
@@ -311,6 +325,7 @@ def _find_nested_settings(kind: type) -> Iterator[tuple[str, type]]:
     kind   the class of the settings
     """
     for name, annotation in get_type_hints(kind).items():
+        # Settings inside settings are fields whose annotation is such a class.
         if isinstance(annotation, type) and is_dataclass(annotation):
             yield name, annotation
 
@@ -320,6 +335,7 @@ def _find_nested_settings(kind: type) -> Iterator[tuple[str, type]]:
 
 def _add_range_to_help(annotation: Any) -> Any:
     """Return a field's annotation with its allowed range appended to the help text."""
+    # Only an annotation with extras can carry help.
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, *extras = get_args(annotation)
@@ -373,10 +389,13 @@ def explain_invalid(
     name         for a value that is not a field of settings: what to call it
     annotation   the type of that value
     """
+    # One error at a time, as for a typed command.
     found = error.errors(include_url=False)[0]
+    # Our own validators raise our own errors, which pydantic hands on.
     own = found.get("ctx", {}).get("error")
     if isinstance(own, AnisoscopeError):
         return own
+    # A place in a tuple is a number; the field around it has the name.
     fields_of_error = [part for part in found["loc"] if isinstance(part, str)]
     if not name and fields_of_error:
         name = fields_of_error[-1]
@@ -434,6 +453,7 @@ def _describe_error(
         case "finite_number":
             return f"a finite {label}", number, f"change {label}"
         case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
+            # A wrong member of a list of numbers, not a wrong number.
             if isinstance(found["loc"][-1], int):
                 return (
                     f"whole numbers for {label}",
@@ -498,6 +518,7 @@ def _suggest_number(annotation: Any) -> str:
 
 def list_choices(annotation: Any) -> tuple[str, ...]:
     """Return the values that a field's annotation allows (those of its first `Literal`); empty if it has none."""
+    # Choices may lie inside a tuple, an optional or another annotation.
     if get_origin(annotation) is Literal:
         return tuple(map(str, get_args(annotation)))
     for part in get_args(annotation):
@@ -509,8 +530,10 @@ def list_choices(annotation: Any) -> tuple[str, ...]:
 
 def truncate_repr(value: Any) -> str:
     """Return a given value as an error message shows it, shortened."""
+    # Writing out a number of a million digits takes long, and Python refuses it.
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a number of {value.bit_length():,} bits"
+    # In ASCII, so that control characters cannot disturb the terminal.
     text = ascii(str(value)) if isinstance(value, str | Path) else repr(value)
     if len(text) <= LONGEST:
         return text

@@ -70,6 +70,7 @@ def scale_progress(
     """
     if progress is None:
         return None
+    # A function of the user's own knows counts alone.
     if not isinstance(progress, Shown):
         return lambda done, total: progress(i * total + done, n * total)
 
@@ -91,6 +92,7 @@ def scale_progress(
 
 def is_animated() -> bool:
     """Return whether stderr is a terminal that can move its cursor, and not a build log."""
+    # Build systems often have a terminal, but keep every frame of a bar in their logs.
     is_build = os.environ.get("CI", "").lower() in ("1", "true", "yes")
     moves_cursor = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
     return sys.stderr.isatty() and moves_cursor and not is_build
@@ -141,6 +143,7 @@ def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
     from rich.table import Column
 
+    # The name gives way, so that counts and rate stay visible in a narrow terminal.
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     described = TextColumn("{task.description}", table_column=name, markup=False)
     bar = Bar(
@@ -153,6 +156,8 @@ def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     )
     with exit_on_sigterm():
         try:
+            # Noted before it starts, so that `end_bars` finds it if a signal comes in
+            # between.
             DRAWN.add(bar)
             call_uninterrupted(bar.start)
             yield bar, bar.add_task(f"{what} …", total=None, unit="")
@@ -174,6 +179,7 @@ def call_uninterrupted(act: Callable[[], Made]) -> Made:
     """
     with deferred_signals() as came:
         made = act()
+    # Sent again in their order, now that nothing is half done.
     for number in came:
         signal.raise_signal(number)
     return made
@@ -248,6 +254,7 @@ def exit_on_sigterm() -> Iterator[None]:
     """Within a `with` block, make SIGTERM end the program as Ctrl-C does, unless it already has a handler."""
     # Only the main thread can set handlers.
     is_main = threading.current_thread() is threading.main_thread()
+    # A handler that a program around this one has set stays.
     sets_handler = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if sets_handler:
         signal.signal(signal.SIGTERM, _raise_terminated)
@@ -279,12 +286,15 @@ def _make_line_printer() -> Callable[[int, int, str, str], None]:
         """
         nonlocal shown_at, started, first, last
         now = time.monotonic()
+        # The work begins, or another part of it: the rate of the part before says
+        # nothing of it.
         if first < 0 or done < last:
             first, started = done, now
         last = done
         if now - shown_at < SECONDS_BETWEEN_LINES and done != total:
             return
         shown_at = now
+        # Nothing may have been done, and no time have passed.
         rate = (done - first) / max(now - started, 1e-9)
         parts = [f"{done:,}/{total:,} {unit}"]
         if rate:
@@ -340,6 +350,7 @@ def deferred_signals() -> Iterator[list[int]]:
             )
     try:
         yield stopped
+    # In any case, or Ctrl-C would stay without effect.
     finally:
         for caught, handler in kept.items():
             signal.signal(caught, handler)

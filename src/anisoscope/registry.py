@@ -117,6 +117,7 @@ def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]
     entries: dict[str, Any] = {}
     for point in points:
         for name, entry in _load_entries(point).items():
+            # The same thing may come twice, as by an installation and a checkout.
             if name not in entries:
                 entries[name] = entry
             elif entries[name] is not entry:
@@ -124,6 +125,8 @@ def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]
                     point,
                     f"adds {name!r} to {point.group}, which is there already: its own is not used",
                 )
+    # What this process registered comes last and wins: it cannot have a name of the
+    # others.
     return entries | _registered.get(group, {})
 
 
@@ -149,6 +152,7 @@ def register(thing: Any, name: str | None = None) -> Any:
         return thing
     group = _find_group(thing)
     name = _choose_name(group, thing, name)
+    # Taken out for the moment, so that the name does not clash with itself.
     before = _registered[group].pop(name, None)
     if name in list_entries_of(group):
         if before is not None:
@@ -163,6 +167,7 @@ def register(thing: Any, name: str | None = None) -> Any:
 @contextmanager
 def registered(thing: Any, name: str | None = None) -> Iterator[None]:
     """Register a thing for the length of a `with` block."""
+    # Copies, since `register` changes the dictionaries in place.
     before = {group: dict(entered) for group, entered in _registered.items()}
     register(thing, name)
     try:
@@ -185,6 +190,7 @@ def _find_group(thing: Any) -> str:
 
     UsageError for a thing of no group, or of one that cannot be added to while a program runs.
     """
+    # By name, so that modules of classes are not imported to ask.
     classes = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(thing).__mro__}
     for group, described in GROUPS.items():
         if classes.isdisjoint(described.kinds):
@@ -198,11 +204,10 @@ def _find_group(thing: Any) -> str:
     names: list[str] = []
     for group in LATE:
         names += [kind.partition(":")[2] for kind in GROUPS[group].kinds]
-    came = (
-        f"{thing!r}, a class: call it"
-        if isinstance(thing, type)
-        else type(thing).__name__
-    )
+    # A class itself was given where one of its objects is needed: the likeliest slip.
+    came = type(thing).__name__
+    if isinstance(thing, type):
+        came = f"{thing!r}, a class: call it"
     raise UsageError(
         f"one of {', '.join(names)}", came, "see anisoscope.registry.GROUPS"
     )
@@ -241,10 +246,12 @@ def _list_entry_points(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group, each once: our own first, then those of installed packages by name."""
     if group not in GROUPS:
         raise ValueError(f"expected a group among {', '.join(GROUPS)}; got {group!r}")
+    # One package may be found twice on the path, by its checkout and its installation.
     installed = {
         (point.name, point.value): point
         for point in entry_points(group=f"anisoscope.{group}")
     }
+    # Sorted, since the order of installed packages differs from machine to machine.
     points = [installed[key] for key in sorted(installed)]
     own = GROUPS[group].own
     # Known without metadata, so that a bare checkout works.
@@ -266,6 +273,7 @@ def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
     if isinstance(entry, Mapping):
         return entry
     name = point.name
+    # A metric has a name of its own, by which records call it.
     if point.group == "anisoscope.metrics":
         name = getattr(entry, "name", name)
     return {name: entry}
@@ -278,6 +286,7 @@ def _import_entry(point: EntryPoint) -> Any:
     A function or class is called without arguments and its result returned, except in groups whose entries are
     functions themselves.
     """
+    # Errors of our own parts are bugs, and must not become warnings.
     if _is_ours(point):
         entry = point.load()
         if callable(entry):
@@ -286,6 +295,8 @@ def _import_entry(point: EntryPoint) -> Any:
     try:
         entry = point.load()
         kinds = _import_classes(GROUPS[point.group.removeprefix("anisoscope.")].kinds)
+        # Called, unless it is an entry itself; in groups without classes, functions are
+        # the entries.
         if kinds and callable(entry) and not isinstance(entry, kinds):
             entry = entry()
     # Whatever a module of others raises must not keep the program from starting.
@@ -363,6 +374,7 @@ def import_thing(reference: str, expected: str) -> Any:
     """
     module, _, name = reference.partition(":")
     here = str(Path.cwd())
+    # At the end, so that a file of the user's hides no installed module.
     sys.path.append(here)
     try:
         return getattr(import_module(module), name)
@@ -378,4 +390,5 @@ def import_thing(reference: str, expected: str) -> Any:
             expected, f"{reference!r} ({type(error).__name__}: {error})", cure
         ) from error
     finally:
+        # Later imports must not find files of that folder.
         sys.path.remove(here)

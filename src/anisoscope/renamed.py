@@ -71,18 +71,23 @@ def rename_described(described: Any) -> Any:
         return described
     renamed = {}
     for key, value in described.items():
+        # Only here is a name sure to be a corpus: elsewhere `planted` may be anything.
         if key in NAMING_CORPORA:
             renamed[key] = _rename_corpora(value)
         elif key == "parts" and isinstance(value, list):
-            renamed[key] = [
-                PARTS.get(part, part) if isinstance(part, str) else part
-                for part in value
-            ]
+            renamed[key] = [_rename_part(part) for part in value]
         elif key == "excluded" and isinstance(value, Mapping):
             renamed[key] = {rename_site(site): counts for site, counts in value.items()}
         else:
             renamed[key] = rename_described(value)
     return renamed
+
+
+def _rename_part(part: Any) -> Any:
+    """Return today's name of a part of `anisoscope classes`; anything but an old name unchanged."""
+    if isinstance(part, str):
+        return PARTS.get(part, part)
+    return part
 
 
 def _rename_corpora(value: Any) -> Any:
@@ -91,6 +96,7 @@ def _rename_corpora(value: Any) -> Any:
         return rename_corpus(value)
     if isinstance(value, list):
         return [_rename_corpora(part) for part in value]
+    # A manifest describes its corpus by an object with more than a name.
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return {**value, "name": rename_corpus(value["name"])}
     return value

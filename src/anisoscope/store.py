@@ -43,13 +43,15 @@ _NUMBERS = ("value", "low", "high")
 def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
     """Return a table with every column of the long table of results, in order and with its type.
 
-    constant   values for columns that are missing
+    constant   values of columns, in place of what the table has there; columns that neither has are null
     """
+    # A constant replaces what the table has; columns that nobody gives are null.
     missing = {
         name: constant.get(name)
         for name in COLUMNS
         if name in constant or name not in frame
     }
+    # Types with a null: layers and heads are whole numbers that may be missing.
     kinds = dict.fromkeys(COLUMNS, "string")
     kinds |= dict.fromkeys(_INTEGERS, "Int64")
     kinds |= dict.fromkeys(_NUMBERS, "float64")
@@ -65,6 +67,7 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
         elif isinstance(value, list | tuple):
             frame = frame[column.isin(value)]
         else:
+            # A comparison with null is null, which selects no row.
             frame = frame[(column == value).fillna(False)]
     return frame
 
@@ -76,6 +79,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
 
     write   writes everything to the path that it is given
     """
+    # With the process, so that two of them do not write into one file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +125,8 @@ def write_table(
     from pyarrow import Table, parquet  # type: ignore[import-untyped]
 
     table = Table.from_pandas(frame, preserve_index=False)
+    # Byte streams are for floats; all other columns repeat few values, which a
+    # dictionary holds once.
     floats = [name for name in frame if frame[name].dtype.kind == "f"]
     options: dict[str, Any] = {
         "compression": compression,
@@ -180,6 +186,7 @@ def clear_temporary(folder: Path, name: str = "") -> None:
         pid = path.name.rpartition(".")[2]
         if pid.isdigit():
             try:
+                # Signal 0 only asks whether the process is alive.
                 os.kill(int(pid), 0)
             except (ProcessLookupError, OverflowError):
                 path.unlink(missing_ok=True)
@@ -192,6 +199,7 @@ def check_output(folder: Path) -> None:
     try:
         if is_too_long(str(folder)):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        # The folder need not exist yet; whatever is above it decides.
         above = next(
             path for path in (folder, *folder.absolute().parents) if path.exists()
         )
@@ -221,6 +229,7 @@ def make_once(
     `write_atomic`, the marker last); if it does not, the next caller makes it again. An unfinished folder is given to
     `make` as it is.
     """
+    # First without the lock: most calls come when it is made.
     if (key / marker).exists():
         return
     from filelock import (
@@ -235,6 +244,7 @@ def make_once(
     except Timeout:
         raise Busy(key) from None
     try:
+        # Another process may have made it while this one waited.
         if not (key / marker).exists():
             make()
     finally:
@@ -300,6 +310,7 @@ class RunFolder:
         run = cls(folder)
         check_output(folder)
         clear_temporary(folder)
+        # A folder with an identity belongs to a run, whatever else is in it.
         if (folder / "identity.json").exists():
             if overwrite:
                 run._refuse_foreign_identity(identity)
@@ -316,6 +327,7 @@ class RunFolder:
                 "files that are no run",
                 "choose another --output",
             )
+        # After all refusals, when it is sure that the files are a run's.
         if overwrite:
             run.clear()
         run.note(identity)
@@ -381,6 +393,7 @@ class RunFolder:
     def states(self) -> list[Path]:
         """List the state files of an unfinished run, one for each process."""
         found = self.folder.glob("state.*.safetensors")
+        # The pattern fits longer names too: only state.RANK.safetensors is meant.
         return sorted(
             path
             for path in found
@@ -404,6 +417,8 @@ class RunFolder:
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
         """Write the records, then the manifest; then delete the state files."""
+        # The manifest comes after the records, since it makes the run complete;
+        # progress is needed until then.
         write_table(self.folder / "records.parquet", records)
         write_json(self.manifest_path, manifest)
         for path in self.states():
@@ -432,6 +447,7 @@ class RunFolder:
 
 def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Read a finished run, or a series of checkpoints, from its folder: (records, manifest)."""
+    # A series has no manifest of its own; it is made from those of its checkpoints.
     if (folder / "series.json").exists():
         return _read_series(folder)
     run = RunFolder(folder)
@@ -443,6 +459,7 @@ def _read_records(path: Path) -> pd.DataFrame:
     try:
         found = read_table(path)
         return found[
+            # Metrics of other packages may add columns, which come last.
             [*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]
         ]
     except (OSError, ValueError, KeyError) as error:
@@ -464,6 +481,7 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     ]
     if not manifests:
         raise OutputError(f"a series of checkpoints in {folder}", "none", MEASURE_AGAIN)
+    # The last step speaks for the series: its manifest has what holds for all.
     steps = [row["step"] for row in described["checkpoints"]]
     last = manifests[steps.index(max(steps))]
     warnings: list[str] = []
@@ -493,6 +511,7 @@ def list_changed_fields(
     prefix   put before every name
     """
     names = []
+    # Of both: an entry that one lacks differs as well.
     for key in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(key), theirs.get(key)
         if isinstance(a, dict) and isinstance(b, dict):

@@ -35,6 +35,7 @@ def format_short(value: float, places: int = 3) -> str:
     text = f"{size:,.{digits}f}"
     if text.startswith("0."):
         text = text[1:]
+    # A negative number that rounds to zero has no sign.
     is_zero = not text.strip(".0")
     if value < 0 and not is_zero:
         return f"−{text}"
@@ -51,6 +52,7 @@ def list_first(names: Sequence[str]) -> str:
 
 def format_number(value: float) -> str:
     """Format as `format_short`, with very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
+    # A smaller number would show as .000, a larger one as a long row of digits.
     if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:
         return format_short(value)
     mantissa, exponent = f"{value:.1e}".split("e")
@@ -73,6 +75,7 @@ def format_interval(
         return format_short(number, places)
 
     text = format_one(value)
+    # An interval without width says no more than the value.
     if not math.isfinite(low) or not math.isfinite(high) or math.isclose(low, high):
         return text
     return f"{text} [{format_one(low)}, {format_one(high)}]"
@@ -141,6 +144,7 @@ def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
     """
     if len(chosen) == len(names) > 1:
         return "in every layer"
+    # Chosen from some layer to the last one, without a gap.
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
         return f"from {names[chosen[0]]} on"
     return _add_preposition(list_layers(chosen, names))
@@ -159,8 +163,10 @@ def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
         return layer - place, names[layer].startswith("layer")
 
     parts: list[str] = []
+    # Of consecutive layers, index minus place stays the same.
     for _, consecutive in groupby(enumerate(chosen), identify_range):
         labels = [names[layer].removeprefix("layer ") for _, layer in consecutive]
+        # Two are listed, as `3, 4`; a range begins at three.
         if len(labels) > 2:
             labels = [f"{labels[0]}–{labels[-1]}"]
         parts += labels
@@ -212,6 +218,7 @@ def use_words_of_corpus(text: str, words: Mapping[str, str]) -> str:
     words   the corpus's words; its entry `position` is used
     """
     position = words["position"]
+    # "special tokens" and "real tokens" mean tokens in every corpus.
     text = re.sub(r"(?<!special )(?<!real )\btokens\b", pluralise(position), text)
     return re.sub(r"(?<!special )(?<!real )\btoken\b", position, text)
 
