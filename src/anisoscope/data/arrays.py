@@ -54,6 +54,8 @@ class VectorArrays:
 
     def block(self, layer: str, rows: Index) -> Tensor:
         """Read rows of a layer into memory, as a floating-point tensor [sequence, token, dim]."""
+        # Rows of a batch lie next to each other, so a slice is enough: of a mapped file
+        # only these are read.
         part = self.layers[layer][rows[0] : rows[-1] + 1]
         if not isinstance(part, Tensor):
             part = torch.from_numpy(to_native(part))
@@ -62,6 +64,8 @@ class VectorArrays:
             # a float32 does not hold all whole numbers of more than two bytes
             is_long_integer = not x.is_floating_point() and x.dtype.itemsize > 2
             x = x.double() if is_long_integer else x.float()
+        # Capture and sums know sequences alone: a single vector is a sequence of one
+        # token.
         if x.dim() == 2:
             x = x.unsqueeze(1)
         return x
@@ -81,6 +85,7 @@ def to_dense(x: Any) -> Any:
         if x.is_nested:
             cure = "pad it: torch.nested.to_padded_tensor(x, 0.0), and give a mask"
             raise UsageError("a tensor with a shape", "a nested tensor", cure)
+        # Measured are the numbers, not the integers that stand for them.
         if x.is_quantized:
             return x.dequantize()
         if x.layout == torch.strided:
@@ -115,6 +120,7 @@ def wrap_vectors(
     UsageError if these do not fit together.
     """
     is_generator = isinstance(arrays, Iterator)
+    # A generator can be read only once, and shapes and lengths are needed before.
     if is_generator:
         arrays = list(arrays)
     if is_generator or _are_ragged(arrays):
@@ -175,6 +181,7 @@ def _check_mask(mask: Any, array: Any) -> NDArray[np.bool_]:
             str(list(mask.shape)),
             "one entry a token",
         )
+    # A mask of 0 and 1, of numpy or of torch, serves as well.
     return np.asarray(mask).astype(bool)
 
 
@@ -216,6 +223,7 @@ def _are_ragged(arrays: Any) -> bool:
     ):
         return False
     widths = {x.shape[1] for x in arrays}
+    # Layers of one text have the same length, so different ones mean sequences.
     lengths = set(map(len, arrays))
     return len(widths) == 1 and len(lengths) > 1
 
@@ -230,6 +238,7 @@ def _join_items(
     parts = list(map(_convert_item, items))
     widths = {x.shape[-1:] for x in parts}
     axes = {x.ndim for x in parts}
+    # All of them vectors, or all of them sequences: a mixture has no meaning.
     if len(widths) != 1 or axes not in ({1}, {2}):
         got = ", ".join(str(list(x.shape)) for x in parts[:3]) or "nothing"
         raise UsageError(
@@ -238,6 +247,7 @@ def _join_items(
     if axes == {1}:
         return np.stack(parts), None
     lengths = np.array(list(map(len, parts)))
+    # [1, token] < [sequence, 1]
     mask = np.arange(lengths.max()) < lengths[:, None]
     padded = np.zeros((*mask.shape, parts[0].shape[1]), np.result_type(*parts))
     # a boolean index runs row by row: sequence after sequence
@@ -340,6 +350,8 @@ class VectorPlan(Plan):
 
         batches   row numbers of each batch
         """
+        # The numbers themselves, block by block, so that a file larger than memory can
+        # be hashed.
         vectors = self.vectors
         for layer, x in vectors.layers.items():
             yield f"{layer} {list(x.shape)} {x.dtype}"
@@ -360,7 +372,11 @@ class VectorPlan(Plan):
         if vectors.mask is not None:
             mask = torch.from_numpy(vectors.mask[rows])
         stream = Stream(
-            mask, torch.zeros_like(mask), torch.from_numpy(rows) * self.length
+            # Tokens of a sequence are counted through: (unit, start + column) must name
+            # one token.
+            mask,
+            torch.zeros_like(mask),
+            torch.from_numpy(rows) * self.length,
         )
         label = None
         if vectors.labels is not None:

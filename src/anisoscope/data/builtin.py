@@ -53,6 +53,7 @@ def python_docs(
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
     }
+    # A list of its own, since the tuple is kept for all callers.
     read = SplitText(
         list(documents), "modules and topics", "module", empty=empty, skipped=unread
     )
@@ -88,6 +89,7 @@ def _iter_texts(library: Path) -> Iterator[str | None]:
 
     None if a source cannot be parsed; empty if it has no text.
     """
+    # By name, since the order of a folder differs from machine to machine.
     for _, path in sorted(_iter_modules(library, ())):
         try:
             texts = list(_iter_docstrings(_parse(path)))
@@ -119,6 +121,7 @@ def _iter_modules(
     package   dotted name of the folder
     """
     for path in folder.iterdir():
+        # The package itself, before what is in it.
         if path.name == "__init__.py" and package:
             yield package, path
         elif not path.name.startswith("_") and path.name not in LEFT_OUT:
@@ -133,6 +136,7 @@ def _parse(path: Path) -> ast.Module:
     """Parse a source file without printing its syntax warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # As bytes, since a source says itself in which encoding it is.
         return ast.parse(path.read_bytes())
 
 
@@ -156,6 +160,7 @@ def _iter_docstrings(
 def _clean(text: str) -> str:
     """Return a docstring as plain paragraphs, one per line, without underlines (`-----`) and doctest examples."""
     paragraphs = []
+    # An empty line, perhaps with blanks, ends a paragraph.
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         lines = [
             line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)

@@ -101,6 +101,8 @@ class PlanByFile(Plan):
 
         CorpusError if no file holds text, ModelError if the tokenizer does not fit the model.
         """
+        # `Plan.__init__` wants all batches, which are known only at the end: its fields
+        # are set here.
         self.share, self._make, self._tokenizer = share, make, tokenizer
         self.tokens, self.n_units, self.longest = [], 0, 0
         self.frequency_bins, self.warnings = [], []
@@ -112,6 +114,7 @@ class PlanByFile(Plan):
         self._counts = IdCounts()
         self._held: dict[int, TextPlan] = {}
         for number in share.numbers:
+            # Where the batches of this file begin, to find the file of a batch later.
             self._first.append(len(self.tokens))
             corpus = share.open(number)
             self._note_source(number, corpus)
@@ -143,6 +146,7 @@ class PlanByFile(Plan):
         self.longest = max(self.longest, int(plan.lengths.max(initial=0)))
         self.warnings += [note for note in plan.warnings if note not in self.warnings]
         self._fingerprints.append(plan.fingerprint)
+        # One affix once, in the order of their coming: a set has no order.
         self._affixes |= dict.fromkeys(plan.affixes.values())
         self._counts = self._counts.add(count_ids(self._tokenizer, plan.windows.ids))
         self._hold(number, plan)
@@ -158,6 +162,7 @@ class PlanByFile(Plan):
             raise refuse_empty(
                 self.share.described, self.source["empty"], self.source["skipped"]
             )
+        # Once for all files: much of a short file may be unknown by chance.
         self.warnings += check_counts(
             self._tokenizer, self._counts, self._affixes, vocab_size
         )
@@ -166,6 +171,8 @@ class PlanByFile(Plan):
             raise CorpusError(
                 "texts that are long enough for the model", got, "name longer texts"
             )
+        # Of the files of this shard with their hashes, and the names of all, by which
+        # runs of shards are put together.
         files = {
             self.share.name_file(number): hashed
             for number, hashed in self._hashes.items()
@@ -192,6 +199,7 @@ class PlanByFile(Plan):
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
+        # The last file whose first batch is not behind this one.
         place = bisect_right(self._first, index) - 1
         number = self.share.numbers[place]
         batch = self._plan_of(number)[index - self._first[place]]
@@ -203,6 +211,7 @@ class PlanByFile(Plan):
         if held is not None:
             return held
         corpus = self.share.open(number)
+        # Counts and hash would be of another text than the numbers.
         if corpus.fingerprint != self._hashes[number]:
             got = f"{self.share.name_file(number)}, whose text is another one now"
             raise CorpusError(

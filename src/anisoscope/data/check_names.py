@@ -33,11 +33,14 @@ def check_model(name: str) -> None:
     """Raise ModelError for a name that is almost a preset's (a likely typo), or for a path that does not exist."""
     from anisoscope.models.named import converted_models, named_models, packaged_models
 
+    # Of all kinds, since any of them may be meant by a slip.
     known = ["builtin:minilm", *packaged_models(), *converted_models(), *named_models()]
     # a pattern stands for several checkpoints
     if set(name) & set("{}*?"):
         return
     base, _ = split_name(name)
+    # A known name may need a package that is not installed: better now than after a
+    # download.
     if base in known:
         require_for_model(base)
     if base in known or expand_home(base).exists():
@@ -76,6 +79,8 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
     # `synthetic:20`: a name with its parameter
     base = name.partition(":")[0] if labelled else name
     row = named_corpora().get(base)
+    # A name of the other kind (labelled or not) falls through: a file or a data set may
+    # be called so.
     if row is not None and _has_labels(row) == labelled:
         _require_for_corpus(base, row)
         return
@@ -138,6 +143,7 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 
 def _must_be_path(name: str) -> bool:
     """Return whether a name can only be meant as a path: by its slashes, its ending, or a file of almost that name."""
+    # Ids of the hub are `name` or `owner/name`.
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
     if ENDING.search(name):
@@ -153,6 +159,7 @@ def suggest_path(name: str, *, surely: bool = False) -> str:
     """
     path = expand_home(name)
     try:
+        # A folder may hold millions of files.
         names = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
     except OSError:
         return ""
@@ -171,6 +178,7 @@ def _is_one_slip(one: str, other: str) -> bool:
     """
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
+    # One letter left out or doubled: without it, the longer name is the shorter one.
     short, long = sorted((one, other), key=len)
     if len(long) - len(short) == 1:
         return any(
@@ -179,6 +187,7 @@ def _is_one_slip(one: str, other: str) -> bool:
     if len(long) != len(short):
         return False
     differing = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    # Two letters that changed places.
     if len(differing) == 2:
         (a, b), (c, d) = differing
         return (a, c) == (d, b)

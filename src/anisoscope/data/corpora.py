@@ -59,6 +59,7 @@ def _import_function(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
+# As a table in a file of its own: it is long, and read by people too.
 _TABLE = Path(__file__).with_suffix(".toml").read_text("utf-8")
 CORPORA = {name: NamedCorpus(**row) for name, row in tomllib.loads(_TABLE).items()}
 """Those that come with this package; `named_corpora` has those of other packages too."""
@@ -102,6 +103,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     """
     name = rename_typed_corpus(name)
     known = named_corpora()
+    # A preset says itself what it holds.
     if name in known:
         own = known[name].modality
         # texts with labels can be read as text alone
@@ -123,6 +125,7 @@ def named_corpora() -> dict[str, NamedCorpus]:
 def list_corpora() -> dict[str, NamedCorpus]:
     """Return the named corpora, and those found under $ANISOSCOPE_DATA."""
     found = dict(named_corpora())
+    # Presets come first in lists, then what is found on this machine.
     for name, (modality, path) in list_local_corpora().items():
         kind = "folder" if path.is_dir() else "file"
         found[name] = NamedCorpus(modality, f"{kind} of $ANISOSCOPE_DATA")
@@ -158,6 +161,7 @@ class CorpusOptions:
                 str(self.limit),
                 "raise --limit, or leave it out",
             )
+        # At once, not when the text is read, which may be after a download.
         check_rule(self.documents)
 
     def refuse(self, name: str, *options: str) -> None:
@@ -299,6 +303,7 @@ def _resolve_unknown(
     if path is not None:
         options.refuse(name, *PARTS)
         return path
+    # Endings, `builtin:` and a dot at the beginning are of no data set on the hub.
     is_path = (
         name.endswith(TEXT_ENDINGS)
         or name.startswith(("builtin:", "."))

@@ -83,6 +83,8 @@ def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
 
     options   how the corpus is to be read
     """
+    # The first units depend on the files before, and blocks of tokens cross the ends of
+    # files.
     if (
         not path.is_dir()
         or options.limit is not None
@@ -90,6 +92,7 @@ def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
     ):
         return []
     texts, tables, _ = _sort_files(path)
+    # Neither, or both: reading the folder says what is wrong with it.
     if bool(texts) == bool(tables):
         return []
     if texts:
@@ -101,6 +104,8 @@ def list_separate_files(path: Path, options: CorpusOptions) -> list[Path]:
         str(path),
         [],
     )
+    # The first row with a text decides: articles of WikiText may go on in the next
+    # file.
     for _, text in rows:
         if text.strip():
             return [] if is_title(text) else tables
@@ -126,6 +131,7 @@ def fix_column(
     """
     if not is_table(files[0]):
         return options
+    # The tables of a folder are read by one column, chosen once.
     for row in _iter_rows(list(enumerate(files)), options, _CurrentFile()):
         if row.columns:
             return replace(
@@ -187,6 +193,8 @@ def read_rows(
         )
     bad: list[str] = []
     found = _iter_texts(rows, options, where, bad)
+    # The first text is read at once: it chooses the column, and shows whether there is
+    # any.
     first = next(found, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
@@ -195,11 +203,13 @@ def read_rows(
     def note_files() -> Iterator[str]:
         """Yield the texts of the rows; note for each the number of the file that it is from."""
         for _, text in chain([first], found):
+            # Empty rows are no documents, so they have no owner.
             if current is not None and text.strip():
                 owner.append(current.file)
             yield text
 
     read = _split_rows(note_files(), options, are_documents=are_documents)
+    # Articles and blocks of tokens may cross the ends of files.
     separate = current is not None and read.how == "rows"
     return replace(
         read, skipped=len(bad), column=first[0], owner=owner if separate else None
@@ -216,6 +226,7 @@ def _split_rows(
     are_documents   each row is a document, even if the first line is a title
     """
     if options.documents != "auto":
+        # Else the last word of a row and the first of the next would be one.
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
         return cut_into_blocks(lines, int(options.documents.partition(":")[2]))
     # WikiText has a line of an article in each row, and empty rows before the first title
@@ -247,6 +258,7 @@ def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
             else:
                 empty += 1
 
+    # Not kept in a list, since a corpus may be larger than memory.
     documents = keep_texts(islice(iter_filled(), limit))
     return SplitText(documents, "rows", "row", empty=empty)
 
@@ -286,6 +298,7 @@ def _guess_text_column(row: dict[str, Any]) -> str | None:
             texts.append(name)
     if len(texts) == 1:
         return texts[0]
+    # A chat is a list, so it was not among the texts.
     for name in CHATS:
         if name in row and join_chat(row[name]) is not None:
             return name
@@ -301,6 +314,7 @@ def list_if_texts(inputs: Any) -> Any:
     """
     if not isinstance(inputs, Iterator):
         return inputs
+    # The first item is enough to know what the others are.
     items = list(islice(inputs, 1))
     if not items:
         return items
@@ -376,6 +390,7 @@ def _iter_texts(
     column = ""
     for place, row, fault in rows:
         if row:
+            # Once, by the first row: the others must have it.
             column = column or choose_column(row, options.column, where)
             text = _find_text(row, column)
             if text is not None:
@@ -392,9 +407,11 @@ def _find_text(row: dict[str, Any], column: str) -> str | None:
     """Return the text in a column; null is empty, and a row without the column or with something else has none."""
     if column not in row:
         return None
+    # Null is a missing text; a missing column is a fault.
     value = row[column]
     if value is None:
         return ""
+    # Texts that are split into words already.
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     if isinstance(value, str):
@@ -485,6 +502,7 @@ def _iter_rows(
         current.file = number
         try:
             for row in read_table_rows(file, column=options.column):
+                # Rows are named by their file, since several tables have a line 7.
                 yield row._replace(place=f"{file.name}, {row.place}")
         except CorpusError as error:
             if not options.skip_bad:
@@ -503,6 +521,7 @@ def _read_files(
     """
     rule = options.documents
     if rule == "auto" and by_file:
+        # A single file is split by its own marks, as if it had been named itself.
         rule = "file"
     last = SplitText([], "files")
     owner: list[int] = []

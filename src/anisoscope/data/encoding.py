@@ -81,6 +81,7 @@ def build_tokenizer(
         marks.append(SEP)
         named["sep_token"] = SEP
         pair = f"{CLS} $A {SEP} $B"
+    # In the order that the paper gives: padding, unknown, words, marks.
     vocabulary = (PAD, UNK, *_rank_words(corpus, before), *marks)
     ids = {token: number for number, token in enumerate(vocabulary)}
     inner = Tokenizer(WordLevel(ids, unk_token=UNK))
@@ -107,7 +108,9 @@ def _rank_words(corpus: LabelledCorpus, before: Any) -> list[str]:
     for example in corpus.splits["train"]:
         text = " ".join(example.all_words).lower()
         count.update(token for token, _ in before.pre_tokenize_str(text))
+    # Marks that a text holds as words must not get a second id.
     types = set(count) - {PAD, UNK, CLS, SEP}
+    # Equally frequent words by the alphabet, so that ids are the same everywhere.
     return sorted(types, key=lambda token: (-count[token], token))
 
 
@@ -128,6 +131,7 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
         raise CorpusError(
             "tokens in every example", "an example without any", "leave it out"
         )
+    # Masks are made when batches are padded.
     names = [name for name in ("input_ids", "token_type_ids") if name in whole]
     rows = []
     words = []
@@ -144,6 +148,7 @@ def _tokenise(
     """Return (the tokenizer's result for all examples, with the place of each token; how many examples were cut)."""
     texts = [" ".join(example.words) for example in examples]
     seconds = None
+    # A corpus has pairs in all of its examples, or in none.
     if examples[0].second is not None:
         seconds = [" ".join(example.second or ()) for example in examples]
     options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
@@ -166,6 +171,8 @@ def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
     row        number of the example in it
     """
     texts = example.words, example.second or ()
+    # Where each word begins in the joined text: the tokenizer names places of
+    # characters, not words.
     starts = [_find_starts(words) for words in texts]
     found = []
     for span, text in zip(
@@ -256,6 +263,7 @@ def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[I
     every = np.array(lengths, dtype=np.int64)
     if padding.side != "none":
         return pack(every, budget)
+    # `pack` puts different lengths together; here each length is packed apart.
     batches: list[Index] = []
     # the longest first, as `pack` orders them
     for length in sorted({*lengths}, reverse=True):
@@ -319,11 +327,13 @@ class LabelledPlan(Plan):
 
         rows   numbers of the examples
         """
+        # Unit and row are the same: each example is a unit.
         chosen = rows.tolist()
         inputs = pad_batch([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()
+        # Without padding both sides are the same.
         side = "left" if self.padding.side == "left" else "right"
         words = [torch.tensor(self.encoded.words[i]) for i in chosen]
         # padding counts as word 0 here: the mask says that it is not real

@@ -51,6 +51,7 @@ def get_memory_budget() -> int:
     """Return how many bytes one file may take in memory: a fixed share of the memory that is free now."""
     try:
         text = Path("/proc/meminfo").read_text("ascii")
+        # The line is `MemAvailable: N kB`.
         free = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
     except (OSError, ValueError, IndexError):  # not Linux
         try:
@@ -114,6 +115,8 @@ def read_pieces(path: Path) -> Iterator[str]:
     """Yield the text of a UTF-8 file piece by piece, reading only what is asked for. CorpusError if it is not text."""
     expected = f"UTF-8 text in {path}"
     cure = "name a text file or a table; convert text in another encoding (UTF-16, Latin-1) with iconv"
+    # `utf-8-sig` drops a byte order mark; \r\n becomes \n even if a piece ends between
+    # them.
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8-sig")(), translate=True
     )
@@ -122,6 +125,8 @@ def read_pieces(path: Path) -> Iterator[str]:
         with open_unpacked(path) as file:
             while True:
                 piece = file.read(PIECE)
+                # Before decoding: this is how binary files and text in UTF-16 are
+                # recognised.
                 if b"\0" in piece:
                     raise CorpusError(
                         expected, "a binary file (it holds NUL bytes)", cure
@@ -129,6 +134,8 @@ def read_pieces(path: Path) -> Iterator[str]:
                 try:
                     text = decoder.decode(piece, final=not piece)
                 except UnicodeDecodeError as error:
+                    # The decoder holds back the bytes of an unfinished character, so
+                    # that what it decodes may begin before this piece.
                     place = read + len(piece) - len(error.object) + error.start
                     raise CorpusError(
                         expected, f"a byte that is not UTF-8 at position {place}", cure
@@ -177,6 +184,7 @@ def iter_lines(path: Path) -> Iterator[str]:
                 errors="surrogateescape",
                 newline=None,
             )
+            # With a limit, since a file without line ends would fill the memory.
             while line := file.readline(LONGEST_LINE):
                 number += 1
                 if len(line) == LONGEST_LINE:

@@ -112,6 +112,7 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
     require_extra("data", f"to read {part.id}, a data set of the hub")
     import datasets  # type: ignore[import-untyped]
 
+    # Without this argument the library uses the user's token.
     options = {} if found.token is None else {"token": found.token}
     logging.getLogger("huggingface_hub.repocard").setLevel(
         logging.ERROR
@@ -121,6 +122,8 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
             return datasets.load_dataset(
                 found.id, part.config, revision=found.commit, streaming=True, **options
             )
+        # Without the hub nothing can be streamed: the library's own copy is read as a
+        # whole.
         with _fail_fast():
             return datasets.load_dataset(found.id, part.config)
     except ConnectionError:

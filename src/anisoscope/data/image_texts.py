@@ -78,10 +78,12 @@ class ImageTexts:
 def holds_image_texts(name: str) -> bool:
     """Return whether a name stands for images with captions (a folder, a table of paths), or for chats with images."""
     path = find_path(name)
+    # What `datasets` saved has columns of images, which are read elsewhere.
     if path is None or is_saved_set(path):
         return False
     if path.is_dir():
         return _is_mostly_images(path)
+    # Before the tables of paths: a table of chats may have a column of paths too.
     if get_ending(path) in WITH_ENDING and _holds_chats(path):
         return True
     is_table = get_ending(path) in MANIFESTS or find_encoded_column(path) is not None
@@ -107,6 +109,8 @@ def _is_mostly_images(folder: Path) -> bool:
 
 def _holds_chats(path: Path) -> bool:
     """Return whether the first rows of a table are chats, at least one of them with an image."""
+    # One row that is no chat shows another kind of table, and images may come only
+    # after some rows.
     for number, row in enumerate(read_table_rows(path)):
         if number == LOOKED:
             return False
@@ -134,6 +138,7 @@ def open_image_texts(name: str, **options: Any) -> ImageTexts:
     """
     corpus_options = CorpusOptions(**options)
     corpus_options.refuse(name, "split", "config", "revision")
+    # A corpus of the hub is found by `find_image_text_set`.
     path = find_path(name)
     if path is None:
         raise CorpusError(
@@ -179,6 +184,7 @@ def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] |
 
 def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
     """Yield (image with its caption, or chat; why it cannot be read) for each row of a data set."""
+    # Both return the entry with a fault, which is empty if it can be read.
     read = _read_chat_of_set if found.is_chat else _read_caption_of_set
     for row in found.rows:
         try:
@@ -206,6 +212,7 @@ def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
 
     If there are several captions, the first is taken.
     """
+    # Of the set only the column of captions was read.
     (text,) = row.columns.values()
     if isinstance(text, list):
         text = text[0] if text else ""
@@ -255,6 +262,7 @@ def _gather(
         "skipped": len(bad),
     }
     if bad:
+        # A few are enough to see what is wrong; their number is in `skipped`.
         source["skipped_items"] = bad[:20]
     # hashes of the images' bytes, not their paths: a corpus that was moved is the same
     written = [[entry.messages, entry.unit] for entry in entries]
@@ -291,6 +299,8 @@ def _check_entries(
         try:
             if fault:
                 raise CorpusError("a text with its images", fault)
+            # All images of a text before it counts: one that cannot be read makes the
+            # text useless.
             hashes = [
                 _hash_image(item, decode=options.skip_bad) for item in entry.images
             ]
@@ -352,6 +362,7 @@ def _iter_captions_in_files(folder: Path) -> Iterator[tuple[Entry, str]]:
         beside = file.with_suffix(".txt")
         caption = ""
         if beside.is_file():
+            # A damaged letter in a caption is no reason to lose the image.
             caption = beside.read_text("utf-8", errors="replace").strip()
         fault = "" if caption else "no caption"
         yield _build_entry([item], caption, item.name), fault
@@ -393,6 +404,7 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
         if row.fault:
             yield Entry([], [], row.place), row.fault
             continue
+        # Some tables have one image in a row, some a list of them.
         given = row.columns.get("images") or row.columns.get("image") or []
         unplaced = list(given) if isinstance(given, list | tuple) else [given]
         try:
@@ -573,6 +585,7 @@ class ImageTextPlan(Plan):
         self._stack = stack
         self.are_pairs = are_pairs
         self.special = _find_special_tokens(processor)
+        # The text with the most images is the longest, by which a batch is sized.
         counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
         if are_pairs:
             _require_one_image(counts)
@@ -610,6 +623,7 @@ class ImageTextPlan(Plan):
         row            number of the sequence whose length is taken
         batch_tokens   positions of a batch at most
         """
+        # Before the run begins, so that a processor which does not fit is found early.
         encoded = self._encode([row])
         pixels = encoded.get("pixel_values")
         has_grid = any(name.endswith("grid_thw") for name in encoded)
@@ -633,6 +647,8 @@ class ImageTextPlan(Plan):
         special = (
             torch.isin(ids, torch.tensor(sorted(self.special), dtype=ids.dtype)) & real
         )
+        # The number of column 0, so that the first real token has number 0 whatever the
+        # side of padding.
         stream = Stream(real, special, -real.int().argmax(1))
         return Batch(inputs, torch.from_numpy(self.unit[rows]), {self._stack: stream})
 
@@ -723,6 +739,7 @@ def _require_one_image(counts: NDArray[np.int64]) -> None:
 def _number_units(entries: list[Entry]) -> NDArray[np.int64]:
     """Return the number of each entry's unit, in order of appearance."""
     numbers: dict[str, int] = {}
+    # A number for each new name: captions of one image share its unit.
     units = [numbers.setdefault(entry.unit, len(numbers)) for entry in entries]
     return np.array(units, np.int64)
 

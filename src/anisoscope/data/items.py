@@ -106,6 +106,7 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
         )
     folder = cache_folder(identity, found.commit)
     kept = None if folder is None else StreamCache(folder)
+    # Opened at most once, and not at all if all items are cached.
     opened = cache(lambda: _open_encoded(found, part, column))
     about = kept.about() if kept else None
     if about is None:
@@ -270,6 +271,7 @@ class StreamCache:
         """
         from filelock import FileLock
 
+        # First without the lock, so that many processes can read a complete cache.
         here, end, complete = self._read_cached(0)
         yield from here
         if complete:
@@ -322,6 +324,8 @@ class StreamCache:
                     entry.append(item.text)
                 line = json.dumps(entry).encode() + b"\n"
                 file.write(line + data)
+                # At once, so that others find whole items, also if this process is
+                # killed.
                 file.flush()
                 yield item._replace(
                     place=self.body, offset=end + len(line), size=len(data)

@@ -335,7 +335,9 @@ def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
     for name, values in columns.items():
         n_different[name] = len(set(values))
         n_words[name] = sum(len(value.split()) for value in values)
+    # Of two columns, the one of fewer words may be the label.
     label, text = sorted(columns, key=lambda name: n_words[name])
+    # Labels repeat: half as many different ones as rows, at most.
     repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(
         columns[label]
     )

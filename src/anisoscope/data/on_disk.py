@@ -91,6 +91,7 @@ class TextsOnDisk(Sequence[str]):
         self._file = _NamelessFile()
         self._ends = array("q", [0])
         for text in texts:
+            # A text may hold surrogates, which plain UTF-8 refuses.
             self._file.append(text.encode("utf-8", "surrogatepass"))
             self._ends.append(self._file.size)
         self._file.finish()

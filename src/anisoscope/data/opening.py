@@ -106,10 +106,12 @@ def open_plan(
 
     UsageError for options that the modality does not have.
     """
+    # Before the corpus is opened, which may take a download.
     _check_modality(name, modality, options.get("column"))
     _refuse_options_of_other_modalities(
         modality, options.get("documents", "auto"), sequences, max_length
     )
+    # Taken out: they are no options of the corpus, but of how its batches are made.
     files = options.pop("files", None)
     to_merge = options.pop("to_merge", False)
     if files is not None:
@@ -132,6 +134,7 @@ def open_plan(
         described["preprocessing"] = plan.settings
     if to_merge:
         described |= _prepare_for_merge(plan, corpus)
+    # What the reader had to leave out comes before what the plan has to say.
     warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
     return plan, {
         **described,
@@ -197,6 +200,8 @@ def _prepare_for_merge(plan: Any, corpus: Any) -> dict[str, Any]:
     files = getattr(corpus, "files", None) or {
         Path(corpus.name).name: corpus.fingerprint
     }
+    # Counted through the files of one shard, documents of another would get the same
+    # numbers.
     plan.unit = number_by_content(plan.unit, list(files.values()))
     if plan.frequency_bins:
         plan.settings = plan.settings | {"to_merge": True}
@@ -228,6 +233,7 @@ def _open_plan_by_file(
     from anisoscope.models.families import family_named
 
     config = getattr(model, "config", None)
+    # Once for all files, so that all have windows of one length.
     length = choose_text_length(config, tokenizer, max_length)
 
     def make(corpus: Any, reader: Any) -> Any:
@@ -279,6 +285,8 @@ def open_texts_with_images(
     read = _find_texts_with_images(module, name, options)
     if read is None:
         return None
+    # There is a corpus of texts with images, but the model's processor could not be
+    # loaded.
     if isinstance(processor, str):
         cure = "save the processor that was published with the model beside it; some want pip install torchvision"
         raise UsageError(
@@ -312,6 +320,7 @@ def _find_texts_with_images(
     name      of the corpus
     options   fields of `CorpusOptions`; those that only texts have are not used
     """
+    # Presets have a reader of their own.
     if name in named_corpora():
         return None
     path = find_path(name)
@@ -419,6 +428,7 @@ def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> i
     if max_length is not None and longest is not None and max_length > longest:
         expected = f"--max-length of at most {longest}, which the model reads"
         raise UsageError(expected, str(max_length), f"use --max-length {longest}")
+    # Longer windows are the user's choice: attention costs the square of the length.
     return max_length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
 
 
@@ -474,6 +484,7 @@ def _plan_text(
             corpus, tokenizer, max_length=length, batch_tokens=batch_tokens
         )
     start = None
+    # The decoder reads the same text behind its start token.
     if getattr(config, "is_encoder_decoder", False):
         start = find_decoder_start(config)
     # An encoder–decoder reads the text in its encoder.
@@ -521,6 +532,7 @@ def open_labelled(
         corpus = place.make(name, seed)
     else:
         corpus = open_table(name, place, dict(columns or {}), seed)
+    # A corpus that is only measured may have all of its examples in one part.
     if not for_training and corpus.has_no_splits:
         corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
         return require_usable(corpus.limited(limit), {ALL: 2})

@@ -103,6 +103,7 @@ def pack(lengths: Column, budget: int) -> list[Index]:
     batches = []
     first = 0
     while first < len(order):
+        # Rows are sorted, so that the first of a batch is its longest.
         rows = max(1, budget // max(1, int(lengths[order[first]])))
         batches.append(order[first : first + rows])
         first += rows
@@ -130,6 +131,7 @@ def number_by_content(unit: Column, hashes: Sequence[str]) -> Index:
     seen = Counter[str]()
     starts = np.empty(len(hashes), np.int64)
     for file, hashed in enumerate(hashes):
+        # A file that occurs twice begins at another number the second time.
         starts[file] = int(hash_parts([hashed, seen[hashed]])[:16], 16) % NUMBERS
         seen[hashed] += 1
     numbers: Index = (starts[unit % len(hashes)] + unit // len(hashes)) % NUMBERS
@@ -161,6 +163,7 @@ def hash_parts(parts: Iterable[object]) -> str:
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, IdsOnDisk | Int64):
+            # The length comes first, or the parts "ab", "c" would hash like "a", "bc".
             total.update(part.nbytes.to_bytes(8, "little"))
             for block in part.iter_blocks():
                 total.update(_to_bytes(block))

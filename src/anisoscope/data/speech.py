@@ -100,6 +100,7 @@ def _read_transcripts(
         )
     longest = max(map(len, ids))
     # prompt and transcript share the decoder's positions
+    # Without a limit in the configuration, the longest transcript fits.
     room = int(getattr(config, "max_target_positions", 0) or longest + prompt) - prompt
     note = ""
     n_long = sum(len(text) > room for text in ids)
@@ -184,6 +185,7 @@ def choose_sound_input(
             family,
             "name wav2vec 2.0, HuBERT, Whisper or kin",
         )
+    # The extractor may be given itself, or inside a processor.
     extractor = getattr(processor, "feature_extractor", processor)
     is_given = hasattr(extractor, "sampling_rate")
     if not is_given:
@@ -204,6 +206,7 @@ def choose_sound_input(
         )
         stride = prod(getattr(config, "conv_stride", (STRIDE,)))
         shortest = _find_receptive_field(config)
+    # Whisper's extractor has a window of its own; for others it is 30 seconds.
     longest = int(getattr(extractor, "n_samples", 0)) or SECONDS * rate
     if max_length:
         longest = min(longest, max_length * stride)
@@ -260,6 +263,7 @@ def _default_extractor(config: Any, features: bool) -> Any:
 
     if not features:
         return Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True)  # type: ignore[no-untyped-call]
+    # Two mel frames make a position, and 160 samples a frame.
     seconds = max(1, config.max_source_positions * 2 * 160 // RATE)
     return WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
         feature_size=config.num_mel_bins, sampling_rate=RATE, chunk_length=seconds
@@ -374,6 +378,8 @@ class SpeechPlan(Plan):
         self._decoder_start = _find_decoder_starts(
             windows.unit, len(self.prompt), self.texts
         )
+        # Windows of a clip are equally long, and so often follow each other: it is
+        # decoded once.
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
         self.real = windows.length
         if how.kind == "features":

@@ -317,6 +317,8 @@ def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
     for layer, columns in roles.layers.items():
         first = content.columns[columns[0]]
         if len(columns) > 1 or first.ndim == 1:
+            # As one type, since an array has one: columns may hold whole numbers and
+            # decimals.
             numbers = [
                 np.asarray(content.columns[column], np.float64) for column in columns
             ]
@@ -399,6 +401,7 @@ def _read_arrays(path: Path) -> Content:
         return _build_content({name: file.get_tensor(name) for name in names}, path)
     if get_ending(path) == ".npz":
         _check_sizes(path)
+    # Archives ignore `mmap_mode`: their large members are mapped below.
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         return _build_content(_read_archive(loaded, path), path)
@@ -515,6 +518,7 @@ def _count_announced_bytes(file: Any) -> int:
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of a numpy array: (shape, whether it is stored column by column, type of its numbers)."""
     version = np.lib.format.read_magic(file)
+    # Version 3 differs from 2 in the encoding of the names of fields alone.
     read = (
         np.lib.format.read_array_header_1_0
         if version == (1, 0)
@@ -643,6 +647,7 @@ def _build_content(found: dict[str, Any], path: Path) -> Content:
             unusable[name] = f"{values.ndim} axes {list(values.shape)}"
         else:
             columns[name] = values
+    # Of several arrays the rules of roles choose; a single one must be vectors itself.
     if len(found) == 1:
         _require_axes(*next(iter(found.items())), path)
     return Content(columns, unusable=unusable, is_table=False)

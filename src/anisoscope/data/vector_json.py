@@ -432,6 +432,7 @@ def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[i
     """
     kept = []
     for level in range(above, above + levels):
+        # A place above 0 shows that a list of this level has several entries.
         if level == above or any(each.places[level] for each in members):
             kept.append(level)
     return kept

@@ -166,6 +166,7 @@ def decide_roles(
     # a table has a row for each vector: a column called mask is one of its numbers
     if not content.is_table:
         mask = _find_side_column(content, None, MASK)
+    # What has a role already is no part of a vector.
     taken = {name for name in (units, labels, mask) if name is not None}
     places = None
     left_out: dict[str, str] = {}

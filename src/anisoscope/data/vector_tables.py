@@ -96,6 +96,7 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
             continue
         numbers = _count_numbers(file, leaves.index(field.name))
         dtype = np.dtype(field.type.value_type.to_pandas_dtype())
+        # Only lists of one length have a whole number of numbers a row.
         if numbers * dtype.itemsize > LARGE and numbers % rows == 0:
             found[field.name] = (rows, numbers // rows, dtype)
     return found
@@ -182,6 +183,7 @@ class StreamedVectors:
             while len(parts) > 1 and self._first + len(parts[0]) <= start:
                 self._first += len(parts.pop(0))
         held = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        # What lies behind the rows asked for is kept for the next call.
         self._held = held[start - self._first :]
         self._first = start
         return self._held[: stop - start]
@@ -251,6 +253,7 @@ def read_arrow_table(table: Any, left: Mapping[str, StreamedVectors] = {}) -> Co
 
 def _iter_flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
     """Yield (name, column); the columns of nested records are named with dots: `metadata.label`."""
+    # Records may hold records: each pass takes one level apart.
     while any(types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -773,6 +776,7 @@ def _read_columns(
     if separator == " ":
         return _read_spaced(path, skip, names)
     cells = list(chain.from_iterable(rows))
+    # A comma that separates cells cannot be a decimal comma as well.
     comma = separator != "," and any(map(DECIMAL_COMMA.fullmatch, cells))
     form = TextForm(path, separator, skip, names, comma, any(map(_is_list, cells)))
     whole, decimal = _guess_types(names, rows, comma)
@@ -780,6 +784,8 @@ def _read_columns(
     decimals = dict.fromkeys(decimal, pyarrow.float64())
     as_decimals = decimals | dict.fromkeys(whole, pyarrow.float64())
     as_texts = decimals | dict.fromkeys(whole, pyarrow.string())
+    # Each attempt asks for less: types as guessed, then decimals for whole numbers,
+    # then texts.
     for kinds in (decimals, as_decimals, as_texts):
         try:
             content = read_arrow_table(form.read(kinds))

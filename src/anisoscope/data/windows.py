@@ -63,6 +63,8 @@ def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
     for probe in ("a", "the", "hello world", "1", "."):
         bare = _encode(tokenizer, [probe], special=False)[0]
         full = _encode(tokenizer, [probe], special=True)[0]
+        # Where the bare ids occur exactly once, what is around them is what the
+        # tokenizer adds.
         places = _find_all(bare, full)
         if len(places) == 1:
             return Affixes(
@@ -164,6 +166,7 @@ def cut_windows(
     n_special   number of special tokens of a window
     """
     room = max_length - n_special
+    # Rounded up: ⌈tokens / room⌉ windows of each unit.
     count = -(-lengths // room)
     total = int(count.sum())
     windows = TextWindows(
@@ -179,13 +182,18 @@ def cut_windows(
         tokens = lengths[first : first + _UNITS].astype(np.int64)
         parts = count[first : first + _UNITS]
         unit = np.repeat(np.arange(len(tokens)), parts)
+        # Number of a window in its unit: its row, less the row at which the unit
+        # begins.
         rank = np.arange(len(unit)) - np.repeat(np.cumsum(parts) - parts, parts)
         rows = slice(first_row, first_row + len(unit))
         windows.unit[rows] = first + unit
+        # Tokens of the units before, then those of the windows before in the same unit.
         windows.offset[rows] = (
             first_token + (np.cumsum(tokens) - tokens)[unit] + rank * room
         )
         windows.length[rows] = np.minimum(tokens[unit] - rank * room, room)
+        # Special tokens have numbers too, so that windows are `max_length` numbers
+        # apart.
         windows.start[rows] = rank * max_length
         first_row += len(unit)
         first_token += int(tokens.sum())
@@ -213,6 +221,7 @@ def bin_by_frequency(ids: Ids) -> tuple[Index, list[str]]:
     Return each id's bin (0 = rarest) and the labels of the bins. Types of the same count share a bin.
     """
     counts = count_types(ids)
+    # Types of one count share a bin, so that counts are binned and not types.
     values, types = np.unique(counts, return_counts=True)
     mass = values * types
     # the bin of a count is that of the middle of its mass: one that spans a border goes where most of it is
@@ -320,6 +329,7 @@ class TextPlan(Plan):
         """Return a plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
         count = len(self.lengths)
         kept = min(sequences, count)
+        # Row i of those kept is row i · count / kept of all.
         rows = np.unique(np.arange(kept) * count // max(1, kept))
         notes = []
         if count < sequences:
@@ -402,6 +412,7 @@ class TextPlan(Plan):
         column = np.arange(width) - shift
         content = (column >= head) & (column < head + n_content)
         if isinstance(windows.ids, np.ndarray):
+            # Columns without content read the first token, which is replaced below.
             places = np.where(content, windows.offset[rows, None] + column - head, 0)
             found = windows.ids[places].astype(np.int64)
         else:
@@ -415,8 +426,11 @@ class TextPlan(Plan):
         for place, token in enumerate(affixes.suffix):
             ids[column == head + n_content + place] = token
         mask = (column >= 0) & (column < n_real)
+        # Column 0 may be padding: then its number comes before that of the first real
+        # token.
         start = windows.start[rows] - shift[:, 0]
         stream = Stream(*map(torch.from_numpy, (mask, mask & ~content, start)))
+        # Bins depend on all files, of which such a plan knows one.
         if not (self.settings.get("is_part") or self.settings.get("to_merge")):
             frequency = np.where(content, self._bin_of_id[found], -1)
             stream = replace(stream, frequency=torch.from_numpy(frequency))
