@@ -78,6 +78,8 @@ def decode_picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
     """
     image = _open_image(name, data)
     try:
+        # Pillow warns of large pictures; those above its limit were refused when they
+        # were opened.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image.load()

@@ -198,6 +198,7 @@ def _find_items_of_folder(
 
     source   the manifest's entry on the folder
     """
+    # The manifest may be next to the folder of clips, as in Common Voice.
     for folder in (path, path.resolve().parent):
         manifest = find_manifest(folder)
         if manifest is None or detect_modality(manifest) != modality:

@@ -46,10 +46,12 @@ def decode_samples(name: str, data: bytes, rate: int) -> Samples:
         raise _refuse_clip(name, "damaged after its header") from None
     if not np.isfinite(sound).all():
         raise _refuse_clip(name, "NaN or Inf among its samples")
+    # Up to a hundredth of a second may be missing: that is no cut.
     if len(sound) < info.frames and info.frames - len(sound) > own_rate // 100:
         raise _refuse_clip(name, f"it ends after {len(sound)} of {info.frames} samples")
     mono = sound.mean(axis=1)
     if own_rate != rate:
+        # Up and down by the two rates, in lowest terms.
         shared = gcd(own_rate, rate)
         mono = resample_poly(mono, rate // shared, own_rate // shared)
     return np.asarray(mono, dtype=np.float32)
@@ -80,6 +82,9 @@ def _read_header(name: str, data: bytes) -> ClipInfo:
         info = soundfile.info(BytesIO(data))
     except soundfile.SoundFileError:
         raise _refuse_clip(name, "it is no sound file") from None
+    # Bytes 4 to 7 of a RIFF file say how long it is, without its first 8 bytes. Who
+    # writes a stream leaves 0 or the largest number there, and the last byte may be
+    # padding.
     declared = int.from_bytes(data[4:8], "little") + 8
     if (
         data.startswith(b"RIFF")

@@ -101,6 +101,8 @@ def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
             break
     form = _find_form(rule, head, size)
     parts: Iterator[str] = chain(empty_list(head), pieces)
+    # Running text has no ends to stop at: the limit in tokens says how much of it is
+    # read.
     if form.block is not None and limit is not None:
         parts = _take_enough(parts, limit * form.block * MOST_CHARACTERS)
     return replace(
@@ -251,6 +253,7 @@ def _choose_short_units(size: int, n_blocks: int, n_lines: int) -> SplitText:
     n_lines    how many lines that are not blank it has; 2 stands for more
     """
     tokens = size // CHARACTERS
+    # The largest power of two of which 20 blocks fit.
     block = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
     is_short = block < MOST_SHORT
     if block < BLOCK and (n_blocks >= ENOUGH or (is_short and n_blocks > 1)):
@@ -278,6 +281,7 @@ def _cut_running_text(parts: Iterable[str]) -> Iterator[str]:
     blank: list[str] = []
     pieces = _cut_parts(parts)
     for piece in pieces:
+        # Blank pieces are held back, since a text of blanks alone has no pieces.
         blank.append(piece)
         if piece.strip():
             yield from blank
@@ -339,6 +343,7 @@ def _iter_lines(parts: Iterable[str]) -> Iterator[str]:
         begun.append(first)
         if others:
             yield "".join(begun)
+            # What follows the last line end may go on in the next part.
             begun = [others.pop()]
             yield from others
     yield "".join(begun)

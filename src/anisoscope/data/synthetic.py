@@ -120,10 +120,13 @@ def _make_utterances(
     """
     made = []
     for number in range(size):
+        # In turn, so that classes are equally frequent; their order is drawn at the
+        # end.
         label = number % len(keywords)
         # records hold what this generator gave: no draw may be added, left out or moved
         own = int(draw.integers(1, 4))
         other = [i for i in range(len(keywords)) if i != label]
+        # Fewer keywords of another class than of its own, so none next to a single one.
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
         items = [
             (word, 0.0)
@@ -153,6 +156,7 @@ def _make_pairs(
     for number in range(size):
         label = number % 3
         thing, another = draw.choice(len(things), 2, replace=False)
+        # In the order of the labels: the same thing, another one, its opposite.
         named = (things[thing][0], things[another][0], things[thing][1])[label]
         first, marks = _insert_word(things[thing][0], fillers, draw)
         second, more = _insert_word(named, fillers, draw)

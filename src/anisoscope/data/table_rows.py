@@ -236,6 +236,7 @@ def _iter_delimited_rows(path: Path) -> Iterator[Row]:
     the rules, that have another number of columns than the header, or whose open quotation mark swallows lines that
     look like rows.
     """
+    # Python's own limit is 131,072 characters, which a book in a cell exceeds.
     csv.field_size_limit(LARGEST_FIELD)
     table = _Table(path)
     while (number := table.number_of_next()) is not None:

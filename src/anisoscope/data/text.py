@@ -100,6 +100,8 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         "empty": read.empty,
         "skipped": read.skipped,
     }
+    # The rule belongs to the hash: the same text in blocks is another corpus. True
+    # means documents.
     fingerprint = hash_parts(
         chain([True if read.block is None else read.block], read.documents)
     )
@@ -216,6 +218,8 @@ def _number_by_file(owner: Sequence[int], files: int) -> Index:
     place = Counter[int]()
     numbers = np.empty(len(owner), np.int64)
     for document, file in enumerate(owner):
+        # Modulo the number of files this is the file again, as `number_by_content`
+        # reads it.
         numbers[document] = file + files * place[file]
         place[file] += 1
     return numbers
@@ -225,6 +229,7 @@ def _hash_files(
     documents: Iterable[str], owner: Iterable[int], files: Iterable[int]
 ) -> dict[int, str]:
     """Return a hash of the documents of each file, by the number of the file. Those of a file follow each other."""
+    # A file without documents has a hash too.
     hashes = {file: hash_parts([True]) for file in files}
     for file, group in groupby(zip(owner, documents, strict=True), key=itemgetter(0)):
         hashes[file] = hash_parts(chain([True], (text for _, text in group)))
@@ -408,6 +413,7 @@ class _Words:
     def __init__(self, split: Any) -> None:
         """Start with an empty vocabulary. `split` has a method `tokenize`, which splits a text into words."""
         self._split = split
+        # Number 0 is for padding.
         self.ids: dict[str, int] = {"": 0}
 
     def __call__(

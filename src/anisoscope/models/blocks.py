@@ -254,8 +254,7 @@ def _iter_declared_classes(model: nn.Module) -> Iterator[type[nn.Module]]:
     for module in model.modules():
         if not isinstance(module, pretrained):
             continue
-        # A class, a list of classes, or recorders around a class
-        # (`OutputRecorder.target_class`).
+        # A class, a list of classes, or recorders of transformers around a class.
         declared = (getattr(module, "_can_record_outputs", None) or {}).get(
             "hidden_states", ()
         )

@@ -145,9 +145,11 @@ class Monitor:
 
         None if it is not due, if this step was measured already, and in every process but the first.
         """
+        # A loop may call it more than once at a step.
         if not self.is_due(step) or step == self.last:
             return None
         first = rank_and_world()[0] == 0
+        # If forward calls wait for no other process, the first one measures for all.
         if not first and not is_in_step(model):
             return None
         values = self.look(model, step)
@@ -159,6 +161,8 @@ class Monitor:
         In a torchrun job with FSDP or tensor parallelism all processes must call it.
         """
         self.last = step
+        # Processes wait for each other in the outermost module, so that it has to be
+        # called.
         body = model if is_in_step(model) else _unwrap_body(model)
         batches = self._get_batches(body)
         records = measure_probe(body, batches, self.settings).records()
@@ -177,6 +181,7 @@ class Monitor:
                 "batches": n_batches,
             }
             write_json(folder / "monitor.json", described | describe_environment())
+        # The records of one model have an empty step.
         of_step = as_records(records.drop(columns="step"), step=step)
         write_table(folder / f"step-{step}.parquet", of_step)
 
@@ -209,6 +214,7 @@ class Monitor:
             raise UsageError(
                 "a monitor with an output folder", "none", "give it output=…"
             )
+        # By number: by name, step-1000 would come before step-200.
         paths = sorted(
             self.output.glob("step-*.parquet"),
             key=lambda path: int(path.stem.split("-")[1]),
@@ -272,6 +278,8 @@ def _unwrap_body(model: nn.Module) -> nn.Module:
     # DistributedDataParallel keeps the model in `module`, torch.compile in `_orig_mod`.
     for wrapper in ("module", "_orig_mod"):
         while (
+            # A wrapper holds nothing but the model; a model of the user's may have a
+            # child of this name among others.
             isinstance(getattr(model, wrapper, None), nn.Module)
             and len(list(model.children())) == 1
         ):

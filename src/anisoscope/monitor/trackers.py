@@ -58,6 +58,7 @@ def log_run(
     Returns a line for each tracker that says where to look. UsageError and ExtraError as `check_trackers`; UsageError
     if nothing was measured that trackers draw.
     """
+    # First of all, since a wrong name needs no look at the records.
     check_trackers(trackers)
     runs = _split_by_seed(records, name)
     has_values = any(any(steps.values()) for steps in runs.values())

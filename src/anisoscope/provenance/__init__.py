@@ -60,6 +60,7 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
     Of this package, only modules in `NUMBERS` are hashed, which can change numbers; of other packages that `modules`
     names, all of them; of the rest, none.
     """
+    # Other packages are hashed only if one of their modules was named.
     named = {name.partition(".")[0] for name in modules}
 
     def makes_numbers(name: str) -> bool:
@@ -69,6 +70,7 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
             return inside.partition(".")[0] in NUMBERS
         return package in named and name not in leave_out
 
+    # The modules to begin with are among those found even if they make no numbers.
     found = hash_modules(modules, makes_numbers)
     return {name: meaning for name, meaning in found.items() if makes_numbers(name)}
 
@@ -87,6 +89,7 @@ def hash_code_used(*used: Any) -> dict[str, str]:
             modules.add(each)
             continue
         if isinstance(each, type):
+            # With base classes, whose methods a class uses.
             modules.update(
                 kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__)
             )
@@ -155,6 +158,7 @@ def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     if not run_git("ls-files", "--error-unmatch", "__init__.py"):
         return found
     found["commit"] = run_git("rev-parse", "HEAD")
+    # A module that is no folder is a file, which git knows by its ending.
     paths = [name if (folder / name).is_dir() else f"{name}.py" for name in names]
     if found["commit"] is not None and run_git("status", "--porcelain", "--", *paths):
         found["dirty"] = True
@@ -206,6 +210,7 @@ def _describe_command() -> str:
     name = Path(sys.argv[0]).name
     if name.startswith("ipykernel"):
         return ""
+    # This is `python -m anisoscope`.
     if name == "__main__.py":
         name = "anisoscope"
     return shlex.join([name, *sys.argv[1:]])

@@ -58,6 +58,8 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
     """
     hashes: dict[str, str] = {}
     todo: list[str] = []
+    # The named module counts in any case, packages above it only if they are to be
+    # hashed.
     for root in roots:
         todo += [
             name for name in _list_with_packages(root) if name == root or counts(name)
@@ -67,6 +69,7 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
         if name in hashes:
             continue
         source = read_source(name)
+        # Modules in C have none.
         if source is None:
             hashes[name] = UNKNOWN
             continue
@@ -117,12 +120,15 @@ def hash_function(function: Any) -> str:
     todo = [function]
     while todo:
         each = todo.pop()
+        # Functions may use each other in a circle.
         if id(each) in seen:
             continue
         seen.add(id(each))
+        # A partial application is its function and its arguments.
         if isinstance(each, functools.partial):
             words.append(_identify_value("arguments", (each.args, each.keywords)))
         each = unwrap(each)
+        # Classes, and what is not written in Python.
         if not isinstance(each, types.FunctionType):
             words.append(f"{each.__module__}.{each.__qualname__}")
             continue
@@ -157,6 +163,7 @@ def _list_globals(code: types.CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
+    # A function inside another is a constant of the outer one's code.
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _list_globals(inner)
@@ -171,6 +178,7 @@ def _identify_value(name: str, value: Any) -> str:
     """
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"
+    # What was typed into a session has no file by which its name would identify it.
     if (
         hasattr(value, "__qualname__")
         and getattr(value, "__module__", "__main__") != "__main__"
@@ -181,6 +189,7 @@ def _identify_value(name: str, value: Any) -> str:
     if isinstance(value, tuple | list):
         parts = [_identify_value("", part) for part in value]
         return f"{name} {type(value).__name__} {parts}"
+    # Sets have no order of their own.
     if isinstance(value, set | frozenset):
         parts = [_identify_value("", part) for part in value]
         return f"{name} set {sorted(parts)}"
@@ -192,6 +201,7 @@ def _identify_value(name: str, value: Any) -> str:
         return f"{name} dict {pairs}"
     if hasattr(value, "__array__"):
         array = value.__array__()
+        # The bytes of an array of objects are addresses.
         if not array.dtype.hasobject:
             return f"{name} {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
     expected = "a function typed into a session that uses functions, numbers, texts, arrays and lists of these"
@@ -279,6 +289,7 @@ def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSour
     """Return hash and imports of a file. `_changed` and `_size` make the cache read it again if the file changes."""
     written = path.read_bytes()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    # By content, so that copies of a file are parsed once.
     digest = hashlib.sha256(written).hexdigest()
     parsed = _load_parse_cache().get(digest)
     if parsed is None:
@@ -312,6 +323,7 @@ def _describe_tree(node: Any, words: list[str], imports: list[Statement]) -> Non
     if isinstance(node, list):
         for each in node:
             _describe_tree(each, words, imports)
+        # An end, since nested lists would read like flat ones without it.
         words.append("]")
         return
     if not isinstance(node, ast.AST):
@@ -366,6 +378,7 @@ def _save_parse_cache() -> None:
     known = _load_parse_cache()
     known.update(_new)
     _new.clear()
+    # The newest ones come last.
     kept = dict(list(known.items())[-MOST_REMEMBERED:])
     path = _find_parse_cache()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -408,6 +421,7 @@ def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
     level, base, names = statement
     if level:
         parts = package.split(".")
+        # The first level is the package itself, each further one the package above.
         above = parts[: len(parts) - level + 1]
         if base:
             above.append(base)
