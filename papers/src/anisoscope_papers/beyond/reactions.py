@@ -194,10 +194,9 @@ def measure_last_third(curve: Array) -> Array:
     # At least one layer, in models of one or two.
     start = depth - max(1, round(depth * LATE))
     gained = curve[:, -1] - curve[:, 0]
-    return np.asarray(
-        # Without growth there is no share of it.
-        (curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan)
-    )
+    # Without growth there is no share of it.
+    whole = np.where(gained > 0, gained, np.nan)
+    return np.asarray((curve[:, -1] - curve[:, start]) / whole)
 
 
 def measure_share_to_come(difference: Array) -> Array:

@@ -12,6 +12,7 @@ from anisoscope.progress import show_progress
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023.entry import Measure
 from anisoscope_papers.fosse2023.grid import SETTINGS, Cell
+from anisoscope_papers.fosse2023.measurements import Look
 from anisoscope_papers.fosse2023.trained_cells import Trained, apply_to_each
 from anisoscope_papers.study import Context
 
@@ -31,6 +32,8 @@ def main() -> None:
     given = parser.parse_args()
     plan = SETTINGS[given.settings]
     cells = plan.everything()
+    # Studies that measure no classifier of the grid (such as `forms`) have a plain
+    # function.
     measures = [
         study.measure
         for study in runner.choose("fosse2023")
@@ -42,9 +45,11 @@ def main() -> None:
 
     def measure_everything(trained: Trained) -> str:
         """Measure all that any study needs of a trained classifier; return a line that describes it."""
-        for look in dict.fromkeys(
-            look for measure in asked[trained.cell] for look in measure.looks
-        ):
+        looks: dict[Look, None] = {}
+        # Each once: several studies ask for the same measurement.
+        for measure in asked[trained.cell]:
+            looks |= dict.fromkeys(measure.looks)
+        for look in looks:
             look(trained)
         cell = trained.cell
         found = trained.found

@@ -99,6 +99,7 @@ class Evidence:
             read_claims(paper, study),
             read_published(paper)[study],
         )
+        # An empty name of a corpus means all of them.
         self.title = TITLES.get(corpus, corpus) or "all corpora"
         self.numbers = self.published.get("numbers", {}).get(corpus)
         self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
@@ -106,6 +107,8 @@ class Evidence:
     @cached_property
     def sound(self) -> pd.DataFrame:
         """The records without those of collapsed classifiers."""
+        # A classifier is a model, a corpus and a seed; all of its rows go, not that of
+        # `collapsed` alone.
         cells = pd.MultiIndex.from_frame(self.records[CELL])
         collapsed = (self.records["metric"] == "collapsed") & (
             self.records["value"] == 1
@@ -137,6 +140,8 @@ class Evidence:
         aligned = (
             values if len(values) == len(self.seeds) else np.zeros(len(self.seeds))
         )
+        # A seed that has its number may have another classifier that collapsed: it is not
+        # counted.
         silent = [
             seed
             for seed, value in zip(self.seeds, aligned, strict=True)
@@ -194,12 +199,15 @@ class Evidence:
         """Return the values [seed] of some rows, by key: the value of the column in `columns`, or a tuple of
         several.
         """
-        by_key = rows.set_index("seed").groupby(
-            columns[0] if len(columns) == 1 else list(columns)
-        )["value"]
-        found = {
-            key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key
-        }
+        # Given a list of one column, pandas would make keys that are tuples of one.
+        keys: Any = list(columns)
+        if len(columns) == 1:
+            keys = columns[0]
+        found = {}
+        for key, values in rows.set_index("seed").groupby(keys)["value"]:
+            # A seed without a row gets NaN, so that quantities can be subtracted by seed.
+            found[key] = values.reindex(self.seeds).to_numpy(float)
+        # At least one NaN: an empty array would make no test.
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
     def test(
@@ -218,11 +226,9 @@ class Evidence:
         depths; a collapsed one is then left out of it, and the number remains.
         """
         claim = self.claims[name]
-        inside = (
-            None
-            if claim.within is None
-            else (around - claim.within, around + claim.within)
-        )
+        inside = None
+        if claim.within is not None:
+            inside = (around - claim.within, around + claim.within)
         subject = ", ".join(filter(None, (self.title, which)))
         reason = self.note if of_several else self.note_on(values)
         return make_test_of_seeds(
@@ -242,6 +248,7 @@ class Evidence:
         `place`: where in the table the number is published, in words; `note`: what else must be known.
         """
         value, low, high, n = _estimate_mean(rows)
+        # One seed has a value but no spread, and none has nothing.
         found: dict[str, Any] = {"value": value} if n else {}
         if n > 1:
             found |= {
@@ -285,6 +292,7 @@ class Evidence:
 
         Without a `name`, the chart is named by study and corpus. `settings` go to `builder`.
         """
+        # Names of corpora as they are written in the paper.
         if "corpus" in frame:
             frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
         name = name or "_".join(
@@ -305,12 +313,15 @@ def average_seeds(
     possible value.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
+    # Words as categories: groupby would otherwise sort them, and charts keep the order
+    # of rows.
     ordered = rows.assign(
         **{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words}
     )
     out = []
     for names, group in ordered.groupby(list(keys), observed=True):
         value, low, high, n = _estimate_mean(group, bounds)
+        # NaN ends are not drawn.
         low, high = (low, high) if n >= DRAWN_FROM else (np.nan, np.nan)
         if n:
             out.append((*names, value, low, high, n))
@@ -353,17 +364,21 @@ def compute_growth(table: Seeds, start: Seeds | None = None) -> Array:
     `start`: values by the same keys, of which the last layer's is subtracted in place of the first layer's.
     """
     depths = sorted({layers for layers, _ in table if layers > 1})
-    grown = [
-        table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths
-    ]
+    # The control is the same depth's last layer at step 0, not the first layer.
+    grown = []
+    for n in depths:
+        before = table[n, 1] if start is None else start[n, n]
+        grown.append(table[n, n] - before)
     return pd.DataFrame(grown or [table.nothing]).mean().to_numpy(float)
 
 
 def compute_spearman(x: Array, y: Array, fewest: int = 3) -> float:
     """Return the rank correlation of x and y, both [point]; NaN for fewer than `fewest` points or no variation."""
+    # Points of collapsed or missing classifiers.
     usable = ~(np.isnan(x) | np.isnan(y))
     x = x[usable]
     y = y[usable]
+    # Equal values have no ranks: scipy would warn and return NaN.
     if len(x) < fewest or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
     return float(stats.spearmanr(x, y).statistic)
@@ -374,14 +389,13 @@ def compute_correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
     `fewest` keys.
     """
     keys = [key for key in x if key in y]
-    both = zip(
-        *(
-            np.array([table[key] for key in keys] or [table.nothing]).T
-            for table in (x, y)
-        ),
-        strict=True,
-    )
-    return np.array([compute_spearman(a, b, fewest) for a, b in both])
+    # [seed, key] each; without a common key one column of NaN.
+    of_x = np.array([x[key] for key in keys] or [x.nothing]).T
+    of_y = np.array([y[key] for key in keys] or [y.nothing]).T
+    correlations = []
+    for a, b in zip(of_x, of_y, strict=True):
+        correlations.append(compute_spearman(a, b, fewest))
+    return np.array(correlations)
 
 
 @dataclass(frozen=True)
@@ -403,6 +417,7 @@ class Measure:
             for cell in iter_untrained(cells, plan, context):
                 found.append(self.control(cell))
         records = pd.concat(found, ignore_index=True)
+        # Table 4 is about the norms of keys: no study reads those of other sites.
         other_norms = records["metric"].str.startswith("norms.") & ~records[
             "site"
         ].isin([KEYS])
@@ -446,6 +461,15 @@ def declare_entry(
             return read(name, records)
         return Evidence(name, add_options(records), paper=paper)
 
+    def compare_all(records: pd.DataFrame) -> list[Compared]:
+        """Return all published numbers next to ours, corpus by corpus; none if the study compares nothing."""
+        compared: list[Compared] = []
+        for here in whole(records).corpora:
+            # Of generated corpora, and of some real ones, nothing was published.
+            if compare and here.numbers:
+                compared += compare(here)
+        return compared
+
     trained = measure.at_hand if isinstance(measure, Measure) else None
     return declare(
         paper,
@@ -454,10 +478,5 @@ def declare_entry(
         measure=measure,
         judge=lambda records: judge_tests(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),
-        compare=lambda records: [
-            c
-            for e in whole(records).corpora
-            if compare and e.numbers
-            for c in compare(e)
-        ],
+        compare=compare_all,
     )

@@ -42,6 +42,7 @@ def explain_words(trained: Trained) -> pd.DataFrame:
     """Measure how well maps (a score for each word) explain a classifier's decisions on test texts, if the corpus
     has rationales (words marked by annotators).
     """
+    # Erasing takes many passes for each text: few texts are taken.
     how: dict[str, Any] = {
         "limit": trained.plan.erased,
         "max_length": trained.found.max_length,
@@ -62,6 +63,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     one corpus.
     """
     for here in whole.corpora:
+        # One layer is the paper's model; of the encoder the last layer is taken.
         for which, where in (
             ("", ONE_LAYER),
             ("last layer of the fine-tuned encoder", {"family": TUNED}),
@@ -85,6 +87,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             yield here.test(
                 "directions are more plausible than attention", better, which
             )
+            # From plausibility (annotators' marks) to faithfulness (erasing words
+            # changes the output).
             attention = erased["attention"]
             yield here.test(
                 "attention is faithful", attention - erased["random"], which
@@ -101,9 +105,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             metric="attribution.auprc",
             component="attention",
         )
-        yield here.test(
-            "the first layer, if any", -compute_growth(deep), of_several=True
-        )
+        # The claim is on the fall from the first layer to the last: the growth, negated.
+        fall = -compute_growth(deep)
+        yield here.test("the first layer, if any", fall, of_several=True)
 
 
 def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
@@ -113,9 +117,9 @@ def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> S
     `here`: the evidence on one corpus; `measure`: `auprc` or `comprehensiveness`; `where`: which classifiers.
     """
     rows = here.find(metric=f"attribution.{measure}", **where)
-    return here.by(
-        rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component"
-    )
+    # Baselines (random, rare) have no layer.
+    is_last = rows["layer"].isna() | (rows["layer"] == rows["layer"].max())
+    return here.by(rows[is_last], "component")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -135,6 +139,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         )
         found |= here.chart(bars, average_panels(every, "component"))
     rows = whole.find(family=OWN, weight=0.0, metric="attribution.auprc")
+    # Depths differ by corpus: five layers, or two for pairs.
     deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
     tuned = {
         name: whole.find(family=TUNED, metric=f"attribution.{name}")

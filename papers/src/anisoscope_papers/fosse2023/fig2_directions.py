@@ -47,6 +47,9 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         """Compute the records, for the encoder before and after fine-tuning."""
+        # Each stage gets representatives of its own: the authors measured the
+        # pre-trained vectors against the fine-tuned representatives, which lie in
+        # another space.
         before = load(trained.cell.model).model
         stages = {
             "tuned": trained.directions(),
@@ -60,6 +63,7 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
             for name, (value, low, high) in separability(
                 unit, labels, len(names)
             ).items():
+                # Names end with the number of a class, unless they are of all classes.
                 quantity, _, index = name.partition(".")
                 ends = {"value": float(value), "low": float(low), "high": float(high)}
                 component = names[int(index)] if index else None
@@ -93,7 +97,10 @@ def compare_directions(
     """
     rows: list[dict[str, Any]] = []
     for label, name in enumerate(names):
+        # Only a correctly classified utterance represents its class (section 4 of the
+        # paper).
         able = np.flatnonzero((labels == label) & right)
+        # A class that is never predicted has no representative.
         if not len(able):
             continue
         cosine = unit[able] @ unit.T  # [representative, utterance]
@@ -105,6 +112,7 @@ def compare_directions(
         # From here on no representative is compared with itself.
         cosine[np.arange(len(able)), able] = np.nan
         for other, other_name in enumerate(names):
+            # [representative]: its median cosine to the utterances of a class.
             medians = np.nanmedian(cosine[:, labels == other], axis=1)
             rows += _summarise_values(
                 "representative", f"{name} → {other_name}", medians
@@ -128,6 +136,7 @@ def _measure_separations(
         separation.append(auc(row[known], own[known]))
     rows = _summarise_values("auc", names[label], np.array(separation))
     others = [other for other in range(len(names)) if other != label]
+    # The paper says of contradiction that it hardly separates the two other classes.
     if len(others) == 2:
         pair = np.array(
             [auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]]
@@ -167,6 +176,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     corpora; a test has one number per seed.
     """
     for here in whole.corpora:
+        # Mean over representatives, then over classes: each class counts once.
         tuned, before = (
             _average_over_classes(here, "auc.mean", stage) for stage in STAGES
         )
@@ -179,6 +189,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             )
             yield here.test("contradiction sees two classes alike", alike)
     own = whole.find(metric="representative.mean", site="tuned")
+    # `a → a`: a class and its own representatives.
     both = (
         own["component"]
         .astype(str)
@@ -209,6 +220,7 @@ def _make_test_before(here: Evidence) -> Test:
     The encoder is the same for all seeds, so the interval is over utterances.
     """
     claim = here.claims["not before fine-tuning"]
+    # One row per seed, all of the same encoder: the first is as good as any.
     found = select(here.records, site="pretrained", metric="separability.nearest")
     classes = here.records.loc[
         here.records["metric"] == "separability.auc", "component"
@@ -224,8 +236,10 @@ def _make_test_before(here: Evidence) -> Test:
     )
     if not len(found):
         return test
+    # There are as many utterances of each class.
+    chance = 1 / classes
     value, low, high = (
-        float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high")
+        float(found.iloc[0][name]) - chance for name in ("value", "low", "high")
     )
     words = (
         f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
@@ -271,6 +285,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         wide = frame.pivot_table(
             "value", ["site", "component"], "metric", sort=False
         ).reset_index()
+        # `class of the representative → class`
         both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
         wide = wide.assign(
             to=both[0].map("to a representative of {}".format), of=both[1]

@@ -22,6 +22,7 @@ from anisoscope_papers.training.recipe import (
     ClassifierRecipe,
 )
 
+# The three corpora of the paper, and for each a generated one of its kind.
 REAL = ("yelphat", "hatexplain", "esnli")
 SYNTHETIC = ("synthetic", "synthetic:3", "synthetic-pairs")
 PUBLISHED = dict(zip(SYNTHETIC, REAL, strict=True)) | {name: name for name in REAL}
@@ -35,6 +36,8 @@ SCALED, RAW, DRAWN, COMMON = "scaled", "raw", "random", "common"
 """
 LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
+# Values of the column `family` (`add_options`): what sets a model off from the paper's
+# own.
 OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = (
     "own",
     "other start",
@@ -105,6 +108,8 @@ class Cell:
         """The classifier's name in the column `model` of records."""
         if not self.attention:
             return self.model
+        # What is as usual is not named: records of earlier studies, which had fewer
+        # options, keep their names. `_LABEL` reads the options back from the name.
         start = "" if self.start == SCALED else f" vectors={self.start}"
         positions = (
             "" if self.positions == SINUSOIDS else f" positions={self.positions}"
@@ -158,8 +163,10 @@ class Grid:
     depths: dict[str, int] = field(
         default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2}
     )
+    # λ of table 4, and of the sweep that its authors did not publish.
     weights: tuple[float, ...] = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
     large: tuple[float, ...] = (1.0, 6.0)
+    # Width alone, then heads, then layers are varied.
     sizes: tuple[tuple[int, int, int], ...] = (
         (48, 1, 1),
         (96, 1, 1),
@@ -176,6 +183,7 @@ class Grid:
     even_seeds: int = 8
     position_seeds: tuple[int, ...] = (8, 4, 4)
     length: int = 480
+    # 38 steps are an epoch of YelpHat, 240 one of HateXplain.
     freezing: tuple[int, ...] = (0, 10, 38, 100, 240)
     length_seeds: int = 4
     splits: int = 4
@@ -204,12 +212,14 @@ class Grid:
         """
         if self.corpora:
             return self.corpora
+        # All or none: claims over all corpora must not mix real and generated ones.
         if all(find_copy(name) for name in REAL):
             return REAL
         return SYNTHETIC
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """Return the recipe by which a cell (classifier) is trained."""
+        # A cell of the curve over examples has its own number.
         limit = cell.examples or self.limit
         same = ClassifierRecipe(
             cell.model,
@@ -218,6 +228,8 @@ class Grid:
             seed=cell.seed,
             split_seed=cell.split,
         )
+        # Of an encoder only these few differ; what else a cell says is of the
+        # attention-only model.
         if not cell.attention:
             same = replace(
                 same,
@@ -227,6 +239,7 @@ class Grid:
             )
             return replace(
                 same,
+                # As many as epochs: it never stops early, and the best epoch is kept.
                 patience=self.fine_epochs,
                 rate=self.fine_rate,
                 batch=self.fine_batch,
@@ -236,14 +249,17 @@ class Grid:
             same, layers=cell.layers, heads=cell.heads, position_scale=cell.scale
         )
         same = replace(same, freeze_after=cell.freeze_after, **chosen)
+        # Either until the validation loss no longer falls, or a fixed number of steps.
         if cell.steps is None:
             same = replace(same, epochs=self.epochs, patience=self.patience)
         else:
             same = replace(same, steps=cell.steps)
+        # See `warmup`: published as it is, deep models often collapse.
         if cell.layers > 1:
             same = replace(same, warmup=self.warmup, clip=self.clip)
         if cell.weight:
             same = replace(same, penalty="entropy", weight=cell.weight)
+        # Trained word vectors have one width; at any other one they are drawn.
         if cell.dim != WIDTH or cell.start == DRAWN:
             return replace(same, vectors="random", dim=cell.dim)
         if cell.start == COMMON:
@@ -256,6 +272,8 @@ class Grid:
 
     def fine_tuned(self) -> list[Cell]:
         """List the cells (classifiers) of the fine-tuned encoder."""
+        # Seeds change slowest, here and below: a grid that is half trained has all
+        # corpora and conditions with some seeds, which can be judged.
         grid = product(range(self.fine_seeds), self.names())
         return [Cell(corpus, self.encoder, seed=seed) for seed, corpus in grid]
 
@@ -263,10 +281,9 @@ class Grid:
         """List the cells (classifiers) of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
         cells = []
         for corpus in self.names():
-            for layers in range(1, self.depths[PUBLISHED[corpus]] + 1):
-                cells += [
-                    Cell(corpus, layers=layers, seed=seed) for seed in range(self.seeds)
-                ]
+            depths = range(1, self.depths[PUBLISHED[corpus]] + 1)
+            for layers, seed in product(depths, range(self.seeds)):
+                cells.append(Cell(corpus, layers=layers, seed=seed))
         return _sort_by_seed(cells)
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
@@ -292,11 +309,10 @@ class Grid:
         """List the cells (classifiers) whose attention is replaced: every depth, one layer at the paper's largest λ
         (weight of the penalty), and other word vectors.
         """
-        large = [
-            cell
-            for cell in self.by_weight(large=False)
-            if cell.weight in self.weights[-2:]
-        ]
+        # The two largest λ, at which attention is sharp.
+        one_layer = self.by_weight(large=False)
+        large = [cell for cell in one_layer if cell.weight in self.weights[-2:]]
+        # λ = 0 of one layer is in several of these lists: each cell once.
         return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
     def by_arm(self) -> list[Cell]:
@@ -324,6 +340,7 @@ class Grid:
         for arms in ((LEARNED, "uniform"), ("frozen",)):
             for layers, seeds in enumerate(self.position_seeds, 1):
                 for some in (range(min(4, seeds)), range(4, seeds)):
+                    # First the recipes of the paper's text and of its code.
                     for recipes in ((none, sinusoids), (quarter, own_vectors)):
                         asked = product(some, recipes, self.names(), arms)
                         for seed, recipe, c, arm in asked:
@@ -341,6 +358,7 @@ class Grid:
         Frozen attention is frozen from the start.
         """
         positions, scale = recipe
+        # As drawn. Without a number `frozen` means after an epoch.
         freeze_after = 0 if arm == "frozen" else None
         cell = Cell(corpus, layers=layers, seed=seed, arm=arm)
         return replace(
@@ -359,6 +377,7 @@ class Grid:
         ]
         arms += [(LEARNED, None), ("uniform", None)]
         cells = []
+        # Two seeds at a time: whole curves of some seeds before the rest.
         for first, name in product(
             range(0, self.length_seeds, 2), ("sinusoids", "no positions")
         ):
@@ -382,6 +401,8 @@ class Grid:
             range(self.position_seeds[0]), ("sinusoids", "no positions")
         ):
             for corpus, arm in product(self.names(), (LEARNED, "uniform")):
+                # YelpHat comes without a validation split; the others have official
+                # splits.
                 splits = self.splits if corpus == self.names()[0] else 1
                 cell = self._recipe_cell(corpus, 1, RECIPES[name], arm, seed)
                 for split in range(splits):
@@ -400,6 +421,7 @@ class Grid:
             range(self.direction_seeds), recipes, self.names()
         ):
             cell = self._recipe_cell(corpus, 1, recipe, LEARNED, seed)
+            # Without and with, next to each other: pairs are complete early.
             cells += [cell, replace(cell, start=COMMON)]
         return cells
 
@@ -413,14 +435,12 @@ class Grid:
         """List the cells (classifiers) of several model sizes (width, heads, layers) on the first corpus, with random
         word vectors.
         """
-        corpus = self.names()[0]
-        seeds = range(self.size_seeds)
-        return _sort_by_seed(
-            Cell(corpus, layers=layers, weight=w, dim=dim, heads=heads, seed=s)
-            for dim, heads, layers in self.sizes
-            for w in self.contrast
-            for s in seeds
-        )
+        grid = product(self.sizes, self.contrast, range(self.size_seeds))
+        cells = []
+        for (dim, heads, layers), weight, seed in grid:
+            cell = Cell(self.names()[0], layers=layers, weight=weight, seed=seed)
+            cells.append(replace(cell, dim=dim, heads=heads))
+        return _sort_by_seed(cells)
 
     def everything(self) -> list[Cell]:
         """List all cells (classifiers) once, in the order in which they are trained: first those that the most claims
@@ -429,6 +449,7 @@ class Grid:
         one = self.by_weight()
         rest = [*self.by_depth(), *self.by_start(), *self.by_size()]
         rest += [*self.by_arm(), *self.by_examples()]
+        # Three seeds are the fewest that decide anything (`study.FEWEST`).
         few = [cell for cell in one if cell.seed < 3]
         published = [cell for cell in few if cell.weight in self.weights]
         return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
@@ -471,32 +492,27 @@ def add_options(records: pd.DataFrame) -> pd.DataFrame:
     Encoders have NaN in the columns of options.
     """
     names = records["model"].astype(str)
+    # Missing parts of a name are as usual; an encoder's name fits nowhere, and has NaN.
     found = (
         names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
     )
     encoder = found["layers"].isna()
     size = (found["dim"] != WIDTH) | (found["heads"] != 1)
-    differing = [
-        encoder & names.str.endswith(PRETRAINED),
-        encoder,
-        size,
-        found["start"] != SCALED,
-    ]
-    differing = [names.str.endswith(UNTRAINED), *differing]
-    differing += [found["steps"].notna(), found["split"] != 0]
-    differing += [(found["positions"] != SINUSOIDS) | (found["scale"] != 1)]
-    differing += [found["arm"] != LEARNED, found["examples"].notna()]
-    families = [
-        CONTROL,
-        BEFORE,
-        TUNED,
-        OTHER_SIZE,
-        OTHER_START,
-        FIXED_LENGTH,
-        OTHER_SPLIT,
-        OTHER_POSITIONS,
-    ]
-    family = np.select(differing, [*families, OTHER_ARM, FEWER], OWN)
+    other_positions = (found["positions"] != SINUSOIDS) | (found["scale"] != 1)
+    # Of several that are true the first one gives the family.
+    families = {
+        CONTROL: names.str.endswith(UNTRAINED),
+        BEFORE: encoder & names.str.endswith(PRETRAINED),
+        TUNED: encoder,
+        OTHER_SIZE: size,
+        OTHER_START: found["start"] != SCALED,
+        FIXED_LENGTH: found["steps"].notna(),
+        OTHER_SPLIT: found["split"] != 0,
+        OTHER_POSITIONS: other_positions,
+        OTHER_ARM: found["arm"] != LEARNED,
+        FEWER: found["examples"].notna(),
+    }
+    family = np.select(list(families.values()), list(families), OWN)
     return records.join(found).assign(family=family)
 
 

@@ -29,6 +29,8 @@ from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import measure_result
 from anisoscope_papers.training.entropy_forms import find_ends
 
+# `all` is the paper's population (with [CLS]); the two others show what special tokens
+# do to it.
 MEASURED = Settings(
     metrics=("intra_sequence", "norms", "attention"),
     tokens=("all", "content", "no-first"),
@@ -40,6 +42,8 @@ KEPT = (
     "attention.entropy_normalised",
     "attention.row_similarity",
 )
+# Keys as their projection gives them, with biases; values before the output projection
+# W_O, as in the authors' code.
 KEYS, VALUES = "key.raw", "value"
 ENTROPIES = ("cls_entropy", "cls_entropy.floor", "cls_entropy.ceiling")
 
@@ -62,6 +66,7 @@ def gather(
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
     parts: list[pd.DataFrame] = list(apply_to_each(cells, plan, context, look))
+    # A row for each cell that is lacking: notes of verdicts count them.
     for c in cells:
         if c in seen:
             continue
@@ -84,6 +89,8 @@ def measure_once(
     """
     cell = trained.cell
     plan = trained.plan
+    # A changed formula, or other numbers of utterances, means another file: old ones
+    # stay.
     code = hash_measuring_code(__name__, make.__module__)
     path = (
         trained.folder
@@ -104,15 +111,13 @@ def read_accuracies(trained: Trained) -> pd.DataFrame:
     """
     cell = trained.cell
     training = trained.found.training
+    # Trained on all: its own test split is the common one. The others were trained on a
+    # limited corpus, whose test split is limited too: they are tested again.
     whole = cell.attention and cell.examples is None
-    results = {
-        s: found for s, found in training["results"].items() if whole or s != TEST
-    }
-    rows = [
-        row
-        for split, found in results.items()
-        for row in _make_share_rows(split, found)
-    ]
+    rows: list[dict[str, Any]] = []
+    for split, result in training["results"].items():
+        if whole or split != TEST:
+            rows += _make_share_rows(split, result)
     for name in ("collapsed", "parameters", "epochs"):
         rows.append({"metric": name, "value": float(training[name])})
     rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
@@ -131,18 +136,15 @@ def _make_share_rows(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     `found`: the result of testing on the split (`training.classifier.result`).
     """
     of_split = {"component": split, "n_units": found["n"]}
-    rows = [
-        {"metric": name, "value": found[name], **of_split}
-        for name in ("accuracy", "majority")
-    ]
-    by_class = found["by_class"].items() if split == TEST else ()
-    return [
-        *rows,
-        *(
-            {"metric": "class_accuracy", "component": name, "value": value}
-            for name, value in by_class
-        ),
-    ]
+    rows: list[dict[str, Any]] = []
+    for name in ("accuracy", "majority"):
+        rows.append({"metric": name, "value": found[name], **of_split})
+    # Figure 2 compares the directions of classes with these.
+    if split == TEST:
+        for name, value in found["by_class"].items():
+            row = {"metric": "class_accuracy", "component": name, "value": value}
+            rows.append(row)
+    return rows
 
 
 def _test_split_model(trained: Trained) -> pd.DataFrame:
@@ -171,6 +173,8 @@ def measure_geometry(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Measure the classifier; an encoder also before fine-tuning."""
         parts = [_measure_split(trained, TEST)]
+        # Section 3 compares an encoder before and after. At step 0 it has random
+        # weights, and no before.
         if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
             found = measure_similarities(
@@ -184,6 +188,7 @@ def measure_geometry(trained: Trained) -> pd.DataFrame:
 
 def measure_population(trained: Trained) -> pd.DataFrame:
     """Run `measure_geometry` on the utterances that table 4 is about: on YelpHat, its reviews of 50 words."""
+    # Only YelpHat has such a split; similarity depends on the number of words.
     if SHORT not in trained.corpus.splits:
         return measure_geometry(trained)
     return measure_once(
@@ -212,6 +217,7 @@ def _measure_split(trained: Trained, split: str) -> pd.DataFrame:
     model = trained.classifier[0]
     batches = trained.batches(trained.plan.utterances, split)
     parts = [measure_similarities(model, batches)]
+    # H is published of the attention-only model alone.
     if trained.cell.attention:
         parts += [measure_entropy(model, batches)]
     return pd.concat(parts, ignore_index=True)
@@ -223,6 +229,7 @@ def measure_similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
     """
     records = run_pass(model, batches, MEASURED).records()
     records = records[records["metric"].isin(KEPT) & records["component"].isna()]
+    # The paper has one head; numbers of an encoder's heads are averaged.
     heads = records["head"].notna()
     keys = ["stack", "kind", "layer", "site", "token_policy", "metric"]
     means = records[heads].groupby(keys, dropna=False)[["value"]].mean().reset_index()
@@ -237,6 +244,7 @@ def measure_entropy(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.Dat
     The mean is over the utterances of `batches`. The range (`cls_entropy.floor`, `.ceiling`) depends on their lengths.
     """
     found = measure_entropies(model, batches, (layer,))
+    # What H can be depends on how many tokens an utterance has.
     lengths = np.array(batches.encoded.lengths)
     rows = []
     for form, (low, high) in find_ends(lengths).items():

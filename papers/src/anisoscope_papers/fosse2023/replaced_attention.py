@@ -35,6 +35,7 @@ SIMILAR: dict[str, Any] = {
     "token_policy": "all",
 }
 ALL_LAYERS: dict[str, Any] = {"metric": "ablation.accuracy", "layer": None}
+# The paper's largest λ (table 4).
 LARGEST = 0.1
 CHANGE = "change of accuracy"
 OUTCOMES = {
@@ -65,10 +66,12 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
+        # By kind of replacement and λ; all layers are replaced at once.
         change = here.table("component", "weight", family=OWN, layers=1, **ALL_LAYERS)
         tuned = here.table("component", family=TUNED, **ALL_LAYERS)
         for kind, claim in AS_WELL.items():
             yield here.test(claim, change[kind, 0.0])
+            # Other word vectors: is the answer that of these vectors alone?
             starts = here.table(
                 "start", family=OTHER_START, component=kind, **ALL_LAYERS
             )
@@ -83,6 +86,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 (OWN, ""),
                 (TUNED, "layers of the fine-tuned encoder"),
             ):
+                # Over layers and models: if values are alike, any weights give nearly
+                # the same mean of them.
                 similar = here.table("model", "layer", family=family, **SIMILAR)
                 kept_so = here.table(
                     "model",
@@ -127,6 +132,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         columns={"value": "similar"}
     )
     for metric, (_, shown) in OUTCOMES.items():
+        # A point for each layer of each classifier: replaced alone, against the values
+        # of that layer.
         rows = whole.find(family=OWN, metric=f"ablation.{metric}", component="another")
         points = rows[rows["layer"].notna()].merge(similar, on=cell)
         titles = ("sim(V) of the layer", shown)

@@ -30,8 +30,10 @@ from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Trained
 from anisoscope_papers.judge import Test
 
+# A value that lies on the edge of its cone may be rounded to the outside.
 ROUNDING = 1e-9
 LARGEST = 0.1
+# As projected, before any scaling: what section 2.1 calls q, k and v.
 SITES = ("query.raw", "key.raw", "value")
 SHOWN = {
     "keys.plain": "H / ln n, as trained",
@@ -52,6 +54,7 @@ def measure_cones(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Measure the statistics on cones of one classifier and average them over utterances."""
         found = _measure_each(trained)
+        # Over the utterances of this classifier: it cannot be computed from the means.
         similar, plain = (
             found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain")
         )
@@ -74,6 +77,7 @@ def _measure_each(trained: Trained) -> pd.DataFrame:
     def receive(site: Site, x: Tensor) -> None:
         """Keep queries, keys and values of the first layer. `x`: what the `site` gives in a forward call."""
         if site.layer == 1:
+            # In float64, as identities are tested to 1e-6.
             caught[site.label] = x.double()
 
     rows: list[pd.Series] = []
@@ -81,18 +85,17 @@ def _measure_each(trained: Trained) -> pd.DataFrame:
         for batch in batches:
             caught.clear()
             model(**batch.inputs)
-            for i, n in enumerate(
-                next(iter(batch.streams.values())).mask.sum(1).tolist()
-            ):
-                if n > 1:
-                    heads = zip(
-                        *(caught[name][i, :, :n] for name in SITES), strict=True
-                    )
-                    rows.append(
-                        pd.DataFrame(
-                            [compute_statements(*head) for head in heads]
-                        ).mean()
-                    )
+            lengths = next(iter(batch.streams.values())).mask.sum(1).tolist()
+            for i, n in enumerate(lengths):
+                # A single token has no pair, and no entropy.
+                if n < 2:
+                    continue
+                # Padding is on the right: the first n tokens are real.
+                sides = [caught[name][i, :, :n] for name in SITES]
+                of_heads = []
+                for query, key, value in zip(*sides, strict=True):
+                    of_heads.append(compute_statements(query, key, value))
+                rows.append(pd.DataFrame(of_heads).mean())
     return pd.DataFrame(rows)
 
 
@@ -110,8 +113,11 @@ def compute_statements(
     queries.*         mean cosine of the rows of attention, with the queries changed in the same ways
     """
     rows = _compute_weights(query, key)
+    # The cone's axis is the mean direction; its edge goes through the value farthest
+    # from it.
     axis = _normalise(_normalise(value).mean(0))
     widest = float((_normalise(value) @ axis).min())
+    # y = Σ a v with weights a ≥ 0: a convex cone (half angle up to 90°) must hold it.
     outputs = _normalise(rows @ value) @ axis
     return {
         "cone.inside": float((outputs >= widest - ROUNDING).double().mean()),
@@ -140,6 +146,7 @@ def _normalise(x: Tensor) -> Tensor:
 def _average_cosine(x: Tensor) -> float:
     """Return the mean cosine over pairs of rows [n, dim]; n must be at least 2."""
     n = len(x)
+    # A = (‖Σu‖² − n) / (n (n − 1)) of unit vectors u.
     return float((_normalise(x).sum(0).square().sum() - n) / (n * (n - 1)))
 
 
@@ -150,6 +157,7 @@ def _compute_weights(query: Vectors, key: Vectors) -> Tensor:
 
 def _compute_entropy(rows: Tensor) -> float:
     """Return the entropy of attention rows over its maximum, H / ln n, averaged over rows."""
+    # Every token is visible: the maximum is ln n for each row.
     return float(torch.special.entr(rows).sum(-1).mean() / np.log(rows.shape[-1]))
 
 
@@ -184,6 +192,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             yield here.test(
                 f"{vectors} as trained", table[f"cones.{vectors}.plain", 0.0]
             )
+        # Vectors of one direction still differ in norm, and a key of large norm makes
+        # attention sharp: the paper's statement is exact for equal vectors alone.
         for weight in (0.0, LARGEST):
             keys, queries = (
                 table[f"cones.{vectors}.parallel", weight]

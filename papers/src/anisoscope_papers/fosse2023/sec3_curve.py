@@ -19,6 +19,7 @@ from anisoscope_papers.fosse2023.measurements import measure_geometry
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
 
+# Section 3: most of BERT's growth is in the last four of twelve layers.
 LATE = 1 / 3
 
 
@@ -38,6 +39,7 @@ def _select_curve(here: Evidence, family: str) -> Array:
     `here`: the evidence on one corpus.
     """
     table = here.by(_select_similarities(here, family), "layer")
+    # [seed, layer]. Without records two columns of NaN: a first and a last layer.
     return np.stack(list(table.values()) or [table.nothing] * 2, 1)
 
 
@@ -46,11 +48,12 @@ def measure_late_share(curve: Array) -> Array:
     [seed].
     """
     depth = curve.shape[1] - 1
+    # At least one layer, in encoders of one or two.
     start = depth - max(1, round(depth * LATE))
     grown = curve[:, -1] - curve[:, 0]
-    return np.asarray(
-        (curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, np.nan)
-    )
+    # Without growth there is no share of it.
+    whole = np.where(grown > 0, grown, np.nan)
+    return np.asarray((curve[:, -1] - curve[:, start]) / whole)
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -64,6 +67,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         before = _select_curve(here, BEFORE)
         after = _select_curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
+        # Tokens are alike in an encoder with random weights, too: this is the control.
         drawn = _select_curve(here, CONTROL)
         yield here.test("more than at random", after[:, -1] - drawn[:, -1])
         yield here.test("grows with depth", after[:, -1] - after[:, 0])
@@ -76,6 +80,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
     `here`: the evidence on one corpus. Before fine-tuning there are no seeds, hence one number.
     """
+    # Every seed measured the same pre-trained encoder: one row of each layer is kept.
     before = _select_similarities(here, BEFORE).drop_duplicates("layer")
     for when, rows in (
         ("before", before),
@@ -105,6 +110,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         }
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
+            # BERT has 12 layers, the encoder here may have 6: both curves end at the
+            # same place.
             layers = np.linspace(
                 0, max(curve["layer"].max() for curve in found.values()), len(published)
             )

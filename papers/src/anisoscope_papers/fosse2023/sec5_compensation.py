@@ -44,6 +44,7 @@ def count_inner_parameters(size: tuple[float, float, float]) -> float:
     `size`: (dim, heads, layers); the number of heads does not change it.
     """
     dim, _heads, layers = size
+    # Four matrices of dim × dim and their biases, without word vectors and head.
     return layers * (4 * dim * dim + 4 * dim)
 
 
@@ -56,10 +57,10 @@ def compute_changes(here: Evidence, where: dict[str, Any]) -> Seeds:
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})
     sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=count_inner_parameters)
-    return Seeds(
-        {size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes},
-        table.nothing,
-    )
+    changes = {}
+    for size in sizes:
+        changes[size] = table[*size, weights[-1]] - table[*size, weights[0]]
+    return Seeds(changes, table.nothing)
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
@@ -71,13 +72,13 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         for claim, where, _ in MEASURES.values():
             change = compute_changes(here, where)
-            sizes = Seeds(
-                {
-                    size: np.full_like(change.nothing, count_inner_parameters(size))
-                    for size in change
-                },
-                change.nothing,
-            )
+            # The same for every seed, so that the correlation is one per seed.
+            counts = {}
+            for size in change:
+                counts[size] = np.full_like(
+                    change.nothing, count_inner_parameters(size)
+                )
+            sizes = Seeds(counts, change.nothing)
             yield here.test(claim, compute_correlation(sizes, change), of_several=True)
 
 
@@ -91,12 +92,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         rows = []
         for (dim, heads, layers), values in compute_changes(whole, where).items():
             for value in values:
-                rows.append(
-                    (
-                        f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}",
-                        value,
-                    )
-                )
+                size = f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}"
+                rows.append((size, value))
         found = average_seeds(
             pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds
         )

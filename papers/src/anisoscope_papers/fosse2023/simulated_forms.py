@@ -21,7 +21,7 @@ from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import NEEDS, SETTINGS, SHORT, TITLES, Grid
 from anisoscope_papers.fosse2023.trained_cells import open_corpus
 from anisoscope_papers.judge import Array, Test, judge_tests
-from anisoscope_papers.study import Context, Study, declare
+from anisoscope_papers.study import Context, Study, Verdict, declare
 from anisoscope_papers.training.classifier_parts import LONGEST
 from anisoscope_papers.training.entropy_forms import FORMS, find_ends
 
@@ -49,6 +49,7 @@ STEPS = (
     100,
 )
 """How sharp: standard deviation of the scores before the softmax; by how much one word's exceeds the others'."""
+# Keys of `entropy_forms.FORMS`: form A, as the authors report it, and form C.
 PLAIN, AGAIN = "reported", "again"
 ROUNDED = 5e-4
 """Half of the last digit that was published."""
@@ -70,15 +71,19 @@ def simulate_forms(
     draw = np.random.default_rng(seed)
     steps = np.array(STEPS, dtype=np.float64)[:, None, None]
     total = {PLAIN: np.zeros(len(STEPS)), AGAIN: np.zeros(len(STEPS))}
+    # Rows of one length at a time, as many as utterances have it.
     for n, count in zip(*np.unique(lengths, return_counts=True), strict=True):
+        # The last word; which one does not matter to an entropy, as long as it is not
+        # [CLS].
         one_word = np.broadcast_to(np.arange(n) == n - 1, (count, n)).astype(np.float64)
         scores = draw.normal(size=(count, n)) if kind == DRAWN else one_word
         rows = softmax(steps * scores, axis=2)  # [step, row, key]
-        if n > 2:  # shorter ones count as 0
+        # Shorter ones count as 0, as in `entropy_forms`.
+        if n > 2:
             total[PLAIN] += entr(rows).sum((1, 2)) / np.log(n - 1)
-            total[AGAIN] += entr(softmax(rows[..., 1:], axis=2)).sum((1, 2)) / np.log(
-                n - 1
-            )
+            # Form C leaves out [CLS], which is first, and takes a second softmax.
+            again = softmax(rows[..., 1:], axis=2)
+            total[AGAIN] += entr(again).sum((1, 2)) / np.log(n - 1)
     return {form: each / len(lengths) for form, each in total.items()}
 
 
@@ -99,6 +104,7 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
                 rows.append(
                     {"metric": f"forms.{end}", "component": form, "value": value}
                 )
+        # One word above the rest is no random row: a single draw has it all.
         for kind, draws in ((DRAWN, DRAWS), (ONE_WORD, 1)):
             for seed in range(draws):
                 for form, means in simulate_forms(kind, lengths, seed).items():
@@ -108,11 +114,8 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
                         "component": form,
                         "seed": seed,
                     }
-                    named = zip(STEPS, means.tolist(), strict=True)
-                    rows += [
-                        where | {"model": f"{step:g}", "value": value}
-                        for step, value in named
-                    ]
+                    for step, value in zip(STEPS, means.tolist(), strict=True):
+                        rows.append(where | {"model": f"{step:g}", "value": value})
         frame = pd.DataFrame(rows)
         parts.append(
             as_records(
@@ -136,6 +139,8 @@ def _read_lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     lengths = encode(
         examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST
     ).lengths
+    # Shuffled, so that the order of the corpus has no part in which row is drawn for
+    # which length.
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 
@@ -154,6 +159,9 @@ def interpolate_draws(here: Evidence, kind: str) -> Array:
         both = draw.pivot(
             index="model", columns="component", values="value"
         ).sort_values(AGAIN)
+        # Both forms grow together, from sharp rows to uniform ones; the table is sorted
+        # by form C, since np.interp needs that. A number below the sharpest row has no
+        # plain H.
         found.append(np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan))
     return np.array(found or [[np.nan] * 3])
 
@@ -165,6 +173,7 @@ def estimate_plain(here: Evidence, kind: str) -> tuple[float, float, float]:
     published one. `here`: the evidence on one corpus; `kind`: how rows were drawn.
     """
     found = interpolate_draws(here, kind)
+    # The lowest draws of the lowest number, and the highest of the highest.
     low = np.quantile(found[:, 1], 0.025)
     high = np.quantile(found[:, 2], 0.975)
     return float(found[:, 0].mean()), float(low), float(high)
@@ -177,13 +186,12 @@ def make_tests(here: Evidence) -> Iterator[Test]:
     claim says. They are decided by intervals alone, without p. `here`: the evidence on one corpus.
     """
     found = select(here.records, metric="forms.floor", component=AGAIN)
-    floor, n = (
-        (float(found["value"].iloc[0]), int(found["n_units"].iloc[0]))
-        if len(found)
-        else (np.nan, 0)
-    )
+    floor, n = np.nan, 0
+    if len(found):
+        floor, n = float(found["value"].iloc[0]), int(found["n_units"].iloc[0])
     claim = here.claims["form C cannot look sharp"]
     inside = (float(claim.above), 1.0)
+    # An identity does not vary: both ends are the number.
     yield Test(
         claim,
         claim.statistic,
@@ -199,6 +207,8 @@ def make_tests(here: Evidence) -> Iterator[Test]:
         for name in ("not uniform behind form C", "a change of form"):
             claim = here.claims[name]
             near = here.numbers["next"] if here.numbers else np.nan
+            # The second claim has no fixed ends: it is about the number published for
+            # the next λ.
             inside = claim.inside or (
                 near - (claim.within or 0.0),
                 near + (claim.within or 0.0),
@@ -213,6 +223,14 @@ def make_tests(here: Evidence) -> Iterator[Test]:
                 subject=subject,
                 note=here.note,
             )
+
+
+def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Judge the claims on the forms of entropy, corpus by corpus."""
+    tests: list[Test] = []
+    for here in Evidence("forms", records).corpora:
+        tests += make_tests(here)
+    return judge_tests(tests)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -256,12 +274,6 @@ STUDY: Study = declare(
     settings=SETTINGS,
     needs=NEEDS,
     measure=measure,
-    judge=lambda records: judge_tests(
-        [
-            test
-            for here in Evidence("forms", records).corpora
-            for test in make_tests(here)
-        ]
-    ),
+    judge=judge,
     draw=draw,
 )

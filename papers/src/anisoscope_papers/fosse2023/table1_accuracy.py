@@ -40,6 +40,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
+        # Collapsed classifiers count: what a recipe leads to is the subject of this
+        # table.
         fine, one = (
             here.by(_select_shares(here, family), "metric")["accuracy"]
             for family in (TUNED, OWN)
@@ -52,6 +54,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 _select_shares(here, OWN, split=_choose_split(here)), "metric"
             )["accuracy"]
             test = here.test("one layer as published", like, around=here.numbers[1])
+            # On e-SNLI ours has a thirtieth of the pairs: shown, not judged. The claim
+            # below draws on instead.
             yield replace(test, apart=here.apart)
             if PUBLISHED[here.corpus] == PAIRED:
                 yield here.test(
@@ -75,21 +79,24 @@ def extrapolate_accuracy(here: Evidence) -> Array:
     one corpus.
     """
     rows = here.find(family=[FEWER, OWN], metric="accuracy", component="test")
-    table = here.by(
-        rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples"
-    )
+    # The name of a model that is trained on all pairs holds no number of examples.
+    sizes = rows["examples"].fillna(PAIRS["trained on"])
+    table = here.by(rows.assign(examples=sizes), "examples")
     if len(table) < FEWEST:
         return table.nothing
     known = np.stack(list(table.values()))  # [size, seed]
+    # A seed without one of the sizes would get a steeper or flatter line.
     seeds = ~np.isnan(known).any(0)
     if not seeds.any():
         return table.nothing
+    # [slope or intercept, seed]
     line = np.polyfit(np.log(list(table)), known[:, seeds], 1)
     return np.asarray(line[0] * np.log(PAIRS["published"]) + line[1])
 
 
 def _drop_missing(difference: Array) -> Array:
     """Drop the seeds without a difference [seed]: fewer encoders are fine-tuned than attention models trained."""
+    # A seed that has no encoder is no missing number of this claim.
     known = difference[~np.isnan(difference)]
     if len(known):
         return known
@@ -105,6 +112,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
         "fine-tuned encoder", here.numbers[0], _select_shares(here, TUNED), fine
     )
     split = _choose_split(here)
+    # The same population as the paper's number: reviews of 50 words.
     if split == SHORT:
         one += ", on reviews of 50 words"
     yield here.compared(
@@ -138,12 +146,9 @@ def _choose_split(here: Evidence) -> str:
 
 def _read_majority(here: Evidence) -> list[float]:
     """Return the majority rate of the test split of one corpus (`here`) in a list; empty if it is not recorded."""
-    return [
-        float(x)
-        for x in select(here.records, metric="majority", component="test")[
-            "value"
-        ].iloc[:1]
-    ]
+    # It is the same for every classifier: the first row has it.
+    rows = select(here.records, metric="majority", component="test")
+    return [float(x) for x in rows["value"].iloc[:1]]
 
 
 def _list_bars(here: Evidence, place: int, family: str) -> list[pd.DataFrame]:
@@ -171,9 +176,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     if len(select(whole.records, metric="accuracy")):
         for here in whole.corpora:
             for place, (name, family) in enumerate(MODELS.items()):
-                parts += [
-                    bars.assign(panel=name) for bars in _list_bars(here, place, family)
-                ]
+                for bars in _list_bars(here, place, family):
+                    parts.append(bars.assign(panel=name))
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     titles = ("accuracy", "")
     return whole.chart(

@@ -41,6 +41,7 @@ def find_examples(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Find the example utterances and the correlation with shared words."""
         unit, (labels, found) = trained.directions(), trained.classes
+        # The paper's representative is a negative review: class 0.
         able = np.flatnonzero((labels == 0) & (found == 0))
         if not len(able):
             return as_records(pd.DataFrame())
@@ -48,21 +49,17 @@ def find_examples(trained: Trained) -> pd.DataFrame:
         cosine = unit @ unit[first]
         utterances = trained.examples(trained.plan.utterances)
         names = trained.corpus.labels
+        # Places count in the whole split, so that they mean the same with every limit.
         whole = open_corpus(trained.cell.corpus).splits[TEST]
         rows = []
-        for row, i in {
-            "representative": first,
-            **choose_rows(cosine, labels, first),
-        }.items():
-            rows.append(
-                {
-                    "metric": "example",
-                    "component": SEPARATED.join(
-                        (row, names[int(labels[i])], str(whole.index(utterances[i])))
-                    ),
-                    "value": 1.0 if i == first else float(cosine[i]),
-                }
-            )
+        chosen = {"representative": first, **choose_rows(cosine, labels, first)}
+        for row, i in chosen.items():
+            place = str(whole.index(utterances[i]))
+            component = SEPARATED.join((row, names[int(labels[i])], place))
+            # Rounding would give .99999 for the representative itself.
+            value = 1.0 if i == first else float(cosine[i])
+            rows.append({"metric": "example", "component": component, "value": value})
+        # Sets of words without case, for the Jaccard overlap |a ∩ b| / |a ∪ b|.
         words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
         overlap = correlate_overlap(unit, labels, able, words)
         return as_records(
@@ -86,6 +83,7 @@ def choose_rows(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
     """
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
+    # From the least similar to the most: nearest last, the median in the middle.
     other = other[cosine[other].argsort(kind="stable")]
     found = (
         same[cosine[same].argmax()],
@@ -110,6 +108,7 @@ def correlate_overlap(
     """
     found = []
     for r in able:
+        # Within the class: across classes both cosine and words differ by the class.
         same = np.array([i for i in np.flatnonzero(labels == labels[r]) if i != r])
         overlap = [
             len(words[i] & words[r]) / max(len(words[i] | words[r]), 1) for i in same
@@ -147,6 +146,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     if not len(rows):
         return {}
     corpus = str(rows["corpus"].iloc[0])
+    # A table of texts has no mean over seeds.
     rows = select(rows, seed=int(rows["seed"].min()), corpus=corpus)
     frame = rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False)
     frame = frame.set_axis(["row", "of", "place"], axis=1)
@@ -168,14 +168,15 @@ def _read_texts(corpus: str, places: list[int]) -> list[str]:
         return [
             f"test utterance {place} (its text needs the corpus)" for place in places
         ]
-    found = [
-        " / ".join(filter(None, (split[i].text, " ".join(split[i].second or ()))))
-        for i in places
-    ]
-    return [
-        text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…"
-        for text in found
-    ]
+    texts = []
+    for i in places:
+        # Of a pair both texts.
+        parts = (split[i].text, " ".join(split[i].second or ()))
+        text = " / ".join(filter(None, parts))
+        if len(text) > SNIPPET:
+            text = text[: SNIPPET - 1].rstrip() + "…"
+        texts.append(text)
+    return texts
 
 
 STUDY = declare_entry(

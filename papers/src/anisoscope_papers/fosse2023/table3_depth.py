@@ -41,15 +41,15 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     correlate. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        tables = {
-            name: here.table("layers", "layer", site=site, **SIMILAR)
-            for name, site in SITES.items()
-        }
-        drawn = {
-            name: here.table("layers", "layer", site=site, **AT_FIRST)
-            for name, site in SITES.items()
-        }
+        tables: dict[str, Seeds] = {}
+        drawn: dict[str, Seeds] = {}
+        for name, site in SITES.items():
+            tables[name] = here.table("layers", "layer", site=site, **SIMILAR)
+            drawn[name] = here.table("layers", "layer", site=site, **AT_FIRST)
         for name, table in tables.items():
+            # The paper's claim, from first to last layer; then ours, against the same
+            # model at step 0: positions and lengths alone make the keys of one layer as
+            # alike as the published ones.
             yield here.test(f"{name} converge", compute_growth(table), of_several=True)
             yield here.test(
                 f"{name} converge by training",
@@ -60,6 +60,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1]
             )
             if here.numbers:
+                # Of the model of one layer, in its only layer.
                 published = here.numbers[name][0][0]
                 yield here.test(
                     f"{name} of one layer as published", table[1, 1], around=published
@@ -82,15 +83,19 @@ def fit_depth_slope(table: Seeds) -> Array:
     `table`: the similarity [seed], by (layers of the model, layer).
     """
     depths = np.array(sorted({layers for layers, _ in table}))
+    # [depth, seed], also without any depth.
     last = np.array([table[n, n] for n in depths]).reshape(
         len(depths), len(table.nothing)
     )
     known = ~np.isnan(last)
-    fits = [
-        np.polyfit(depths[k], y[k], 1) if k.sum() > 1 else [np.nan]
-        for y, k in zip(last.T, known.T, strict=True)
-    ]
-    return np.array([slope for slope, *_ in fits])
+    slopes = []
+    for of_seed, is_known in zip(last.T, known.T, strict=True):
+        slope = np.nan
+        # A single depth has no slope.
+        if is_known.sum() > 1:
+            slope = np.polyfit(depths[is_known], of_seed[is_known], 1)[0]
+        slopes.append(slope)
+    return np.array(slopes)
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
@@ -126,7 +131,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
             found = average_seeds(
                 here.find(site=list(names), **where), "site", "layers", "layer"
             )
-            if what:  # the deepest alone, whose layers are those of all
+            # Of untrained models the deepest alone: its first layers are those of all.
+            if what:
                 found = found[found["layers"] == found["layers"].max()]
             model = found["layers"].map("L = {:g}".format) + what
             frames.append(found.assign(site=found["site"].map(names), model=model))

@@ -23,6 +23,8 @@ WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
 """Those of the published numbers."""
 LARGEST = WEIGHTS[-1]
 OF_KEYS: dict[str, Any] = {"token_policy": "all", "layer": 1, "site": KEYS}
+# Quantities that were published in another form at λ = 0 (`first_form` of
+# published.toml).
 ENTROPY = ("H of [CLS]",)
 QUANTITIES: dict[str, dict[str, Any]] = {
     "H of [CLS]": {"metric": "cls_entropy", "component": "reported"},
@@ -32,6 +34,7 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "mean norm of keys": {"metric": "norms.mean", **OF_KEYS},
     "variation of the norms of keys": {"metric": "norms.variation", **OF_KEYS},
 }
+# Which form the published H has is not recorded: the claim is tested with each of them.
 FORMS_OF_H = {
     "uniform without a penalty": "reported",
     "uniform by the second form": "columns",
@@ -61,17 +64,19 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             ).items():
                 yield here.test(claim, found, STARTS[start])
         yield here.test("values converge", values[LARGEST] - values[0.0])
+        # In one layer training makes values *less* alike at λ = 0: growth from there
+        # proves little.
         drawn = here.table("layers", family=CONTROL, **QUANTITIES["sim(V)"])[1.0]
         yield here.test("values converge beyond their start", values[LARGEST] - drawn)
         yield here.test("keys stay alike", keys[LARGEST])
+        # A ratio of norms, as a logarithm: doubling and halving are equally far from 0.
         yield here.test("key norms grow", np.log(norm[LARGEST]) - np.log(norm[0.0]))
         spread = variation[LARGEST] - variation[0.0]
         yield here.test("key norms spread", spread)
         yield here.test("accuracy hardly moves", accuracy[LARGEST] - accuracy[0.0])
-        beyond = (
-            keys[max((weight for weight in keys if weight > LARGEST), default=None)]
-            - keys[0.0]
-        )
+        # The largest λ beyond the paper's; without one, a missing key gives NaN.
+        larger = [weight for weight in keys if weight > LARGEST]
+        beyond = keys[max(larger, default=None)] - keys[0.0]
         yield here.test("keys decorrelate at large λ", beyond)
 
 
@@ -86,11 +91,11 @@ def compare(here: Evidence) -> Iterator[Compared]:
             where = QUANTITIES[name]
             note = classifiers
             if name in ENTROPY:
-                form = (
-                    here.published["first_form"][here.corpus]
-                    if weight == 0
-                    else "reported"
-                )
+                form = "reported"
+                # By the history of the authors' code, the row of λ = 0 is of form C on two
+                # of the corpora: its fall at the next λ is a change of metric.
+                if weight == 0:
+                    form = here.published["first_form"][here.corpus]
                 where = where | {"component": form}
                 note = "; ".join(
                     filter(None, (_describe_form(here, form), classifiers))
@@ -105,11 +110,11 @@ def _describe_form(here: Evidence, form: str) -> str:
 
     `form`: a key of `entropy_forms.FORMS`.
     """
-    ends = [
-        here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1]
-        for end in ("floor", "ceiling")
-    ]
-    low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
+    ends = []
+    for end in ("floor", "ceiling"):
+        found = here.find(metric=f"cls_entropy.{end}", component=form)["value"]
+        ends.append(f"{found.iloc[0]:.3f}" if len(found) else "unknown")
+    low, high = ends
     drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
     at_first = f", untrained {drawn.mean():.3f}" if len(drawn) else ""
     return f"form {FORMS[form]}, floor {low}, ceiling {high}{at_first}"
@@ -128,6 +133,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():
         return {}
+    # λ = 0 has no logarithm: it is drawn one power of ten before the smallest λ.
     nothing = powers.min() - 1
     return whole.chart(
         charts.trajectory,

@@ -68,6 +68,8 @@ class Trained:
         corpus = open_corpus(
             self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split
         )
+        # Measurements on other texts than those of the training would not be noticed
+        # anywhere.
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(
@@ -75,6 +77,7 @@ class Trained:
                 "another version of it",
                 "choose another --output, or the data of then",
             )
+        # Older trainings did not record it.
         read = self.found.training.get("read")
         if read is not None and read != hash_read(self.plan.recipe(self.cell).filled()):
             expected = f"the {' and '.join(read)} that the classifier in {self.folder} was trained with"
@@ -132,6 +135,7 @@ class Trained:
         another `model`.
         """
         model = self.classifier[0] if model is None else model
+        # The last layer, at the position that the classifier's head reads: [CLS].
         return normalise(pool_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
@@ -168,14 +172,16 @@ class CellAtStart(Trained):
     def _parts(self) -> Parts:
         """Model, tokenizer and description, built with the seed by which the classifier is trained."""
         recipe = self.plan.recipe(self.cell).filled()
+        # As the training does: the same random numbers give the very weights it begins
+        # with.
         set_seed(recipe.seed)
-        parts = build_parts(
-            recipe,
-            replace(
-                self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}
-            ),
-        )
+        # Training texts make the vocabulary, test texts are measured; no other is
+        # needed.
+        splits = {split: self.corpus.splits[split] for split in (TRAIN, TEST)}
+        parts = build_parts(recipe, replace(self.corpus, splits=splits))
         if not self.cell.attention:
+            # `build_parts` has loaded pre-trained weights: the control is the same
+            # network with random ones.
             set_seed(recipe.seed)
             parts = replace(parts, model=type(parts.model)(parts.model.config))
         return parts
@@ -189,6 +195,8 @@ def iter_untrained(
 
     `plan`: the grid of classifiers; `context`: the study's cache, device and progress.
     """
+    # The start does not depend on λ, nor on whether attention is trained; other word
+    # vectors have no control.
     same = dict.fromkeys(
         replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED
     )
@@ -198,9 +206,8 @@ def iter_untrained(
             plan,
             context.cache / "untrained" / name_folder(cell, plan, context.cache).name,
         )
-        with suppress(
-            CorpusError, ModelError
-        ):  # what cannot be had is told where it is trained
+        # What is unavailable was noted already, when it was to be trained.
+        with suppress(CorpusError, ModelError):
             _ = at_start.corpus, at_start.classifier
             yield at_start
         context.progress("models at step 0", done, len(same))
@@ -233,6 +240,7 @@ def apply_to_each(
         process that trains it.
         """
         folder = name_folder(cell, plan, context.cache)
+        # A download that fails takes long to fail: it is tried once.
         if lost & {cell.corpus, cell.model}:
             return None
         try:
@@ -244,9 +252,12 @@ def apply_to_each(
                     wait=wait,
                 )
             if (folder / TOLD).exists():
+                # In a tuple, since a look may return None.
                 return (look(Trained(cell, plan, folder, wait)),)
             return None
         except (CorpusError, ModelError) as error:
+            # What is missing: the corpus, the encoder whose word vectors are taken, or
+            # the one to fine-tune.
             if isinstance(error, CorpusError):
                 name = cell.corpus
             elif cell.attention:
@@ -267,11 +278,13 @@ def train_cell(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
     """Train a cell (classifier) into a folder as the plan says, or resume. If its loss is not finite, it leaves a
     file `DIVERGED` there.
     """
+    # Trained already, in vain.
     if (folder / DIVERGED).exists():
         return
     recipe = plan.recipe(cell)
     try:
         corpus = open_corpus(recipe.corpus, recipe.limit, recipe.split_seed)
         train_classifier(recipe, folder, resume=True, device=device, corpus=corpus)
-    except DivergedError as error:  # reported, and not tried again
+    except DivergedError as error:
+        # Reported as `diverged`, and not tried again.
         write_json(folder / DIVERGED, {"cell": asdict(cell), "error": str(error)})
