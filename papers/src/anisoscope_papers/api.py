@@ -51,13 +51,11 @@ def train_classifier(
     with show_progress(
         f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet
     ) as progress:
-        # Loads torch and transformers, which takes seconds: while the progress is
-        # shown.
+        # Loads torch and transformers, while the progress is on display already.
         from anisoscope_papers.training.classifier import train_classifier as fit
 
         with interrupt_hint(
-            # The next attempt with --overwrite would delete these steps: nothing is
-            # promised.
+            # Another attempt with --overwrite would delete these steps.
             lambda: "" if place.overwrite else "the steps that are done are kept"
         ):
             return fit(recipe, **asdict(place), device=device, progress=progress)
@@ -80,8 +78,7 @@ def train_language_model(training: Training, place: OutputOptions, quiet: bool) 
     with show_progress(title, "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.language_model import train as fit
 
-        # Asked when it is interrupted: before the first save there is nothing to
-        # resume.
+        # Before the first save there is nothing to resume.
         with interrupt_hint(
             lambda: (
                 f"{folder} holds the last state" if (folder / "resume").exists() else ""
@@ -128,8 +125,7 @@ def reproduce(
     studies = runner.choose(paper, only)
     folder = Path(output) / paper / settings
     with use_copies(data or {}):
-        # Studies run as their verdicts are drawn from the iterator; the table below has
-        # them all.
+        # A generator: studies run as their verdicts are asked for.
         for _ in run_studies(studies, folder, device, quiet):
             pass
     table = build_verdict_table(studies, folder)
@@ -155,9 +151,8 @@ def run_studies(studies: Any, folder: Path, device: str, quiet: bool) -> Iterato
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
-        # Finished studies are skipped without an option, so that no `--resume` is
-        # suggested. The hub is asked once for all studies, so that they measure the
-        # same weights.
+        # Finished studies are skipped without an option: no `--resume` is suggested.
+        # All studies measure the same weights, as the hub is asked for them once.
         with interrupt_hint(kept, again=""), ask_once():
             yield from runner.reproduce(
                 studies, folder.name, folder.parents[1], device=device, quiet=quiet

@@ -40,7 +40,7 @@ YELPHAT_PARTS = {
     "test_yelp200": (8,),
 }
 YELPHAT_TRAIN = 0.7  # of the reviews outside the test sets; the authors split at random, without a seed
-# What stands for the gold label of a pair whose annotators did not agree.
+# Gold labels of pairs whose annotators did not agree.
 NO_LABEL = ("-", "", None)
 Row = dict[str, Any]
 Rows = list[Row]
@@ -229,15 +229,13 @@ def convert_hatexplain(
     for split, published in BENCHMARKS["hatexplain"].files.items():
         splits[split] = []
         for post in map(posts.__getitem__, divisions[published]):
-            # Three annotators: one vote each means that all differ, and no label is the
-            # majority's.
+            # Of three annotators who all differ none has a majority.
             labels = Counter(note["label"] for note in post["annotators"])
             label, votes = labels.most_common(1)[0]
             if votes < 2:
                 continue
             words = post["post_tokens"]
-            # As in the authors' code, which cuts the one training post with too long a
-            # map.
+            # The authors' code cuts these too; it is one training post.
             maps = []
             for marks in post["rationales"]:
                 if len(marks) >= len(words):
@@ -252,16 +250,14 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
     It has no marks if a highlight lies behind the last word, a defect of the corpus.
     """
     first = tuple(row["premise"].split())
-    # Highlights count words between blanks, so that texts are split there and nowhere
-    # else.
+    # Highlights count words between blanks: texts are split only there.
     second = tuple(row["hypothesis"].split())
     label = labels.index(row["label"])
     notes = row.get("annotations") or []
     marks: Counter[int] = Counter()
     for note in notes:
         in_first = set(note["premise_highlight"])
-        # Both texts are numbered as one, as `Example.rationale` is: those of the
-        # hypothesis follow.
+        # Words of both texts are numbered as one, as in `Example.rationale`.
         in_second = {len(first) + i for i in note["hypothesis_highlight"]}
         # A premise's highlight behind its end would otherwise count as one of the hypothesis.
         end = len(first) + len(second)
@@ -347,8 +343,7 @@ BENCHMARKS = {
         _make_review_example,
     ),
     "hatexplain": Benchmark(
-        # The ids of the authors' code, 0, 1, 2; the data set's own begin with
-        # hatespeech.
+        # Ids 0, 1, 2 of the authors' code; those of the hub begin with hatespeech.
         ("normal", "hatespeech", "offensive"),
         {TRAIN: "train", VALIDATION: "val", TEST: "test"},
         download_hatexplain,

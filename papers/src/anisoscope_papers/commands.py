@@ -115,13 +115,11 @@ def reproduce(
         )
         return None
     folder = output / paper / settings
-    # The `finally` is for studies that fail or are interrupted: earlier ones may have a
-    # page already.
+    # If a study fails or is interrupted, earlier ones may have a page already.
     try:
         with use_copies(given):
             for verdict in run_studies(studies, folder, device, quiet):
-                # In another format than the table, stdout holds the records alone, for other
-                # programs.
+                # In formats for other programs stdout holds the records alone.
                 echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
@@ -129,8 +127,7 @@ def reproduce(
                 f"report: {format_path(folder / 'report.html')} (open it in a browser)",
                 err=True,
             )
-    # After the run, from the records: a study may have been finished by an earlier
-    # command.
+    # Read from the records, since a study may be of an earlier command.
     missing = runner.explain_lacking(studies, folder)
     _export_and_print(studies, folder, export, view, missing)
     for reason, what in missing.items():
@@ -218,8 +215,7 @@ def _train(
         say(str(folder))
     else:
         show_row({"folder": str(folder)}, view)
-    # The folder alone is on stdout, so that a script can read it; advice goes to
-    # stderr.
+    # Only the folder is on stdout, so that a script can read it.
     echo_wrapped(
         f"next: anisoscope measure {format_path(folder, typed=True)} --panel hidden",
         err=True,

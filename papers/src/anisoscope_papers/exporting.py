@@ -40,8 +40,7 @@ def build_verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
                 rows.append({"study": study.name} | asdict(verdict))
     table = pd.DataFrame(rows)
     if rows:
-        # Some verdicts have no n: without a type that knows missing integers, pandas
-        # writes 12.0.
+        # With a missing n, integers would become floats: 12.0.
         return table.astype({"n": "Int64"})
     return table
 

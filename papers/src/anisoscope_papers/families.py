@@ -16,16 +16,14 @@ FAMILIES: dict[str, Family] = {
         },
         cls_row_only="attention_classifier",
     ),
-    # Figure 2 of Godey et al. 2024. A position is a whole word, given by its
-    # characters.
+    # Figure 2 of Godey et al. 2024. A position is a whole word.
     "character_bert": Family(
         tokenizer=f"{_NETWORKS}.character_bert:CharacterBertTokenizer",
         words=True,
         module=f"{_NETWORKS}.character_bert",
         port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
     ),
-    # Published as bare weights, as are the next three: the module recognises them by
-    # their names.
+    # Published as bare weights, as the next three: modules know them by their names.
     "cifar_resnet": Family(
         module=f"{_NETWORKS}.cifar_resnet",
         port={"AutoConfig": "CifarResNetConfig", "AutoModel": "CifarResNetModel"},

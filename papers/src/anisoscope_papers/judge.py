@@ -181,9 +181,8 @@ def compute_equivalence_p(
     least, most = inside
     above_least, below_least = _compute_two_p(value, low, high, freedom, least)
     above_most, below_most = _compute_two_p(value, low, high, freedom, most)
-    # The number must lie above the lower end and below the upper one: of two tests that
-    # must both succeed the larger p counts (Schuirmann 1987). To lie outside, one is
-    # enough.
+    # The number must pass both ends: of two tests that must both succeed the larger p
+    # counts (Schuirmann 1987). To lie outside, one is enough.
     ends: list[float] = []
     beyond: list[float] = []
     if least > bounds[0]:
@@ -219,8 +218,7 @@ def compute_p_of_replicates(
 
     Returns (value, low, high, p of > threshold, p of < threshold), with a 95 % interval.
     """
-    # The first replicate is the full estimate, the others are the groups: two less than
-    # all.
+    # Groups − 1, and the first of the replicates is the full estimate.
     value, low, high = (float(x) for x in jackknife_interval(theta))
     up, down = compute_sided_p(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
@@ -528,8 +526,7 @@ def _pick_p(first: Test, p: Array) -> float:
 
 def _decide(test: Test, up: float, down: float) -> Outcome:
     """Return the outcome of one test from its corrected p (up, down); by its interval if it has no p."""
-    # Some claims have an interval without a law behind it, such as quantiles of
-    # simulated draws.
+    # Quantiles of simulated draws, for example, have an interval but no p.
     if test.inside is not None and np.isnan(test.up):
         return judge_by_place(test.low, test.high, test.inside)
     if up < LEVEL:
@@ -610,8 +607,7 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     if shown.units and len(seeds) > 1:
         n = len(seeds)
     numbers = (shown.value, shown.low, shown.high, n, float(p[i]))
-    # Numbers of another measurement are shown beside the published ones, and judged by
-    # nobody.
+    # Numbers that were measured in another way are shown, and not judged.
     if shown.apart:
         verdict = make_verdict_without_test(
             shown.claim, None, shown.statistic, *numbers, shown.apart, shown.subject
@@ -619,8 +615,7 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
         return replace(verdict, outcome="not comparable")
     if over is None:
         note = shown.note
-        # Alone it would have been decided: a reader who recomputes p must learn why it
-        # is not.
+        # Without the correction it would have been decided: the note says so.
         if outcomes == ["undecided"] and min(shown.up, shown.down) < LEVEL:
             note = _join_notes(note, "open after Holm's correction")
         agreed = _find_agreement(outcomes)

@@ -173,8 +173,7 @@ TRAINED: dict[str, TrainedPackage] = {
     ),
 }
 _CONVERT = "anisoscope_papers.networks.packaged_weights:convert_checkpoint"
-# A converter writes each of them as a folder in hub format, so that transformers loads
-# it.
+# Each is converted to a folder in hub format, which transformers loads.
 CONVERTED = {
     name: ConvertedModel(_CONVERT, row.install, row.description, row.modality)
     for name, row in TRAINED.items()

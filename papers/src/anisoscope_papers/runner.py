@@ -84,7 +84,7 @@ def _find_studies_in(paper: str, package: str, name: str) -> tuple[Study, ...]:
     MeasureError if it declares something else, or nothing although its name or its content is that of a study.
     """
     content = vars(import_module(f"{package}.{name}"))
-    # A module without either has (None,), which is told apart from an empty STUDIES.
+    # A module without either has (None,), which differs from an empty STUDIES.
     declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
     if declared and all(isinstance(study, Study) for study in declared):
         return declared

@@ -337,8 +337,7 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
     A statement may insert its claim's numbers in braces.
     """
     entry = _read_entry(paper, study)
-    # Claims that several figures share are written once, and a study names those it
-    # takes.
+    # Claims that several figures share are written once; studies name them.
     several = read_published(paper).get("shared", {"claims": ()})
     found = {}
     taken = entry.get("shared", ())
@@ -348,8 +347,7 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
         given: dict[str, Any] = {}
         for key, value in row.items():
             given[key] = tuple(value) if isinstance(value, list) else value
-        # Floors and limits in words come from the fields that the judge uses: they
-        # cannot differ.
+        # Numbers in the words are those that the judge uses: they cannot differ.
         given["statement"] = row["statement"].format(**row)
         # A claim without a source of its own has its study's.
         found[row["name"]] = Claim(**{"source": entry.get("source"), **given})

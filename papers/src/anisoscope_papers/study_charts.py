@@ -98,8 +98,7 @@ def _make_norm_axis(field: str = "N:Q") -> alt.X:
     """Return the horizontal axis of N (norm of the bias), linear below 0.1, logarithmic above, for a field of the
     chart's data.
     """
-    # N = 0 is the block as it is initialised and must be shown; a plain logarithm has
-    # no 0.
+    # N = 0 is the block as it is initialised: the axis must reach it.
     scale = alt.Scale(type="symlog", constant=0.1, nice=False)
     axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)
@@ -167,8 +166,7 @@ def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
         )
 
     return alt.layer(
-        # A table of its own, with one row: over `data` the line would be drawn once a
-        # system.
+        # A table of one row: over `data` the line would be drawn for each system.
         alt.Chart(pd.DataFrame({"p": [level]}))
         .mark_rule(strokeDash=[4, 3], color=MUTED)
         .encode(x=at("p")),

@@ -51,8 +51,7 @@ class Centred(nn.Linear):
         if not self.training:
             return projected - self.mean
         mean = projected.flatten(0, 1).mean(0)
-        # mean ← (1 − .1) · mean + .1 · mean of the batch; no gradient passes through
-        # it.
+        # mean ← (1 − .1) · mean + .1 · mean of the batch, without a gradient.
         self.mean.lerp_(mean.detach(), MOMENTUM)
         return projected - mean
 
@@ -67,8 +66,7 @@ class Normed(nn.Linear):
         # As in `Centred`: no random numbers are drawn.
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
-        # Over the dimensions of one head; all heads share the gain. 1e-6 as in
-        # transformers' own.
+        # Over the dimensions of one head; all heads share the gain.
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
 
     def forward(
@@ -119,8 +117,7 @@ def _remove_bias(linear: nn.Linear) -> nn.Module:
 
 def _untie(model: Any) -> None:
     """Give the output embeddings weights of their own; they begin as a copy of the input embeddings."""
-    # A copy: `base` and this arm differ in what training makes of it, not in their
-    # start.
+    # A copy: this arm and `base` start alike.
     words = model.bert.embeddings.word_embeddings.weight
     model.cls.predictions.decoder.weight = nn.Parameter(words.detach().clone())
 
@@ -274,8 +271,7 @@ def compute_mean_cosine(
     """Return A, the mean cosine over all distinct pairs of vectors of a batch, hidden [sequence, token, dim]; it has
     a gradient.
     """
-    # A = (‖Σu‖² − n) / (n (n − 1)) of unit vectors u: one pass over n vectors, not n²
-    # pairs.
+    # A = (‖Σu‖² − n) / (n (n − 1)) of unit vectors u, without n² pairs.
     directions = functional.normalize(hidden.flatten(0, 1), dim=-1)
     n = len(directions)
     return (directions.sum(0).square().sum() - n) / (n * (n - 1))

@@ -122,8 +122,7 @@ def average_cells(
     left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
-    # The share of opposite heads is no metric of its own: it is counted from the
-    # cosines.
+    # The share of opposite heads is counted from the cosines of all heads.
     rows = select(records, metric=cosine if metric == OPPOSITE else metric)
     if site:
         rows = select(rows, site=site)
@@ -247,7 +246,7 @@ def _discount_failed_arms(
     marked = []
     for verdict in verdicts:
         claim = by_name[verdict.claim]
-        # A verdict is on its subject, or on the claim's one arm and what it is compared
+        # A verdict without a subject is on the claim's arm and what it is compared
         # with.
         arms = {verdict.subject} if verdict.subject else {*claim.systems, claim.against}
         why = "; ".join(not_made[arm] for arm in not_made if arm in arms)
@@ -308,8 +307,7 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     """Return the differences, by seed, between an arm (changed model) at the end and what the claim compares it
     with.
     """
-    # Claims on hidden states mean all layers, unless they say that they are of the last
-    # one.
+    # Claims on hidden states mean all layers, unless their words name the last one.
     last = "last layer" in claim.statement
     at_end = average_cells(records, claim.metric, claim.site, last=last)
     if arm not in at_end:
@@ -325,8 +323,7 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
         against = arm
     if against not in others:
         return pd.Series(dtype=float)
-    # By seed: both began with the same weights. Seeds that only one of them has drop
-    # out.
+    # By seed, since both began with the same weights; a seed that one lacks drops out.
     paired: pd.Series = (own - others[against]).dropna()
     return paired
 

@@ -59,8 +59,7 @@ from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context, Study
 from anisoscope_papers.training.contents import check_noted, hash_read
 
-# Component of the accuracy on the test split, with attention made uniform after
-# training.
+# Component of rows on the test split whose attention was made uniform.
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
 """Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpack_bits`)."""
@@ -91,8 +90,7 @@ def declare_cell_study(
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
         """Return the records of the study's cells (classifiers), trained if needed. `plan`: the grid of classifiers."""
         found = collect_records(cells(plan), plan, context)
-        # Bits of single utterances are by far the largest rows; one study (crossed)
-        # reads them.
+        # Rows with a bit for each utterance are large; only `crossed` reads them.
         is_kept = found["metric"] != RIGHT
         if utterances:
             is_kept = found["metric"].isin(OF_UTTERANCES)
@@ -202,8 +200,7 @@ def check_inputs(cell: Cell, plan: Grid, table: Path) -> None:
     noted = table.with_suffix(".json")
     if not noted.exists():
         return
-    # Records that were copied from another machine are read where the corpus is
-    # missing.
+    # Records copied from another machine can be read without the corpus.
     with suppress(CorpusError, ModelError):
         check_noted(noted, hash_inputs(cell, plan), table)
 
@@ -237,8 +234,7 @@ def _train_and_measure(
         if cell.arm == LEARNED:
             at_start = CellAtStart(replace(cell, steps=None), plan, folder)
             found = pd.concat([found, _measure_geometry(at_start)], ignore_index=True)
-    # Hundreds of checkpoints would fill a disk, and all that is asked of them is in the
-    # records.
+    # Hundreds of checkpoints would fill a disk; the records hold what is asked.
     shutil.rmtree(folder, ignore_errors=True)
     return as_records(found.assign(revision=str(describe_code_version()["sources"])))
 

@@ -71,8 +71,8 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 found.values[common] - found.values[plain],
                 recipe,
             )
-            # From here on the paper's own claims, on the models that start as its own
-            # did.
+            # From here on the paper's own claims, on models that start nearly as its
+            # own.
             yield here.test("nearly uniform", found.entropy[common], recipe)
             yield here.test("not used", found.used[common], recipe)
             yield here.test(

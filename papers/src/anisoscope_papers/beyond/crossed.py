@@ -44,8 +44,7 @@ def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]
     mean = float(table.mean())
     if rows < 2 or columns < 2:
         return mean, np.nan, np.nan, np.nan
-    # Two ways without repeats: rows, columns, and the rest, which holds their
-    # interaction.
+    # Two factors without repeats: rows, columns, and their interaction, the rest.
     by_row = table.mean(1)
     by_column = table.mean(0)
     # Mean squares, as in an analysis of variance.
@@ -157,8 +156,7 @@ def stack_splits(by_split: dict[int, np.ndarray]) -> np.ndarray:
 
     Rows are splits averaged over seeds; for fewer than three splits, they are the seeds of the first.
     """
-    # Seeds of one split are not draws of a split: with few splits only seeds count as
-    # draws.
+    # With too few splits to say how splits differ, only seeds count as draws.
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
     return np.array([table.mean(0) for table in by_split.values()])

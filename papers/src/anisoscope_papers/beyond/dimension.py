@@ -74,8 +74,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             # In a simplex of k corners, any two directions have the cosine −1 / (k − 1).
             most = group_by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
-        # The largest width that is smaller than the number of classes: a simplex has no
-        # room there.
+        # Widths that are too small for a simplex of so many classes.
         narrow = [width for width in accuracy if width < count]
         if narrow:
             yield here.test(

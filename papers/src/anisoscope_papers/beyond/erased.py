@@ -103,8 +103,7 @@ class Maps:
         made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
         for split in SPLITS:
             examples = trained.corpus.splits[split]
-            # All of the split: as many of each class as there are examples leaves out
-            # none.
+            # So many of each class that no example of the split is left out.
             batches = trained.batches(len(examples) * classes, split)
             ones = {}
             for number, one in iter_captured(model, batches):
@@ -179,8 +178,7 @@ def measure_retrained(trained: Trained) -> pd.DataFrame:
             path = (
                 trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
             )
-            # Settings `finished` train nothing: what is not there is counted as
-            # missing.
+            # Settings `finished` train nothing: notes count what is missing.
             if not (trained.plan.train or path.exists()):
                 row = {"metric": "missing", "component": name_arm(name, share)}
                 parts.append(pd.DataFrame([row | {"value": 1.0}]))

@@ -71,8 +71,7 @@ def _attend(
     return (given @ value).transpose(1, 2).contiguous(), given
 
 
-# Models choose a form by its name, as `eager` or `sdpa`. The mask must be one that can
-# be added.
+# Models choose a form by its name, like `eager`; their mask is one to be added.
 for _form in FORMS:
     AttentionInterface.register(_form, partial(_attend, _form))
     AttentionMaskInterface.register(_form, eager_mask)

@@ -49,8 +49,7 @@ def count_attention_steps(rows: pd.DataFrame) -> "pd.Series[float]":
 
     All of them for learned attention, −1 for uniform attention, which has nothing to train.
     """
-    # Learned attention is trained to the last step; frozen attention to the one in its
-    # name.
+    # Learned attention is trained in all steps, frozen attention in its first ones.
     steps = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"])
     return steps.where(rows["arm"] != "uniform", -1.0)
 

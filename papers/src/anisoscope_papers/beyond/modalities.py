@@ -81,8 +81,7 @@ class KindRecipe:
                 kind.missing,
                 "set ANISOSCOPE_DATA to a folder with it",
             )
-        # Built with the library's classes, then changed: in every arm a seed draws the
-        # same weights.
+        # Changed after its weights are drawn: arms of a seed start alike.
         made = prepare_material(kind, seed)
         for change in arms.list_changes(arm):
             change.model(made.model)
@@ -112,8 +111,7 @@ def compute_guess_loss(kind: Kind, made: Any) -> float:
     masked speech the same probability for the hidden frame and its distractors. As in transformers, the loss of speech
     is summed over the frames of a batch. `made`: the model with its training and validation examples.
     """
-    # Batches as large as those of the evaluation, since the loss of speech depends on
-    # them.
+    # The batches of the evaluation, on which the loss of speech depends.
     size = 2 * kind.batch
     batches = []
     for i in range(0, len(made.validation), size):

@@ -240,8 +240,7 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     parts = []
     for done, name in enumerate(STAGES, 1):
         seen, labels = run_model(name, plan)
-        # The same groups in both models: a difference of replicates is then paired by
-        # reaction.
+        # Both models have the same groups: their difference is paired by reaction.
         curves[name] = compute_replicates(seen, labels)
         for metric, theta in curves[name].items():
             # Intervals of cosines and AUC stay inside their bounds.

@@ -116,8 +116,7 @@ def _read(
         # By 256 sentences: the states of all words at once would be large.
         for chosen in torch.split(torch.arange(len(sentences.encoded[TEST])), 256):
             inputs, labels = sentences.batch(TEST, chosen.tolist(), model.read)
-            # Words of a sentence are not independent: the sentence is the unit of
-            # intervals.
+            # Words of a sentence are not independent: intervals are over sentences.
             unit = chosen
             if model.read == EACH:
                 unit = chosen[:, None].expand(labels.shape)

@@ -337,8 +337,7 @@ def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
 
     Records of single dimensions are left out. At the `last` step more metrics are measured.
     """
-    # Intervals here would be over documents: eight groups are enough where they are
-    # dropped.
+    # Eight groups, the fewest sums: intervals over documents are dropped below.
     settings = Settings(metrics=ALONG, tokens=("all",), groups=8, sample=0)
     if last:
         # `centred_attention` needs the means of heads first, from a pass of its own.
@@ -351,8 +350,7 @@ def _measure_step(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
             model.base_model, [plan[i] for i in range(len(plan))], settings
         )
     form = arms.find_form(getattr(model.config, "arm", arms.BASE))
-    # Attention and centred attention are computed as a softmax, which these arms do not
-    # use.
+    # These are computed as a softmax, which arms with another form do not use.
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds

@@ -32,8 +32,7 @@ def main() -> None:
     given = parser.parse_args()
     plan = SETTINGS[given.settings]
     cells = plan.everything()
-    # Studies that measure no classifier of the grid (such as `forms`) have a plain
-    # function.
+    # Others, such as `forms`, measure no classifier of the grid.
     measures = [
         study.measure
         for study in runner.choose("fosse2023")

@@ -107,8 +107,7 @@ class Evidence:
     @cached_property
     def sound(self) -> pd.DataFrame:
         """The records without those of collapsed classifiers."""
-        # A classifier is a model, a corpus and a seed; all of its rows go, not that of
-        # `collapsed` alone.
+        # All rows of a collapsed classifier go: of its model, corpus and seed.
         cells = pd.MultiIndex.from_frame(self.records[CELL])
         collapsed = (self.records["metric"] == "collapsed") & (
             self.records["value"] == 1
@@ -140,8 +139,7 @@ class Evidence:
         aligned = (
             values if len(values) == len(self.seeds) else np.zeros(len(self.seeds))
         )
-        # A seed that has its number may have another classifier that collapsed: it is not
-        # counted.
+        # A seed with a number may have other classifiers that collapsed.
         silent = [
             seed
             for seed, value in zip(self.seeds, aligned, strict=True)
@@ -313,8 +311,7 @@ def average_seeds(
     possible value.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
-    # Words as categories: groupby would otherwise sort them, and charts keep the order
-    # of rows.
+    # As categories, words keep their order: groupby would sort them.
     ordered = rows.assign(
         **{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words}
     )

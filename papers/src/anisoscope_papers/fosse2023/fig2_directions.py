@@ -47,9 +47,8 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         """Compute the records, for the encoder before and after fine-tuning."""
-        # Each stage gets representatives of its own: the authors measured the
-        # pre-trained vectors against the fine-tuned representatives, which lie in
-        # another space.
+        # Each stage has representatives of its own. The authors compared pre-trained
+        # vectors with fine-tuned representatives, which lie in another space.
         before = load(trained.cell.model).model
         stages = {
             "tuned": trained.directions(),
@@ -97,8 +96,7 @@ def compare_directions(
     """
     rows: list[dict[str, Any]] = []
     for label, name in enumerate(names):
-        # Only a correctly classified utterance represents its class (section 4 of the
-        # paper).
+        # As in section 4, only a correctly classified utterance represents its class.
         able = np.flatnonzero((labels == label) & right)
         # A class that is never predicted has no representative.
         if not len(able):

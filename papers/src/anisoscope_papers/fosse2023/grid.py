@@ -36,8 +36,7 @@ SCALED, RAW, DRAWN, COMMON = "scaled", "raw", "random", "common"
 """
 LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
-# Values of the column `family` (`add_options`): what sets a model off from the paper's
-# own.
+# Values of the column `family`: in what a model differs from the paper's own.
 OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = (
     "own",
     "other start",
@@ -228,8 +227,7 @@ class Grid:
             seed=cell.seed,
             split_seed=cell.split,
         )
-        # Of an encoder only these few differ; what else a cell says is of the
-        # attention-only model.
+        # The other options of a cell are those of the attention-only model.
         if not cell.attention:
             same = replace(
                 same,
@@ -401,8 +399,7 @@ class Grid:
             range(self.position_seeds[0]), ("sinusoids", "no positions")
         ):
             for corpus, arm in product(self.names(), (LEARNED, "uniform")):
-                # YelpHat comes without a validation split; the others have official
-                # splits.
+                # Only YelpHat, the first, has no validation split of its own.
                 splits = self.splits if corpus == self.names()[0] else 1
                 cell = self._recipe_cell(corpus, 1, RECIPES[name], arm, seed)
                 for split in range(splits):

@@ -89,8 +89,7 @@ def measure_once(
     """
     cell = trained.cell
     plan = trained.plan
-    # A changed formula, or other numbers of utterances, means another file: old ones
-    # stay.
+    # A changed formula or number of utterances means another file.
     code = hash_measuring_code(__name__, make.__module__)
     path = (
         trained.folder

@@ -113,8 +113,7 @@ def compute_statements(
     queries.*         mean cosine of the rows of attention, with the queries changed in the same ways
     """
     rows = _compute_weights(query, key)
-    # The cone's axis is the mean direction; its edge goes through the value farthest
-    # from it.
+    # The axis is the mean direction, the edge goes through the farthest value.
     axis = _normalise(_normalise(value).mean(0))
     widest = float((_normalise(value) @ axis).min())
     # y = Σ a v with weights a ≥ 0: a convex cone (half angle up to 90°) must hold it.

@@ -110,8 +110,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         }
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
-            # BERT has 12 layers, the encoder here may have 6: both curves end at the
-            # same place.
+            # BERT has 12 layers, the encoder here 6: both curves end at one place.
             layers = np.linspace(
                 0, max(curve["layer"].max() for curve in found.values()), len(published)
             )

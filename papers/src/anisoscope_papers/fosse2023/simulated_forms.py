@@ -73,8 +73,7 @@ def simulate_forms(
     total = {PLAIN: np.zeros(len(STEPS)), AGAIN: np.zeros(len(STEPS))}
     # Rows of one length at a time, as many as utterances have it.
     for n, count in zip(*np.unique(lengths, return_counts=True), strict=True):
-        # The last word; which one does not matter to an entropy, as long as it is not
-        # [CLS].
+        # The last word, but any other than [CLS] would give the same.
         one_word = np.broadcast_to(np.arange(n) == n - 1, (count, n)).astype(np.float64)
         scores = draw.normal(size=(count, n)) if kind == DRAWN else one_word
         rows = softmax(steps * scores, axis=2)  # [step, row, key]
@@ -139,8 +138,7 @@ def _read_lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     lengths = encode(
         examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST
     ).lengths
-    # Shuffled, so that the order of the corpus has no part in which row is drawn for
-    # which length.
+    # Shuffled: the order of the corpus must not matter.
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 
@@ -159,9 +157,8 @@ def interpolate_draws(here: Evidence, kind: str) -> Array:
         both = draw.pivot(
             index="model", columns="component", values="value"
         ).sort_values(AGAIN)
-        # Both forms grow together, from sharp rows to uniform ones; the table is sorted
-        # by form C, since np.interp needs that. A number below the sharpest row has no
-        # plain H.
+        # Both forms grow from sharp rows to uniform ones. np.interp needs sorted
+        # numbers; one below that of the sharpest row has no plain H.
         found.append(np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan))
     return np.array(found or [[np.nan] * 3])
 

@@ -40,8 +40,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
     records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        # Collapsed classifiers count: what a recipe leads to is the subject of this
-        # table.
+        # Collapsed classifiers count here: accuracy is what a recipe leads to.
         fine, one = (
             here.by(_select_shares(here, family), "metric")["accuracy"]
             for family in (TUNED, OWN)

@@ -23,8 +23,7 @@ WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
 """Those of the published numbers."""
 LARGEST = WEIGHTS[-1]
 OF_KEYS: dict[str, Any] = {"token_policy": "all", "layer": 1, "site": KEYS}
-# Quantities that were published in another form at λ = 0 (`first_form` of
-# published.toml).
+# Published in another form at λ = 0: `first_form` of published.toml.
 ENTROPY = ("H of [CLS]",)
 QUANTITIES: dict[str, dict[str, Any]] = {
     "H of [CLS]": {"metric": "cls_entropy", "component": "reported"},
@@ -64,8 +63,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             ).items():
                 yield here.test(claim, found, STARTS[start])
         yield here.test("values converge", values[LARGEST] - values[0.0])
-        # In one layer training makes values *less* alike at λ = 0: growth from there
-        # proves little.
+        # At λ = 0 training makes values of one layer less alike than at step 0.
         drawn = here.table("layers", family=CONTROL, **QUANTITIES["sim(V)"])[1.0]
         yield here.test("values converge beyond their start", values[LARGEST] - drawn)
         yield here.test("keys stay alike", keys[LARGEST])

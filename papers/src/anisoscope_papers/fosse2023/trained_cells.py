@@ -68,8 +68,7 @@ class Trained:
         corpus = open_corpus(
             self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split
         )
-        # Measurements on other texts than those of the training would not be noticed
-        # anywhere.
+        # Nobody would notice that other texts are measured than were trained on.
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(
@@ -172,11 +171,9 @@ class CellAtStart(Trained):
     def _parts(self) -> Parts:
         """Model, tokenizer and description, built with the seed by which the classifier is trained."""
         recipe = self.plan.recipe(self.cell).filled()
-        # As the training does: the same random numbers give the very weights it begins
-        # with.
+        # As the training does, so that the weights are those it begins with.
         set_seed(recipe.seed)
-        # Training texts make the vocabulary, test texts are measured; no other is
-        # needed.
+        # Training texts make the vocabulary; test texts are measured.
         splits = {split: self.corpus.splits[split] for split in (TRAIN, TEST)}
         parts = build_parts(recipe, replace(self.corpus, splits=splits))
         if not self.cell.attention:
