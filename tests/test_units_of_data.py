@@ -10,6 +10,7 @@ from anisoscope.data import (
     arrays,
     check_names,
     documents,
+    encoding,
     labelled,
     labelled_tables,
     local,
@@ -22,6 +23,7 @@ from anisoscope.data import (
     vector_tables,
     windows,
 )
+from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.labelled import Example, LabelledCorpus
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import CorpusError, ModelError, UsageError
@@ -968,6 +970,266 @@ def test_bins_of_frequency_have_equal_counts():
         "+": False,
     }
     assert {text: windows.is_punctuation(text) for text in marks} == marks
+
+
+def text_plan(max_length=6, side="right", stacks=("encoder",), **more):
+    """Windows of units of 5, 2 and 3 tokens, with special tokens 90 before and 91, 92 behind."""
+    ids = np.array([7, 2, 3, 4, 5, 6, 7, 1, 1, 2], np.int32)
+    around = windows.Affixes((90,), (91, 92))
+    cut = windows.cut_windows(ids, np.array([5, 2, 3], np.int32), max_length, 3)
+    settings = {"batch_tokens": 100, "padding_side": side, "pad_id": 99} | more
+    return windows.TextPlan(
+        cut,
+        dict.fromkeys(stacks, around),
+        settings,
+        ["x"],
+        {"position": "token"},
+        punctuation=np.array([False] * 7 + [True]),
+    )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_of_windows_has_special_tokens_padding_and_places(side):
+    plan = text_plan(side=side)
+    rows = np.array([1, 2])  # the rest of the first unit and the second unit
+    batch = plan.build(np.array([0, *rows]))
+    ids, stream = batch.inputs["input_ids"], batch.streams["encoder"]
+    assert ids[0].tolist() == [90, 7, 2, 3, 91, 92]
+    short = [90, 4, 5, 91, 92]
+    place = [99, *short] if side == "left" else [*short, 99]
+    assert ids[1].tolist() == place
+    assert stream.start.tolist() == ([0, 5, -1] if side == "left" else [0, 6, 0])
+    assert stream.mask.sum(1).tolist() == [6, 5, 5]
+    assert stream.special.sum(1).tolist() == [3, 3, 3]
+    assert stream.punctuation.sum(1).tolist() == [1, 0, 1]
+    content = stream.mask & ~stream.special
+    assert ((stream.frequency >= 0) == content).all()
+    assert batch.unit.tolist() == [0, 0, 1]
+    assert text_plan(to_merge=True)[0].streams["encoder"].frequency is None
+    assert text_plan(is_part=True)[0].streams["encoder"].frequency is None
+
+
+def test_stacks_are_given_names_of_their_own_only_if_there_are_two():
+    assert "input_ids" in text_plan(stacks=("decoder",))[0].inputs
+    both = text_plan(stacks=("encoder", "decoder"))
+    assert {"input_ids", "decoder_input_ids"} <= both[0].inputs.keys()
+    assert both.tokens_hash is None, "its stacks read different tokens"
+    hashes = {text_plan().tokens_hash, text_plan(5).tokens_hash}
+    changed = text_plan()
+    for around in (windows.Affixes((90,), (91,)), windows.Affixes((), (91, 92))):
+        changed.affixes = {"encoder": around}
+        hashes.add(changed.tokens_hash)
+    assert len(hashes) == 4 and text_plan(side="left").tokens_hash in hashes
+
+
+def test_some_windows_of_a_plan_are_another_plan():
+    plan = text_plan()
+    assert plan.lengths.tolist() == [6, 5, 5, 6]
+    two = plan.spread(2)
+    assert two.windows.offset.tolist() == [0, 5] and two.warnings == []
+    assert plan.spread(4).warnings == []
+    assert plan.spread(5).warnings == ["4 windows only, 5 asked for"]
+    assert two.punctuation is plan.punctuation
+    long = plan.at_least(6)
+    assert long.windows.offset.tolist() == [0, 7]
+    assert long.warnings[0].startswith("2 windows of fewer than 6 tokens left out")
+    assert plan.at_least(5) is plan
+    prints = {each.fingerprint for each in (plan, two, long, plan.spread(3))}
+    rows = [plan._only(np.array(x), {}, []).fingerprint for x in ([0, 1], [2, 3])]
+    assert len({*prints, *rows}) == 6
+    with pytest.raises(CorpusError, match="at least 7 tokens"):
+        plan.at_least(7)
+    assert len(text_plan(is_part=True).at_least(7)) == 0
+
+
+def test_windows_of_many_units_follow_one_another(monkeypatch):
+    lengths = np.array([5, 2, 3, 1], np.int32)
+    whole = windows.cut_windows(np.arange(11), lengths, 4, 2)
+    monkeypatch.setattr(windows, "_UNITS", 2)
+    parts = windows.cut_windows(np.arange(11), lengths, 4, 2)
+    for one, other in zip(whole[1:], parts[1:], strict=True):
+        assert one.tolist() == other.tolist()
+    monkeypatch.setattr(windows, "_CHUNK", 4)
+    texts = ["abcd", "a", "b", "c"]
+    assert list(windows._iter_chunks(texts)) == [["abcd"], ["a", "b", "c"]]
+    both = windows.IdCounts(4, 1, 9).add(windows.IdCounts(3, 2, 5))
+    assert both == windows.IdCounts(7, 3, 9)
+
+
+def test_a_block_of_a_large_text_adds_to_the_counts_of_the_others(monkeypatch):
+    blocks = [np.array([0, 0, 3], np.int32), np.array([0, 1], np.int32)]
+    monkeypatch.setattr(windows, "iter_blocks", lambda _: iter(blocks))
+    for _ in range(2):
+        blocks.reverse()
+        assert windows.count_types(None).tolist() == [3, 1, 0, 1]
+
+
+# ---- labelled examples as token ids ----------------------------------------------------------------------------------
+
+
+def encoded(*lengths):
+    rows = [
+        {"input_ids": [5] * n, "token_type_ids": [1] * n, "labels": i % 2}
+        for i, n in enumerate(lengths)
+    ]
+    return encoding.Encoded(rows, [[-1] + [0] * (n - 1) for n in lengths])
+
+
+def test_rows_are_padded_on_their_side_and_without_padding_by_length():
+    for side, where in (("right", slice(2, 3)), ("left", slice(0, 1))):
+        batch = encoding.pad_batch(encoded(3, 2).rows, encoding.Padding(7, side))
+        assert batch["input_ids"][1, where].item() == 7
+        assert batch["token_type_ids"][1, where].item() == 0
+        assert batch["attention_mask"].tolist()[1].index(0) == where.start
+    packed = encoding.pack_padded([2, 4, 2, 4, 2], 4, encoding.Padding(0, "none"))
+    assert [rows.tolist() for rows in packed] == [[1], [3], [0, 2], [4]]
+
+
+def test_a_plan_of_examples_has_its_special_tokens_where_they_are():
+    for side in ("right", "left"):
+        plan = encoding.LabelledPlan(
+            encoded(3, 2), encoding.Padding(0, side), stack=("encoder", "decoder")
+        )
+        batch = plan.build(np.array([0, 1]))
+        mask = batch.streams["encoder"].mask
+        firsts = (batch.streams["encoder"].special & mask).nonzero()[:, 1].tolist()
+        assert firsts == ([0, 1] if side == "left" else [0, 0]), side
+        assert batch.streams["decoder"].special[0].tolist() == [True, True, False]
+        assert plan.stack == "decoder" and plan.classes == ("0", "1")
+        assert batch.label.tolist() == [0, 1]
+    sides = [encoding.Padding(0, side) for side in ("right", "left", "none")]
+    same = encoded(3, 3)
+    assert len({encoding.LabelledPlan(same, each).fingerprint for each in sides}) == 3
+
+
+def test_words_are_ranked_by_how_often_they_stand_in_both_texts():
+    rows = [Example(("b", "a"), 0, ("B", "c")), Example(("a",), 1, ("<cls>",))]
+    given = LabelledCorpus("c", ("x", "y"), {"train": (*rows, *rows)}, tokenised=True)
+    tokenizer = encoding.build_tokenizer(given, max_length=9, separator=True)
+    assert tokenizer.convert_ids_to_tokens([*range(len(tokenizer))]) == [
+        *("<pad>", "<unk>", "a", "b", "c", "<cls>", "<sep>"),
+    ]
+    whole = encoding.encode(rows[:1], tokenizer, 6)
+    assert whole.words == [[-1, 0, 1, -1, 2, 3]] and whole.truncated == 0
+    cut = encoding.encode([Example(("a",) * 3, 0, ("b",) * 5)], tokenizer, 7)
+    ids = cut.rows[0]["input_ids"]
+    assert sorted((ids.count(2), ids.count(3))) == [2, 3] and cut.truncated == 1
+    encoding.encode(rows[:1], tokenizer, 3)
+    with pytest.raises(UsageError, match="at least 3"):
+        encoding.encode(rows, tokenizer, 2)
+
+
+def test_a_token_is_of_the_word_that_its_last_character_is_of():
+    """A token may begin with the blank before its word, or be a blank alone."""
+
+    class Encoding(dict):
+        def sequence_ids(self, _):
+            return [0, 0, 0, 0, 1, None]
+
+    spans = [(0, 2), (1, 5), (2, 3), (5, 6), (0, 3), (0, 0)]
+    example = Example(("ab", "cd"), 0, ("efg",))
+    found = encoding._index_words(Encoding(offset_mapping=[spans]), 0, example)
+    assert found == [0, 1, 1, 1, 2, -1]
+
+
+def test_what_a_labelled_corpus_says_of_itself():
+    given = corpus({"train": 4, "test": 3})
+    described = given.described()
+    assert described["pairs"] is False and "limit" not in described
+    assert given.limited(2).described()["limit"] == 2
+    pair = Example(("a",), 0, ("b",), (1.0, 0.0))
+    found = corpus({}, train=(pair,)).described()
+    assert found["rationales"] == {"train": 1} and found["pairs"] is True
+    # Four rows of one class and one of the other: a limit of four takes two of one.
+    uneven = tuple(Example((str(i),), int(i > 3)) for i in range(5))
+    one = corpus({"validation": 0, "test": 0}, train=uneven, source=ALL_DRAWN)
+    _, _, note = labelled.choose_split(one, "", trained_on=False, limit=4)
+    assert note.endswith("3 of 5 rows (--limit: there are 5)")
+    held = corpus({"train": 8, "validation": 4, "test": 2}, source=ALL_DRAWN)
+    _, _, note = labelled.choose_split(held, "", trained_on=True, limit=4)
+    assert note.endswith("(--limit: there are 6)")
+    bad = corpus({"train": 4, "validation": 2}, test=(Example((), 0), Example((), 1)))
+    with pytest.raises(CorpusError, match="example 1 of c, test"):
+        labelled.require_usable(bad)
+
+
+ALL_DRAWN = {"drawn": list(labelled.SPLITS)}
+
+
+# ---- texts of files and tables ---------------------------------------------------------------------------------------
+
+
+def test_files_of_a_folder_are_read_apart_if_each_ends_its_documents(tmp_path):
+    def names(folder, **options):
+        found = documents.list_separate_files(
+            tmp_path / folder, CorpusOptions(**options)
+        )
+        return [path.name for path in found]
+
+    for place, text in (
+        ("texts/a.txt", "one"),
+        ("texts/b.txt", "two"),
+        ("single/a.txt", "one"),
+        ("tables/a.jsonl", '{"text": "x"}'),
+        ("empty/a.jsonl", '{"text": " "}'),
+        ("articles/a.jsonl", '{"text": " = Title = "}'),
+        ("both/a.txt", "one"),
+        ("both/b.jsonl", '{"text": "x"}'),
+        ("none/a.png", ""),
+    ):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    found = {
+        folder: names(folder)
+        for folder in ("texts", "single", "tables", "empty", "articles", "both", "none")
+    }
+    assert {folder: files for folder, files in found.items() if files} == {
+        "texts": ["a.txt", "b.txt"],
+        "tables": ["a.jsonl"],
+        "empty": ["a.jsonl"],
+    }
+    assert names("texts", limit=1) == names("texts", documents="tokens:9") == []
+
+
+def test_rows_of_a_table_are_documents_and_say_what_was_left_out(tmp_path):
+    rows = [
+        '{"text": " "}',
+        '{"text": null}',
+        '{"text": ["two", "words"]}',
+        '{"other": 1}',
+        '{"text": [{"content": "a"}, {"content": ""}, {"content": "b"}]}',
+    ]
+    path = tmp_path / "folder" / "x.jsonl"
+    path.parent.mkdir()
+    path.write_text("\n".join(rows))
+    skipping = CorpusOptions(skip_bad=True)
+    read = documents.read_path(path, skipping)
+    assert [*read.documents] == ["two words", "a\nb"]
+    assert (read.empty, read.skipped, read.column) == (2, 1, "text")
+    with pytest.raises(CorpusError, match=r"got x.jsonl, line 4 without it"):
+        documents.read_path(path.parent, CorpusOptions())
+    whole = documents.read_path(path.parent, skipping)
+    assert [*whole.owner] == [0, 0]
+    path.write_text("3\n")
+    assert documents.read_path(path, skipping).skipped == 1
+    lines = ['{"text": ""}', '{"text": " = A = "}', '{"text": "x"}']
+    path.write_text("\n".join([*lines, *lines]))
+    assert len(documents.read_path(path, CorpusOptions()).documents) == 2
+    assert len(documents.read_path(path, CorpusOptions(limit=1)).documents) == 1
+    listed = documents.list_if_texts(iter([{"text": "a"}, {"text": "b"}]))
+    assert len(listed) == 2 and documents.list_if_texts(iter("ab")) == ["a", "b"]
+    assert list(documents.list_if_texts(iter([1, 2]))) == [1, 2]
+
+
+def test_text_files_of_a_folder_are_a_document_each(tmp_path):
+    for name, text in (("a.txt", "one\n\ntwo"), ("b.txt", " "), ("c.txt", "three")):
+        (tmp_path / name).write_text(text)
+    read = documents.read_path(tmp_path, CorpusOptions())
+    assert [*read.documents] == ["one\n\ntwo", "three"]
+    assert read.empty == 1 and [*read.owner] == [0, 2]
+    assert len(documents.read_path(tmp_path, CorpusOptions(limit=1)).documents) == 1
+    blocks = documents.read_path(tmp_path, CorpusOptions(documents="tokens:5", limit=1))
+    assert len(blocks.documents) == 2 and blocks.owner is None
 
 
 class Tokenizer:

@@ -760,6 +760,131 @@ def test_cautions_tell_what_else_may_differ():
     ]
 
 
+def test_cautions_name_what_both_runs_know_to_differ():
+    corpus = {"name": "c", "fingerprint": "f", "max_length": 8}
+    for name, words in (("split", "--split"), ("n_units", "numbers of units")):
+        (said,) = cautions(
+            {"corpus": corpus | {name: 1}}, {"corpus": corpus | {name: 2}}
+        )
+        assert said == f"Other {words} (a: 1; b: 2)."
+    plans = [{"corpus": corpus, "plan": plan} for plan in "pq"]
+    for name in ("documents", "sequences", "batch_tokens"):
+        own = [plan | {"settings": {name: i}} for i, plan in enumerate(plans)]
+        option = name.replace("_", "-")
+        assert cautions(*own) == [
+            f"The same text as other tokens (--{option} 0 and 1)."
+        ], name
+    known = {"settings": {"settings": {"seed": 0}}, "code": {"version": "1"}}
+    assert cautions(plans[0] | known, {"corpus": corpus}) == [], (
+        "what an old run does not say is not known to differ"
+    )
+    shard = {"settings": {"shard": [0, 4]}}
+    assert cautions(shard, {}) == ["a is shard 1 of 4; merge the shards first."]
+
+
+def test_stacks_of_other_kinds_and_depths_are_said():
+    def said(*given, stack="encoder"):
+        a, b = kept("a", given[0]), kept("b", given[1], stack=stack)
+        return comparison.list_cautions(a, b, differences.compare_runs(a, b, "drift"))
+
+    short, long = [(0, 0.1), (2, 0.2)], [(0, 0.1), (4, 0.2)]
+    assert said(short, long)[1:] == [
+        "Layers are matched by relative depth (2 and 4 layers)."
+    ]
+    assert said(short, short, stack="decoder")[1:] == [
+        "Stacks of other kinds (a: encoder; b: decoder)."
+    ]
+    a = kept("a", short)
+    both = pd.concat([kept("b", short).records, kept("b", short, "x").records])
+    b = KeptRun("b", records(both), None, "u")
+    found = differences.compare_runs(a, b, "drift")
+    assert not any("kinds" in note for note in comparison.list_cautions(a, b, found))
+
+
+def test_differences_of_stacks_and_components_have_a_sentence_each():
+    a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
+
+    def told(*found, metric="drift"):
+        return [each.text for each in comparison.differs(a, b, found, metric)]
+
+    several = [different(1, 0.2, component=str(i)) for i in range(7)]
+    assert told(*several) == [] and len(told(*several[:6])) == 6
+    assert told(several[1], several[2])[0].startswith("b against a in drift (1): ")
+    crossing = different(1, 0.2, stack="decoder", kind="cross")
+    own = different(1, 0.2, stack="decoder", kind="self")
+    assert [text.partition(":")[0] for text in told(crossing, own)] == [
+        "Decoder, cross-attention",
+        "Decoder",
+    ]
+    (text,) = told(different(0, -0.1), different(1, -0.3), metric="mean_cosine")
+    assert "less anisotropic in every layer, most at layer 1 (" in text
+    assert "more" not in text
+
+
+def test_values_and_tables_of_a_comparison_are_those_that_were_asked_for():
+    def made(name, values, shift=0.0):
+        rows = [
+            row("m", 1, x + shift, token_policy=policy, component=component)
+            for policy, component, x in values
+        ]
+        left_out = np.array([[x + shift] * 4 for *_, x in values])
+        return KeptRun(name, records(rows), left_out, "u")
+
+    values = [("all", "x", 0.1), ("all", "y", 0.2), ("content", "x", 0.9)]
+    runs = [made("a", values), made("b", values, 0.5), made("c", values, -0.5)]
+    found = comparison.compare(runs, "m")
+    assert sorted(found.values["value"].round(1)) == [-0.4, -0.3, 0.1, 0.2, 0.6, 0.7]
+    table = found.table
+    assert table["run"].tolist() == [*"bbcc"] and set(table["against"]) == {"a"}
+    assert table["difference"].round(1).tolist() == [0.5, 0.5, -0.5, -0.5]
+    assert table["first"].tolist() == [0.1, 0.2] * 2
+    chosen = found.of_components(["y"])
+    assert chosen.components == ("y",) and set(chosen.values["component"]) == {"y"}
+    assert set(chosen.table["component"]) == {"y"} and len(chosen.findings) == 2
+    assert len(found.findings) == 4
+    assert [name for name, _ in found.judge("m > 0")] == ["b"]
+    far = KeptRun("d", runs[0].records.assign(stack="s", site="z"), None, "u")
+    empty = comparison.compare([runs[0], far], "m").table
+    assert len(empty) == 0 and {"run", "difference"} <= {*empty.columns}
+
+
+def test_records_of_one_model_and_policy_are_compared():
+    def made(name, *rows):
+        return KeptRun(name, records(rows), None, "u")
+
+    one = row("m", 1, 0.1, token_policy="all")
+    for name in ("step", "seed"):
+        series_ = made("s", *(one | {name: i} for i in range(2)))
+        with pytest.raises(UsageError, match="runs of one model"):
+            differences.compare_runs(series_, made("b", one), "m")
+    of_none = row("m", 2, 0.3)
+    found = differences.compare_runs(
+        made("a", one, of_none), made("b", one, of_none), "m", tokens="all"
+    )
+    assert [each.where["layer"] for each in found] == [1, 2]
+    ends = made("a", one | {"low": 0.05, "high": 0.15})
+    other = made("b", one | {"low": 0.01, "high": 0.19})
+    (found,) = differences.compare_runs(ends, other, "m")
+    assert found.first_ends == (0.05, 0.15) and found.second_ends == (0.01, 0.19)
+    table = differences.tabulate_differences([found])
+    assert table[["first_low", "second_low"]].iloc[0].tolist() == [0.05, 0.01]
+    assert table[["first_high", "second_high"]].iloc[0].tolist() == [0.15, 0.19]
+    for shard, units in (([0, 3], "u, shard 1/3"), ([0, 1], "u")):
+        manifest = {"units": "u", "settings": {"shard": shard}}
+        assert KeptRun.of("a", ends.records, manifest, None).units == units
+
+
+def test_means_over_heads_have_the_replicates_of_their_own_heads():
+    def made(name, shift):
+        rows = [row("drift", 1, 0.5)]
+        rows += [head("attention.row_max", i, 0.2 + shift) for i in range(2)]
+        left_out = np.array([[9.0, -9.0, 0.0, 4.0], *[[0.2 + shift] * 4] * 2])
+        return KeptRun(name, records(rows), left_out, "u")
+
+    (found,) = differences.compare_runs(made("a", 0), made("b", 1), "attention.row_max")
+    assert (found.low, found.high) == (pytest.approx(1), pytest.approx(1))
+
+
 @pytest.mark.parametrize(
     ("ends", "shown"), [((-0.3, -0.1), True), ((-0.1, 0.1), False), ((0.1, 0.3), True)]
 )
