@@ -843,6 +843,18 @@ def test_values_and_tables_of_a_comparison_are_those_that_were_asked_for():
     assert set(chosen.table["component"]) == {"y"} and len(chosen.findings) == 2
     assert len(found.findings) == 4
     assert [name for name, _ in found.judge("m > 0")] == ["b"]
+    # One place beyond the limit is enough, and the others are not told.
+    mixed = [different(1, 0.5), different(2, -0.5)]
+    met, beyond = differences.parse_condition("m > 0").is_met(mixed)
+    assert met and beyond == mixed[:1]
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "find_metric", lambda *_: "other")
+        patch.setattr(
+            comparison, "compare_runs", lambda *_, **how: asked.append(how) or mixed
+        )
+        found.judge("other > 0")
+    assert asked == [{"heads": False, "tokens": "all"}] * 2
     far = KeptRun("d", runs[0].records.assign(stack="s", site="z"), None, "u")
     empty = comparison.compare([runs[0], far], "m").table
     assert len(empty) == 0 and {"run", "difference"} <= {*empty.columns}
@@ -878,7 +890,8 @@ def test_means_over_heads_have_the_replicates_of_their_own_heads():
     def made(name, shift):
         rows = [row("drift", 1, 0.5)]
         rows += [head("attention.row_max", i, 0.2 + shift) for i in range(2)]
-        left_out = np.array([[9.0, -9.0, 0.0, 4.0], *[[0.2 + shift] * 4] * 2])
+        of_layer = [9.0 * (1 + shift), -9.0, 0.0, 4.0]
+        left_out = np.array([of_layer, *[[0.2 + shift] * 4] * 2])
         return KeptRun(name, records(rows), left_out, "u")
 
     (found,) = differences.compare_runs(made("a", 0), made("b", 1), "attention.row_max")

@@ -855,3 +855,5 @@ def test_several_tests_of_a_seed_are_told_with_place_and_course():
     assert one_each == "A, of the weakest seed, at layer 1:"
     several, _ = told(SURE, OPEN, over="all")
     assert several == "weakest A, at layer 1:"
+    (nowhere,) = judge_tests([Test(CLAIM, "A", 1, 0, 2, 9, **SURE, over="all")])
+    assert nowhere.statistic == "A:"

@@ -493,6 +493,11 @@ def test_what_an_earlier_study_loads_and_computes_costs_nothing_more(monkeypatch
         "about 42 hours on this machine",
         "what is in the hub's cache, or at hand as a local copy, is not downloaded",
     ]
+    free = Need("org/free", 0.0, work={"run": 12.0, "new": 3.0})
+    both = [first, study_of("fig2", needs=(free,))]
+    lines = [line.strip() for line in runner._describe_costs(both)]
+    assert "under 0.1 GB to download; about 3.0 hours" in lines
+    assert "and 1 of unknown size" in lines[-2]
     hours = [runner._format_hours(x) for x in (10, 9.96, 0.95, 0.94, 0.001)]
     assert hours == ["10 hours", "10.0 hours", "0.9 hours", "56 minutes", "1 minutes"]
 
