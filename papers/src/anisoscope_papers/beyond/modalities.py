@@ -146,7 +146,7 @@ def _score_mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
         mask = batch["bool_masked_pos"].unflatten(1, (mean.shape[-1] // patch, -1))
         # [image, row, column] of patches → the same of pixels.
         mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2)
-        # As the loss of `ViTForMaskedImageModeling`: |error| of hidden pixels, per channel.
+        # As transformers' loss of masked images: |error| of hidden pixels, per channel.
         wrong += float(((batch["pixel_values"] - mean).abs().mean(1) * mask).sum())
         hidden += int(mask.sum())
     return wrong / hidden
