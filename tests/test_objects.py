@@ -308,6 +308,12 @@ FORMS = {
         json.dumps([{"conversations": [{"from": "human", "value": "hello"}]}]),
         ["hello"],
     ),
+    "with an id.json": (
+        json.dumps(
+            [{"id": "a_0", "conversations": [{"from": "human", "value": "hello"}]}]
+        ),
+        ["hello"],
+    ),
     "tools.jsonl": (
         json.dumps({"messages": [*CHAT, {"role": "tool", "content": None}]}),
         ["hello\nhi there"],

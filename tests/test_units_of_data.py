@@ -1370,6 +1370,12 @@ def test_the_column_of_text_is_chosen():
         choose({"a": 1, "chat": [{"content": "x"}], "turns": [{"value": "y"}]})
         == "chat"
     )
+    # as in ShareGPT: an id in words is a text too
+    assert (
+        choose({"id": "identity_0", "conversations": [{"from": "human", "value": "x"}]})
+        == "conversations"
+    )
+    assert choose({"id": "identity_0", "chat": 3}) == "id"
     assert choose({"a": "x", "b": "y"}, "b") == "b"
     for row, column in (({"a": "x", "b": "y"}, None), ({"a": "x"}, "c")):
         with pytest.raises(CorpusError):

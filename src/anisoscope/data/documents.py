@@ -264,7 +264,7 @@ def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
 
 
 def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
-    """Choose the column of text: the one asked for, else a known name, else the only one that holds text, else a chat.
+    """Choose the column of text: the one asked for, else a known name, else a chat, else the only one that holds text.
 
     CorpusError if there is none of them.
 
@@ -287,10 +287,14 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
 
 
 def _guess_text_column(row: dict[str, Any]) -> str | None:
-    """Guess the column of text in a row: the only one that holds text, else one of chats, else the only one there is.
+    """Guess the column of text in a row: one of chats, else the only one that holds text, else the only one there is.
 
     None if there is no such column.
     """
+    # before texts: what is next to a chat describes it, as the id of ShareGPT does
+    for name in CHATS:
+        if name in row and join_chat(row[name]) is not None:
+            return name
     texts = []
     for name, value in row.items():
         # every value of a CSV table is a text, numbers too
@@ -298,10 +302,6 @@ def _guess_text_column(row: dict[str, Any]) -> str | None:
             texts.append(name)
     if len(texts) == 1:
         return texts[0]
-    # A chat is a list, so it was not among the texts.
-    for name in CHATS:
-        if name in row and join_chat(row[name]) is not None:
-            return name
     if len(row) == 1:
         return next(iter(row))
     return None
