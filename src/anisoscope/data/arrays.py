@@ -18,9 +18,7 @@ from anisoscope.errors import CorpusError, UsageError
 
 STACK = "vectors"  # the stack of vectors that no model made here
 BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one layer
-MOST_ROWS = (
-    4096  # of a batch: narrow vectors would make batches of a hundred thousand rows
-)
+MOST_ROWS = 4096  # of a batch: narrow vectors would fill it with a hundred thousand
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
 
 
@@ -218,9 +216,9 @@ def _name_layers(arrays: Any) -> Mapping[str, Any]:
 
 def _are_ragged(arrays: Any) -> bool:
     """Return whether a list holds sequences rather than layers: arrays [token, dim] of different lengths."""
-    if not isinstance(arrays, list | tuple) or not all(
-        getattr(x, "ndim", 0) == 2 for x in arrays
-    ):
+    if not isinstance(arrays, list | tuple):
+        return False
+    if not all(getattr(x, "ndim", 0) == 2 for x in arrays):
         return False
     widths = {x.shape[1] for x in arrays}
     # Layers of one text have the same length, so different ones mean sequences.
@@ -292,7 +290,9 @@ def _check_array(layer: str, x: Any, name: str) -> None:
         return
     # numpy's types of texts: <U5, |S3
     is_text = re.fullmatch(r"[<>|=]?[US]\d+", kind) is not None
-    got = f"{'text' if is_text else kind} in {layer!r}"
+    if is_text:
+        kind = "text"
+    got = f"{kind} in {layer!r}"
     if is_text and is_from_file:
         raise CorpusError("real numbers as vectors", got, CURE)
     raise UsageError("real numbers as vectors", got, CURE)
@@ -307,7 +307,9 @@ def _number_entries(
 
     UsageError for missing entries, or if there are not `count` of them.
     """
-    values = np.asarray(entries.cpu() if isinstance(entries, Tensor) else list(entries))
+    # numpy cannot read a tensor that is on an accelerator
+    given: Any = entries.cpu() if isinstance(entries, Tensor) else list(entries)
+    values = np.asarray(given)
     if len(values) != count:
         raise UsageError(
             f"a {what} for each of {count} vectors or sequences",

@@ -28,6 +28,8 @@ LEFT_OUT = {
 }
 """Folders without documentation of the library itself, or that distributions package apart."""
 
+# Lines that underline a heading of reStructuredText, or draw the border of a table: no
+# text to read.
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 

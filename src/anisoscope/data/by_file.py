@@ -129,12 +129,11 @@ class PlanByFile(Plan):
         """
         self._hashes[number] = corpus.fingerprint
         of_others = self.source
-        # an empty file does not say how documents are told apart
-        self.source = (
-            dict(corpus.source)
-            if corpus.documents or not of_others
-            else dict(of_others)
-        )
+        # an empty file does not say how documents are separated
+        if corpus.documents or not of_others:
+            self.source = dict(corpus.source)
+        else:
+            self.source = dict(of_others)
         for name in ("empty", "skipped"):
             self.source[name] = of_others.get(name, 0) + corpus.source[name]
 
@@ -144,6 +143,7 @@ class PlanByFile(Plan):
         self.tokens += plan.tokens
         self.n_units += plan.n_units
         self.longest = max(self.longest, int(plan.lengths.max(initial=0)))
+        # The files of a corpus give mostly the same notes: each is kept once.
         self.warnings += [note for note in plan.warnings if note not in self.warnings]
         self._fingerprints.append(plan.fingerprint)
         # One affix once, in the order of their coming: a set has no order.
@@ -226,6 +226,8 @@ class PlanByFile(Plan):
 
     def _hold(self, number: int, plan: TextPlan) -> None:
         """Keep the plan of a file in memory; drop those of other files, unless all files together are small."""
+        # While files are still being counted this is the total so far: plans are
+        # dropped as soon as it is exceeded.
         if self._counts.total > HELD:
             self._held.clear()
         self._held[number] = plan

@@ -23,10 +23,8 @@ ENDING = re.compile(
 )
 """How names of files end that are no names of the hub."""
 MOST_LISTED = 10_000  # names of a folder that are compared with one that is not there
-NEAR, APART = (
-    0.85,
-    2,
-)  # likeness to a known name, and most difference in length, by which a name is taken for a slip
+# likeness to a known name, and most difference in length, of what is taken for a slip
+NEAR, APART = 0.85, 2
 
 
 def check_model(name: str) -> None:
@@ -165,6 +163,8 @@ def suggest_path(name: str, *, surely: bool = False) -> str:
         return ""
     if path.name in names:
         return ""
+    # 0.6 is difflib's own default: for a path that is not there, a wrong suggestion
+    # does no harm.
     for other in get_close_matches(path.name, names, n=3, cutoff=0.6):
         if not surely or _is_one_slip(path.name, other):
             return str(path.parent / other)

@@ -87,7 +87,10 @@ EXTRA_OF = {"image": "models", "speech": "speech"}
 OFFLINE = {"image": "builtin:digits", "labelled": "synthetic"}
 """A corpus that needs no network, by modality; for text it is the documentation of Python."""
 
+# What chooses a part of a hub data set, and means nothing for a file or a corpus that a
+# function makes.
 PARTS = ("split", "config", "revision")
+# `owner/name:config@revision`; some old data sets have no owner (`imdb`).
 _HUB_ID = re.compile(
     r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )
@@ -263,12 +266,15 @@ def resolve_corpus(
     if name == parts.id:
         copy = find_copy(name)
         if copy:
+            # A copy on the disk is of one configuration and one revision, which cannot
+            # be chosen any more.
             options.refuse(name, "config", "revision")
             return find_part_of_copy(copy, modality, split, own_config)
     _refuse_given_twice(name, parts, options)
     # What the user asked for goes before what the preset has.
     config = options.config or parts.config or own_config
     revision = options.revision or parts.revision
+    # An empty text stands for no configuration in the table of presets.
     return HubPart(name, modality, hub_id, config or None, split, revision, row.cure)
 
 
@@ -299,6 +305,7 @@ def _resolve_unknown(
     modality   what the model reads (text, speech, image)
     options    how the corpus is to be read
     """
+    # A file or folder here goes before a data set of the hub that has the same name.
     path = find_path(name)
     if path is not None:
         options.refuse(name, *PARTS)
@@ -330,6 +337,8 @@ def _resolve_unknown(
 
 def _find_preset(name: str, modality: str) -> NamedCorpus | None:
     """Return the named corpus (a preset) of this name and modality; None if there is none."""
+    # A preset of another modality does not count: for this one the name may be that of
+    # a file.
     row = named_corpora().get(name)
     if row is None or row.modality != modality:
         return None
@@ -345,6 +354,7 @@ def _refuse_given_twice(name: str, parts: _HubName, options: CorpusOptions) -> N
     """
     for part in ("config", "revision"):
         value = getattr(options, part)
+        # The same value given twice is no contradiction.
         if value and getattr(parts, part) not in (None, value):
             raise UsageError(
                 f"one {part}", f"{name} and {part} {value}", "give it once"

@@ -40,7 +40,9 @@ CHATS = (
 )
 """Columns of chats: lists of messages, each with its text."""
 CONTENTS = ("content", "value", "text", "utterance")
-"""Where the text of a message stands."""
+"""Keys under which a message has its text."""
+# The likeliest first. `tokens` and `words` hold lists of words, which are joined by
+# blanks.
 TEXT_COLUMNS = (
     "text",
     "content",
@@ -227,8 +229,8 @@ def _split_rows(
     """
     if options.documents != "auto":
         # Else the last word of a row and the first of the next would be one.
-        lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
-        return cut_into_blocks(lines, int(options.documents.partition(":")[2]))
+        block = int(options.documents.partition(":")[2])
+        return cut_into_blocks(_end_lines(texts), block)
     # WikiText has a line of an article in each row, and empty rows before the first title
     head: list[str] = []
     for text in texts:
@@ -243,6 +245,15 @@ def _split_rows(
             "article",
         )
     return _take_rows(stream, options.limit)
+
+
+def _end_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, each with a line break at its end."""
+    for text in texts:
+        if text.endswith("\n"):
+            yield text
+        else:
+            yield f"{text}\n"
 
 
 def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
@@ -396,6 +407,7 @@ def _iter_texts(
             if text is not None:
                 yield column, text
                 continue
+        # `{}` in JSON: a row of nothing, which is no fault.
         elif not fault:
             continue
         if not options.skip_bad:
@@ -504,6 +516,7 @@ def _iter_rows(
             for row in read_table_rows(file, column=options.column):
                 # Rows are named by their file, since several tables have a line 7.
                 yield row._replace(place=f"{file.name}, {row.place}")
+        # With --skip-bad, a damaged file costs only its own rows.
         except CorpusError as error:
             if not options.skip_bad:
                 raise
@@ -520,8 +533,8 @@ def _read_files(
     by_file   whether the folder has several
     """
     rule = options.documents
+    # Of several files each is a document, unless the user asked for another rule.
     if rule == "auto" and by_file:
-        # A single file is split by its own marks, as if it had been named itself.
         rule = "file"
     last = SplitText([], "files")
     owner: list[int] = []
@@ -535,6 +548,8 @@ def _read_files(
             if read is None:
                 skipped += 1
                 continue
+            # All files are split by one rule: what the last one says of it holds for
+            # all.
             last = read
             empty += not read.documents
             for document in read.documents:

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -69,14 +68,14 @@ def build_tokenizer(
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    before = (
-        pre_tokenizers.WhitespaceSplit()
-        if corpus.tokenised
-        else pre_tokenizers.Whitespace()
-    )
+    # `Whitespace` also separates punctuation marks, which would cut tokens such as <user>
+    before: Any = pre_tokenizers.Whitespace()
+    if corpus.tokenised:
+        before = pre_tokenizers.WhitespaceSplit()
     marks = [CLS]
     named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS}
     pair = f"{CLS} $A $B"
+    # Not in the paper's vocabulary: an option.
     if separator:
         marks.append(SEP)
         named["sep_token"] = SEP
@@ -94,6 +93,7 @@ def build_tokenizer(
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=inner,
         model_max_length=max_length,
+        # Without `token_type_ids`, which transformers would add otherwise.
         model_input_names=["input_ids", "attention_mask"],
         **named,
     )
@@ -107,7 +107,8 @@ def _rank_words(corpus: LabelledCorpus, before: Any) -> list[str]:
     count: Counter[str] = Counter()
     for example in corpus.splits["train"]:
         text = " ".join(example.all_words).lower()
-        count.update(token for token, _ in before.pre_tokenize_str(text))
+        for token, _ in before.pre_tokenize_str(text):
+            count[token] += 1
     # Marks that a text holds as words must not get a second id.
     types = set(count) - {PAD, UNK, CLS, SEP}
     # Equally frequent words by the alphabet, so that ids are the same everywhere.
@@ -131,13 +132,16 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
         raise CorpusError(
             "tokens in every example", "an example without any", "leave it out"
         )
-    # Masks are made when batches are padded.
-    names = [name for name in ("input_ids", "token_type_ids") if name in whole]
     rows = []
     words = []
     for number, example in enumerate(examples):
-        row = {name: whole[name][number] for name in names}
-        rows.append({**row, "labels": example.label})
+        row: dict[str, Any] = {}
+        # Masks are made when batches are padded.
+        for name in ("input_ids", "token_type_ids"):
+            if name in whole:
+                row[name] = whole[name][number]
+        row["labels"] = example.label
+        rows.append(row)
         words.append(_index_words(whole, number, example))
     return Encoded(rows, words, n_cut)
 
@@ -195,7 +199,13 @@ def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
 
 def _find_starts(words: Sequence[str]) -> list[int]:
     """Return the position of each word's first character in the text that joins the words with single blanks."""
-    return [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
+    starts = []
+    place = 0
+    for word in words:
+        starts.append(place)
+        # the word, and the blank behind it
+        place += len(word) + 1
+    return starts
 
 
 @dataclass(frozen=True)
@@ -329,13 +339,17 @@ class LabelledPlan(Plan):
         """
         # Unit and row are the same: each example is a unit.
         chosen = rows.tolist()
-        inputs = pad_batch([self.encoded.rows[i] for i in chosen], self.padding)
+        examples = []
+        words = []
+        for number in chosen:
+            examples.append(self.encoded.rows[number])
+            words.append(torch.tensor(self.encoded.words[number]))
+        inputs = pad_batch(examples, self.padding)
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()
         # Without padding both sides are the same.
         side = "left" if self.padding.side == "left" else "right"
-        words = [torch.tensor(self.encoded.words[i]) for i in chosen]
         # padding counts as word 0 here: the mask says that it is not real
         special = (pad_sequence(words, batch_first=True, padding_side=side) < 0).to(
             self.device

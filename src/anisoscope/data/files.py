@@ -55,6 +55,8 @@ def get_memory_budget() -> int:
         free = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
     except (OSError, ValueError, IndexError):  # not Linux
         try:
+            # Neither of them on every system: macOS does not know the first name,
+            # Windows has no `sysconf`.
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (ValueError, OSError, AttributeError):
             free = FREE
@@ -73,11 +75,9 @@ def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusEr
 
 def _write_size(size: int) -> str:
     """Write a number of bytes in MiB or GiB."""
-    return (
-        f"{size / (1 << 30):.1f} GiB"
-        if size >= 1 << 30
-        else f"{size / (1 << 20):.0f} MiB"
-    )
+    if size >= 1 << 30:
+        return f"{size / (1 << 30):.1f} GiB"
+    return f"{size / (1 << 20):.0f} MiB"
 
 
 SMALLER = "read less of it with --limit, or divide it into several files"
@@ -88,10 +88,9 @@ SMALLER = "read less of it with --limit, or divide it into several files"
 
 def open_unpacked(path: Path) -> IO[bytes]:
     """Open a file for reading bytes; gzip is unpacked on the fly."""
-    return cast(
-        "IO[bytes]",
-        gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"),
-    )
+    if path.name.lower().endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -178,6 +177,8 @@ def iter_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with open_unpacked(path) as raw:
+            # Bytes that are not UTF-8 become lone surrogates, which `find_fault`
+            # recognises: one bad line does not end the reading.
             file = io.TextIOWrapper(
                 cast("Any", raw),
                 encoding="utf-8-sig",
@@ -203,11 +204,10 @@ def find_fault(line: str) -> str:
     """Say why a line, as `iter_lines` yields it, is not UTF-8 text; empty if it is."""
     if "\0" in line:
         return "NUL bytes (a binary file, or text in UTF-16)"
-    return (
-        ""
-        if line.isascii() or not _UNDECODED.search(line)
-        else "bytes that are not UTF-8"
-    )
+    # nearly all lines are ASCII, which is known without a search
+    if line.isascii() or not _UNDECODED.search(line):
+        return ""
+    return "bytes that are not UTF-8"
 
 
 def refuse_unreadable(path: Path, error: Exception) -> CorpusError:

@@ -18,11 +18,8 @@ from anisoscope.models.hub_memory import (
     with_token_fallback,
 )
 
-SPLITS = (
-    "validation",
-    "test",
-    "train",
-)  # splits in the order they are preferred where none is named
+# in the order in which they are preferred if none is named
+SPLITS = ("validation", "test", "train")
 
 
 class HubSet(NamedTuple):
@@ -65,11 +62,10 @@ def find_set(part: HubPart) -> HubSet:
         )
         # for the next time, if the hub does not answer then
         remember("data set", part.id, part.revision, str(info.sha))
-        notice = (
-            ""
-            if token is None
-            else "the hub refuses the token; the data set is public and was read without it"
-        )
+        notice = ""
+        if token is not None:
+            notice = "the hub refuses the token; the data set is public and was read without it"
+        # The id under which the hub has it now: a data set may have been renamed.
         return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
     except RevisionNotFoundError:
         cure = "leave it out for the newest"
@@ -80,9 +76,8 @@ def find_set(part: HubPart) -> HubSet:
         fault = Fault(
             "", "a private or gated data set needs `hf auth login`", absent=True
         )
-    except (
-        Exception
-    ) as error:  # whatever the hub or the network did: its kind is told apart there
+    # whatever the hub or the network did: `classify_fault` finds out its kind
+    except Exception as error:
         fault = classify_fault(error)
     if fault.absent:
         cure = f"{part.suggestion}; a private or gated data set needs `hf auth login`"
@@ -114,9 +109,8 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
 
     # Without this argument the library uses the user's token.
     options = {} if found.token is None else {"token": found.token}
-    logging.getLogger("huggingface_hub.repocard").setLevel(
-        logging.ERROR
-    )  # of pages without a head; nothing is amiss
+    # it warns of a data set's page without a head, which does no harm
+    logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)
     try:
         if found.commit is not None:
             return datasets.load_dataset(
@@ -152,6 +146,7 @@ def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
     import datasets
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
+    # On one line, and not all of it: messages of the library may hold whole schemas.
     text = " ".join(str(error).split())[:300]
     if "scripts are no longer supported" in text:
         cure = f"read its conversion: {name}@refs/convert/parquet; or name a local copy"
@@ -238,7 +233,10 @@ def number_rows(
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:
-        for number, row in enumerate(rows.skip(after) if after else rows, after + 1):
+        rest = rows
+        if after:
+            rest = rows.skip(after)
+        for number, row in enumerate(rest, after + 1):
             yield f"row {number}", row
     except (HTTPError, OSError) as error:
         got = f"a broken connection ({type(error).__name__})"

@@ -112,9 +112,11 @@ def _open_saved(name: str, path: Path, options: CorpusOptions) -> SetOfRows | No
     """
     import datasets  # type: ignore[import-untyped]
 
+    # Saved to a folder, a data set is of one configuration and one revision.
     options.refuse(name, "config", "revision")
     loaded: Any = datasets.load_from_disk(str(path))
     source: dict[str, object] = {"path": str(path.resolve())}
+    # A dict of data sets: `datasets` saved several splits.
     if isinstance(loaded, dict):
         source["split"] = hub.choose_split(list(loaded), options.split, name)
         loaded = loaded[source["split"]]
@@ -129,6 +131,7 @@ def _open_saved(name: str, path: Path, options: CorpusOptions) -> SetOfRows | No
 def _iter_saved_rows(loaded: Any, columns: _Columns) -> Iterator[SetRow]:
     """Yield the rows of a saved data set, with images that are read later."""
     encoded = _leave_encoded(loaded, columns)
+    # A view without the images, which `datasets` would decode along with each row.
     texts = loaded.select_columns([columns.text])
     for number in range(len(loaded)):
         value = encoded[number][columns.images]
@@ -163,9 +166,11 @@ def _open_hub(part: HubPart, options: CorpusOptions) -> SetOfRows | None:
     try:
         found = hub.find_set(part)
     except CorpusError:
+        # The reader of texts, which is asked next, says what is wrong with the name.
         return None
     key = {
         "id": found.id,
+        # Keeps this cache apart from that of the same images without texts.
         "holds": "texts with images",
         "config": part.config,
         "split": part.split,
@@ -248,6 +253,8 @@ def _find_columns(features: Any, column: str | None, name: str) -> _Columns | No
     chat = _find_first(CHAT_COLUMNS, features)
     if column is not None:
         _require_captions(column, images, features, name)
+        # Chats stay chats if the user names their column: they have another form than
+        # captions.
         return _Columns(images[0], column, is_chat=column == chat)
     if chat is not None:
         return _Columns(images[0], chat, is_chat=True)
@@ -261,11 +268,10 @@ def _holds_images(feature: Any) -> bool:
     """Return whether a column, by its type in `datasets`, holds an image or a list of them."""
     import datasets
 
-    inner = (
-        feature[0]
-        if isinstance(feature, list)
-        else getattr(feature, "feature", feature)
-    )
+    # a list of images is written in one of two ways, as in `_leave_encoded`
+    inner = getattr(feature, "feature", feature)
+    if isinstance(feature, list):
+        inner = feature[0]
     return isinstance(inner, datasets.Image)
 
 
@@ -324,6 +330,7 @@ def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
     try:
         bodies = [read_encoded(image, place) for image in images]
     except CorpusError as error:
+        # The row is cached with its fault, and is not asked for again.
         fault = error.got
     says = {
         "place": place,
@@ -342,6 +349,8 @@ def _unpack(item: Item) -> SetRow:
     for name, size, end in zip(
         _name_images(place, len(sizes)), sizes, accumulate(sizes), strict=True
     ):
+        # A row that was streamed without a cache holds its images; one of the cache
+        # says where they begin in its file.
         if isinstance(item.place, bytes):
             images.append(Item(name, None, item.place[end - size : end]))
         else:

@@ -92,18 +92,18 @@ def holds_image_texts(name: str) -> bool:
 
 def _is_mostly_images(folder: Path) -> bool:
     """Return whether a folder holds more images than texts; a text named like an image, its caption, is not counted."""
-    files = [path for path in folder.rglob("*") if not path.name.startswith(".")]
-    images = {
-        path.with_suffix("")
-        for path in files
-        if path.suffix.lower() in ENDINGS["image"]
-    }
-    n_texts = 0
-    for path in files:
-        is_text = path.suffix.lower() in ENDINGS["text"]
-        # a text named like an image is its caption
-        if is_text and path.with_suffix("") not in images:
-            n_texts += 1
+    images: set[Path] = set()
+    texts: list[Path] = []
+    for path in folder.rglob("*"):
+        if path.name.startswith("."):
+            continue
+        ending = path.suffix.lower()
+        if ending in ENDINGS["image"]:
+            images.add(path.with_suffix(""))
+        elif ending in ENDINGS["text"]:
+            texts.append(path.with_suffix(""))
+    # a text named like an image is its caption
+    n_texts = sum(path not in images for path in texts)
     return len(images) > n_texts
 
 
@@ -377,12 +377,19 @@ def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
         require_column(column, row.columns, str(manifest), "captions")
         value = row.columns[column]
     else:
-        captions = map(row.columns.get, CAPTION_COLUMNS)
-        value = next(filter(None, captions), "")
+        value = _find_first(row.columns, CAPTION_COLUMNS)
     # a column of captions may be a list of several, or a number
     if not isinstance(value, str):
         return ""
     return value.strip()
+
+
+def _find_first(entries: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the first entry with one of these names that is not empty; None if there is none."""
+    for name in names:
+        if entries.get(name):
+            return entries[name]
+    return None
 
 
 def _build_entry(images: list[Any], caption: str, unit: str) -> Entry:
@@ -406,7 +413,9 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
             continue
         # Some tables have one image in a row, some a list of them.
         given = row.columns.get("images") or row.columns.get("image") or []
-        unplaced = list(given) if isinstance(given, list | tuple) else [given]
+        unplaced = [given]
+        if isinstance(given, list | tuple):
+            unplaced = list(given)
         try:
             messages, places = _read_messages(row, unplaced)
             images: list[Item | SavedImage] = [
@@ -485,9 +494,7 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
             "parts of type text or image", f"a part of type {kind or '?'} in a message"
         )
     # transformers writes the image under its own key, OpenAI under image_url
-    place = next(
-        filter(None, map(part.get, ("image", "path", "url", "image_url"))), None
-    )
+    place = _find_first(part, ("image", "path", "url", "image_url"))
     if place is None:
         if not unplaced:
             raise CorpusError(
@@ -504,6 +511,8 @@ def _split_marks(text: str) -> Iterator[Message]:
         if number:
             yield {"type": "image"}
         if piece.strip():
+            # LLaVA writes the mark on a line of its own: that line break is no part of
+            # the text.
             yield {"type": "text", "text": piece.strip("\n")}
 
 
@@ -662,11 +671,9 @@ class ImageTextPlan(Plan):
         try:
             texts = [self._write(entry.messages) for entry in entries]
             # SigLIP was trained on texts padded to its longest, and reads the vector of a text at the end of them
-            padding = (
-                "max_length"
-                if type(self.processor).__name__.startswith("Siglip")
-                else True
-            )
+            padding: bool | str = True
+            if type(self.processor).__name__.startswith("Siglip"):
+                padding = "max_length"
             options = self._choose_options(texts, pictures)
             encoded = self.processor(
                 text=texts, padding=padding, return_tensors="pt", **options

@@ -22,18 +22,11 @@ from anisoscope.provenance import json_roundtrip
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
 
-SIZE, RESIZED = (
-    224,
-    256,
-)  # side of a model's square; the shorter side is resized to 256/224 of it first
+# side of a model's square; the shorter side is resized to 256/224 of it first
+SIZE, RESIZED = 224, 256
 PATCH = 16  # pixels a position's side, to count positions for the budget of a batch
-FIXED_SIZE = (
-    "vit",
-    "deit",
-    "beit",
-    "data2vec-vision",
-    "vit_mae",
-)  # families whose position table takes one size only
+# families whose position table takes one size only
+FIXED_SIZE = ("vit", "deit", "beit", "data2vec-vision", "vit_mae")
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 

@@ -100,10 +100,9 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
         "split": part.split,
         "column": column,
     }
+    # what was cached before transcripts were kept has none
     if part.modality == "speech":
-        identity["texts"] = (
-            "kept"  # what was cached before transcripts were kept has none
-        )
+        identity["texts"] = "kept"
     folder = cache_folder(identity, found.commit)
     kept = None if folder is None else StreamCache(folder)
     # Opened at most once, and not at all if all items are cached.
@@ -229,6 +228,8 @@ def read_encoded(value: Any, name: str) -> bytes:
     if data is None and value.get("path"):
         from datasets.download.streaming_download_manager import xopen  # type: ignore[import-untyped]
 
+        # The path may be an address, or that of a file inside an archive:
+        # `zip://a.jpg::https://…`.
         try:
             with xopen(value["path"], "rb") as file:
                 data = file.read()
@@ -331,4 +332,6 @@ class StreamCache:
                     place=self.body, offset=end + len(line), size=len(data)
                 )
                 end += len(line) + len(data)
+            # Marks the end of the data set, by which `_read_cached` knows that nothing
+            # is missing.
             file.write(b"null\n")

@@ -75,6 +75,8 @@ class LabelledCorpus:
     @cached_property
     def pairs(self) -> bool:
         """Return whether examples are pairs of texts."""
+        # The training split stands for all: `check_example` refuses rows of the other
+        # kind.
         return any(example.second is not None for example in self.splits[TRAIN])
 
     @property
@@ -101,7 +103,9 @@ class LabelledCorpus:
         parts: list[object] = [self.labels, self.tokenised]
         for name, examples in self.splits.items():
             # the order of these fields is part of the hash, which stands in records of old runs
-            fields = [[e.words, e.second, e.label, e.rationale] for e in examples]
+            fields = []
+            for e in examples:
+                fields.append([e.words, e.second, e.label, e.rationale])
             parts += [name, fields]
         return hash_parts(parts)
 
@@ -169,6 +173,7 @@ def choose_split(
         split = ALL
         if trained_on:
             split = HELD_OUT
+            # Both were drawn from the same table, and the model was trained on neither.
             splits[HELD_OUT] = corpus.splits[VALIDATION] + corpus.splits[TEST]
             why = "that the model was not trained on"
     else:
@@ -183,12 +188,12 @@ def choose_split(
     count = available
     if limit is not None:
         count = len(take_balanced(splits[split], limit, len(corpus.labels)))
-    rows = (
-        f"all {total:,} rows"
-        if count == total
-        else f"{count:,} of {total:,} rows {why}".rstrip()
-    )
-    cut = f" (--limit: there are {available:,})" if count < available else ""
+    rows = f"{count:,} of {total:,} rows {why}".rstrip()
+    if count == total:
+        rows = f"all {total:,} rows"
+    cut = ""
+    if count < available:
+        cut = f" (--limit: there are {available:,})"
     return corpus, split, f"{corpus.name} has no {lacks}: looked at {rows}{cut}"
 
 
@@ -219,13 +224,16 @@ def require_usable(
 
 def _require_enough(corpus: LabelledCorpus, split: str, fewest: int) -> None:
     """Raise CorpusError if a split is missing, or has fewer than `fewest` examples of a class."""
+    # A drawn split without examples comes from a small table: the counts of its classes
+    # say that better.
     if not corpus.splits.get(split) and split not in corpus.drawn:
         raise CorpusError(
             f"a {split} split in {corpus.name}", "none", "give the corpus one"
         )
-    short = [
-        f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest
-    ]
+    short = []
+    for label, n in corpus.counts()[split].items():
+        if n < fewest:
+            short.append(f"{label} ({n})")
     if short:
         plural = "s" if fewest > 1 else ""
         expected = f"at least {fewest} example{plural} of every class in the {split} split of {corpus.name}"
@@ -274,6 +282,7 @@ def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Exam
         if taken[example.label] < room:
             taken[example.label] += 1
             kept.append(example)
+    # Rounded up, the shares of all classes may be a few examples too many.
     return tuple(kept[:limit])
 
 

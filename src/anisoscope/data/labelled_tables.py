@@ -46,15 +46,11 @@ SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits. If validation alone is missing, its share is taken from training."""
 
 MORE_WORDS = 1.5  # times the words of a label that a text must have: with fewer, both columns may be labels
-NOT_A_LABEL = (
-    "nan",
-    "<na>",
-    "nat",
-)  # text that a missing value is written as; so are numbers that are not finite
+# text that a missing value is written as; so are numbers that are not finite
+NOT_A_LABEL = ("nan", "<na>", "nat")
 Row = Mapping[str, Any]
-Rows = list[
-    tuple[str, Row]
-]  # each row after its place in the file (`t.jsonl, line 7`), which errors name
+# each row after its place in the file (`t.jsonl, line 7`), which errors name
+Rows = list[tuple[str, Row]]
 
 
 class LabelledRow(NamedTuple):
@@ -134,6 +130,7 @@ def open_table(
     read = _label_rows(tables, chosen, names, split_is_named="split" in columns)
     # before labels are collected: a −1 of a split without labels is no class
     unlabelled = _drop_unlabelled(read)
+    # The hub's own names give classes the numbers that they have in its rows.
     labels = names or _collect_labels(list(chain.from_iterable(read.values())))
     index = {str(label).strip(): number for number, label in enumerate(labels)}
     examples: dict[str, list[Example]] = {}
@@ -199,6 +196,7 @@ def _choose_columns(
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
     by_content: dict[str, str] = {}
+    # Only of two columns can the content tell which is the text and which the label.
     if len(present) == 2:
         texts: dict[str, list[str]] = {}
         for column in present:
@@ -265,6 +263,7 @@ def _find_splits(folder: Path) -> dict[str, Path]:
             got,
             "name the files so",
         )
+    # A folder may hold tables of other things, which belong to no split.
     return {split: file for split, file in files.items() if split in SPLITS}
 
 
@@ -280,33 +279,31 @@ def _read_hub_set(
     names: list[str] | None = None
     for split, rows in hub.load_splits(found, part).items():
         known = ALIASES.get(split, split)
+        # Splits such as `unsupervised` of IMDB have no role here.
         if known not in SPLITS:
             continue
         features = rows.features or {}
         column = label or _guess("label", features)
         # a column of classes has numbers in its rows, and their names here
         names = getattr(features.get(column), "names", None) or names
-        tables[known] = [
-            (f"{where} of {part.id}, {split}", row)
-            for where, row in hub.number_rows(rows, part.id)
-        ]
+        table: Rows = []
+        for where, row in hub.number_rows(rows, part.id):
+            table.append((f"{where} of {part.id}, {split}", row))
+        tables[known] = table
     if TRAIN not in tables:
         raise CorpusError(
             f"a train split of {part.id}",
             ", ".join(tables) or "none",
             "name another data set",
         )
-    return (
-        tables,
-        names,
-        {
-            "kind": "hub",
-            "id": found.id,
-            "config": part.config,
-            "commit": found.commit,
-            **found.notes,
-        },
-    )
+    source = {
+        "kind": "hub",
+        "id": found.id,
+        "config": part.config,
+        "commit": found.commit,
+        **found.notes,
+    }
+    return tables, names, source
 
 
 def _guess(role: str, present: Collection[str]) -> str | None:
@@ -338,9 +335,8 @@ def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
     # Of two columns, the one of fewer words may be the label.
     label, text = sorted(columns, key=lambda name: n_words[name])
     # Labels repeat: half as many different ones as rows, at most.
-    repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(
-        columns[label]
-    )
+    n_labels, n_rows = n_different[label], len(columns[label])
+    repeats = n_labels < n_different[text] and 2 * n_labels <= n_rows
     if repeats and n_words[text] > MORE_WORDS * n_words[label]:
         return {"text": text, "label": label}
     return {}
@@ -369,21 +365,20 @@ def _assign_columns(
     if by_content is None or _contradict(by_name, by_content):
         by_content = {}
     # one column cannot have two roles: what the user named is not guessed for another
-    free = {
-        role: column
-        for role, column in by_content.items()
-        if column not in given.values()
-    }
+    free = {}
+    for role, column in by_content.items():
+        if column not in given.values():
+            free[role] = column
     chosen = {}
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = require_column(given[role], present, name, role)
             continue
-        column = by_name[role]
-        if column is None:
-            column = free.get(role)
-        if column is not None:
-            chosen[role] = column
+        likely = by_name[role]
+        if likely is None:
+            likely = free.get(role)
+        if likely is not None:
+            chosen[role] = likely
         elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(
@@ -584,10 +579,12 @@ def _complete_splits(
     seed   of the random numbers
     """
     if "" in read:
+        # Named by no split, all rows are divided in the usual shares.
         return split_at_random(read[""], SHARES, seed)
     splits = {split: tuple(examples) for split, examples in read.items()}
     missing = _find_missing_splits(read)
     if missing:
+        # What is missing is taken from the training split, the rest of which stays.
         share = SHARES[VALIDATION]
         kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
         splits |= split_at_random(read.get(TRAIN, []), kept, seed)

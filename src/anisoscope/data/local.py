@@ -52,6 +52,8 @@ PATH_COLUMNS = (
 
 def get_data_folder() -> Path:
     """Return the folder $ANISOSCOPE_DATA; a path that does not exist if it is not set."""
+    # A path that is never there, so that callers need no case for a variable that is
+    # not set.
     return Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
 
 
@@ -96,10 +98,9 @@ def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
     """
     before = dict(os.environ)
     # variables, not a list in memory: processes that torchrun or a study starts inherit them
-    variables = {
-        _name_variable(name): str(expand_home(path).resolve())
-        for name, path in given.items()
-    }
+    variables: dict[str, str] = {}
+    for name, path in given.items():
+        variables[_name_variable(name)] = str(expand_home(path).resolve())
     os.environ.update(variables)
     try:
         yield
@@ -115,7 +116,10 @@ def parse_paths(given: Iterable[str]) -> dict[str, str]:
 
     given   the texts
     """
-    found = dict(text.partition("=")[::2] for text in given)
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        found[name] = path
     for name, path in found.items():
         if not name or not path:
             raise UsageError(
@@ -163,9 +167,10 @@ def find_part_of_copy(
     words = _list_words_of_names(copy)
     found = _list_parts_of_split(words, split, modality)
     if config:
-        of_config = [
-            path for path in found if config in path.relative_to(copy).as_posix()
-        ]
+        of_config = []
+        for path in found:
+            if config in path.relative_to(copy).as_posix():
+                of_config.append(path)
         # A copy of one configuration need not have its name in any path.
         found = of_config or found
     # a file in a folder of the split is part of that folder
@@ -259,6 +264,8 @@ def detect_modality(path: Path) -> str | None:
     if not path.is_dir() and get_ending(path) not in MANIFESTS:
         column = find_encoded_column(path)
         if column is not None:
+            # In a parquet file of encoded bytes only the name of the column tells
+            # sounds from images.
             is_sound = any(
                 word in column.lower() for word in ("audio", "sound", "speech")
             )
@@ -301,10 +308,12 @@ def find_encoded_column(path: Path) -> str | None:
 
     try:
         fields = list(parquet.read_schema(path))
+    # No parquet in spite of its name, or damaged: whoever reads it says so.
     except (OSError, ValueError):
         return None
     for field in fields:
         kind = str(field.type)
+        # As `datasets` stores clips and images in parquet.
         if kind.startswith("struct<") and "bytes: binary" in kind:
             return str(field.name)
     return None

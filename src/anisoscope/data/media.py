@@ -30,10 +30,8 @@ from anisoscope.data.plans import Index, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
-CLIPS = (
-    "",
-    "clips",
-)  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
+# folders next to a manifest in which its paths are looked for (`clips`: Common Voice)
+CLIPS = ("", "clips")
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,7 @@ def open_media(
         "skipped": len(bad),
     }
     if bad:
+        # The manifest names some of them and counts all.
         source["skipped_items"] = bad[:20]
     # hashes of the bytes, not names: files that were renamed or moved are the same corpus
     fingerprint = hash_parts([checked.hashes, checked.unit])
@@ -133,12 +132,16 @@ def _check_items(
     for item in found:
         try:
             data = item.read()
+            # With --skip-bad all of it is decoded now: a clip that breaks off could not
+            # be left out later.
             info = check(item.name, data, options.skip_bad)
         except CorpusError as error:
             checked.bad.append(f"{item.name} ({error.got})")
             continue
         # without a speaker every item is a unit of its own
         key = f"item {len(checked.items)}" if item.unit is None else f"unit {item.unit}"
+        # The first item of one unit too many ends the reading, so that the rest of a
+        # hub data set is not streamed.
         if key not in numbers and len(numbers) == options.limit:
             break
         checked.unit.append(numbers.setdefault(key, len(numbers)))
@@ -204,6 +207,7 @@ def _find_items_of_folder(
         if manifest is None or detect_modality(manifest) != modality:
             continue
         listed = list(_iter_listed(manifest, path.resolve()))
+        # A manifest that lists nothing of this folder belongs to others.
         if listed:
             return FoundItems(listed, {**source, "manifest": str(manifest.resolve())})
     items = []
@@ -228,6 +232,8 @@ def _iter_listed(
     A missing file or an unreadable row gives an item with a fault.
     """
     for item, _ in list_items(manifest, column):
+        # Items whose bytes lie in the manifest itself are in no folder: they are always
+        # taken.
         is_below = (
             inside is None
             or not isinstance(item.place, Path)
@@ -255,6 +261,7 @@ def _make_item(place: Any, row: Row, manifest: Path) -> Item:
     place   its path, or encoded bytes; anything else gives an item with a fault
     """
     text = find_transcript(row.columns)
+    # Encoded bytes with their path, as `datasets` writes them to parquet.
     if isinstance(place, dict) and isinstance(place.get("bytes"), bytes):
         return Item(
             f"{place.get('path') or row.place}",
@@ -266,7 +273,6 @@ def _make_item(place: Any, row: Row, manifest: Path) -> Item:
         fault = row.fault or f"{place!r} for a path"
         return Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
     tries = [manifest.resolve().parent / folder / place for folder in CLIPS]
-    path = next(
-        filter(os.path.isfile, tries), tries[0]
-    )  # unlike Path.is_file, False for a name too long
+    # unlike Path.is_file, isfile is False for a name too long
+    path = next(filter(os.path.isfile, tries), tries[0])
     return Item(place, find_speaker(row.columns), path, text=text)

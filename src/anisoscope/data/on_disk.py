@@ -23,9 +23,8 @@ TEXTS_HELD = 1 << 24  # bytes of texts that stay in memory
 IDS_HELD = 1 << 22  # token ids that stay in memory: as many bytes
 BLOCK = 1 << 20  # bytes read at once
 LARGE_TEMPORARY = "/var/tmp"  # on the disk, where `/tmp` is memory on many systems
-OF_USER = frozenset(
-    ("TMPDIR", "TEMP", "TMP")
-)  # variables by which a user chooses the folder
+# variables by which a user chooses the folder
+OF_USER = frozenset(("TMPDIR", "TEMP", "TMP"))
 
 
 class _NamelessFile:
@@ -36,9 +35,8 @@ class _NamelessFile:
         folder = tempfile.gettempdir()
         if OF_USER.isdisjoint(os.environ) and os.access(LARGE_TEMPORARY, os.W_OK):
             folder = LARGE_TEMPORARY
-        self._file = tempfile.TemporaryFile(  # noqa: SIM115
-            dir=folder
-        )  # it is open as long as this object lives  # noqa: RUF100, SIM115
+        # it is open as long as this object lives
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._folder = Path(folder)
         self._lock = Lock()
         self.size = 0
@@ -71,6 +69,8 @@ class _NamelessFile:
 
     def read(self, first: int, last: int) -> bytes:
         """Return the bytes from `first` to before `last`."""
+        # All threads share one position in the file: moving it and reading must not be
+        # interrupted.
         with self._lock:
             self._file.seek(first)
             return self._file.read(last - first)

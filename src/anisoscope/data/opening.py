@@ -320,13 +320,14 @@ def _find_texts_with_images(
     name      of the corpus
     options   fields of `CorpusOptions`; those that only texts have are not used
     """
-    # Presets have a reader of their own.
+    # Presets have readers of their own, and none holds texts with images.
     if name in named_corpora():
         return None
     path = find_path(name)
     if path is None and "/" not in name:
         # a name without a slash is no data set of the hub
         return None
+    # `datasets` saved it, or it can only be a data set of the hub.
     if path is None or module.is_saved_set(path):
         of_sets = {option: options[option] for option in OF_SETS if option in options}
         return module.find_image_text_set(name, **of_sets)  # type: ignore[no-any-return]
@@ -362,6 +363,8 @@ def open_texts(
     processor   the model's tokenizer
     options     further arguments of `open_plan`
     """
+    # Through a file: texts in memory are then split, counted and hashed like any
+    # corpus.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
         lines = [json.dumps({"text": text}) for text in texts]
@@ -439,6 +442,7 @@ def find_longest_input(config: Any, tokenizer: Any) -> int | None:
     """
     limits = [
         getattr(tokenizer, "model_max_length", None),
+        # `max_length_inputs` is MANTa's.
         getattr(config, "max_length_inputs", None),
     ]
     # T5 keeps a length in its config that it does not need: its positions are relative
@@ -458,6 +462,8 @@ def _count_positions(config: Any) -> int | None:
         return None
     if getattr(config, "model_type", "") not in AFTER_PADDING:
         return int(positions)
+    # RoBERTa counts positions from behind the number of its padding token, 1: of 514
+    # places 512 are for tokens.
     padding = getattr(config, "pad_token_id", None)
     if padding is None:
         padding = 1
@@ -524,6 +530,7 @@ def open_labelled(
     for_training   whether each split needs examples of every class; else a table without splits needs two of each
     """
     name = rename_typed_corpus(name)
+    # Here the limit is only checked: it is applied below, balanced over the classes.
     place = resolve_corpus(name, "labelled", CorpusOptions(limit=limit))
     if isinstance(place, NamedCorpus):
         if columns:
@@ -536,5 +543,6 @@ def open_labelled(
     if not for_training and corpus.has_no_splits:
         corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
         return require_usable(corpus.limited(limit), {ALL: 2})
+    # First the whole corpus: what is wrong with it must not be blamed on the limit.
     require_usable(corpus)
     return require_usable(corpus.limited(limit))

@@ -189,13 +189,8 @@ def _to_bytes(array: NDArray[Any]) -> bytes | memoryview:
 def find_decoder_start(config: Any) -> int:
     """Return the id of the token that a decoder's input begins with, as the model's configuration names it; else 0."""
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-    return int(
-        next(
-            (
-                value
-                for name in names
-                if (value := getattr(config, name, None)) is not None
-            ),
-            0,
-        )
-    )
+    for name in names:
+        value = getattr(config, name, None)
+        if value is not None:
+            return int(value)
+    return 0

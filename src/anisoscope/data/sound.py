@@ -16,9 +16,8 @@ Samples = NDArray[np.float32]
 RATES = (1_000, 768_000)
 """Lowest and highest samples per second of a clip: beyond them resampling would take gigabytes, and no sound is so."""
 
-LARGEST = (
-    2**29
-)  # most samples of a clip over all its channels: 3 hours at 48 kHz, 2 GB when decoded
+# most samples of a clip over all its channels: 3 hours at 48 kHz, 2 GB when decoded
+LARGEST = 2**29
 
 
 class ClipInfo(NamedTuple):

@@ -20,9 +20,8 @@ from anisoscope.errors import CorpusError, UsageError
 
 SECONDS = 30  # longest window; a longer clip is cut into equal windows
 RATE = 16_000  # samples per second where the checkpoint does not say
-STRIDE = (
-    320  # samples per position of a model that does not say; what every wav2vec 2.0 has
-)
+# samples per position of a model that does not say; what every wav2vec 2.0 has
+STRIDE = 320
 RECORDED = (
     "do_normalize",
     "feature_size",
@@ -85,6 +84,7 @@ def _read_transcripts(
     prompt    how many tokens the decoder reads before the transcript
     """
     clips = windows.clip.tolist()
+    # One entry a clip: fewer texts than windows then show that a clip was cut.
     texts = {clip: corpus.items[clip].text for clip in clips}
     tokenizer: Any = getattr(processor, "tokenizer", None)
     reason = _explain_no_transcripts(list(texts.values()), len(clips), tokenizer)
@@ -93,11 +93,9 @@ def _read_transcripts(
         return [], f"{alone}: {reason}"
     ids = []
     for clip in clips:
-        ids.append(
-            list(
-                map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])
-            )
-        )
+        # without special tokens: those before the text are the prompt
+        encoded = tokenizer(texts[clip], add_special_tokens=False)
+        ids.append(list(map(int, encoded["input_ids"])))
     longest = max(map(len, ids))
     # prompt and transcript share the decoder's positions
     # Without a limit in the configuration, the longest transcript fits.
@@ -196,14 +194,13 @@ def choose_sound_input(
         kind = "features"
         # Whisper's second convolution joins two mel frames to a position
         stride = 2 * getattr(extractor, "hop_length", 160)
+        # Whisper pads every window to its full length, so that no clip is too short.
         shortest = 1
     else:
         # a first convolution that is normalised over time knows no mask: padding would change its numbers
-        kind = (
-            "padded"
-            if getattr(config, "feat_extract_norm", None) == "layer"
-            else "unpadded"
-        )
+        kind = "unpadded"
+        if getattr(config, "feat_extract_norm", None) == "layer":
+            kind = "padded"
         stride = prod(getattr(config, "conv_stride", (STRIDE,)))
         shortest = _find_receptive_field(config)
     # Whisper's extractor has a window of its own; for others it is 30 seconds.
@@ -241,6 +238,7 @@ def _require_window(config: Any, extractor: Any) -> None:
 
     Whisper reads windows of one length only, that of its position table.
     """
+    # Two mel frames to a position, as in `choose_sound_input`.
     wanted = 2 * int(config.max_source_positions)
     got = int(getattr(extractor, "nb_max_frames", 0))
     if wanted != got:
@@ -277,6 +275,8 @@ def _find_receptive_field(config: Any) -> int:
     """
     kernels = getattr(config, "conv_kernel", ())
     strides = getattr(config, "conv_stride", ())
+    # Receptive field, layer by layer: r = (r − 1) · stride + kernel. For wav2vec 2.0
+    # that is 400 samples, or 25 ms.
     needed = 1
     # from the last convolution back to the samples
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=False):
@@ -316,9 +316,10 @@ def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipW
             length = last - first
             rows.append((clip, first, length, unit, reached[unit]))
             # a window of features is padded to the full length
-            reached[unit] += (
-                how.extractor.nb_max_frames if how.kind == "features" else length
-            )
+            if how.kind == "features":
+                reached[unit] += how.extractor.nb_max_frames
+            else:
+                reached[unit] += length
     return ClipWindows(*np.array(rows, dtype=np.int64).T)
 
 
@@ -419,6 +420,8 @@ class SpeechPlan(Plan):
         if self.prompt:
             ids, mask = self._decoder_ids(rows)
             inputs["decoder_input_ids"] = ids
+            # Nothing is padded if the prompt is all that is read, or all transcripts
+            # are equally long.
             if not mask.all():
                 inputs["decoder_attention_mask"] = mask.long()
             special = mask & (torch.arange(ids.shape[1]) < len(self.prompt))
@@ -484,13 +487,12 @@ def _select_long_enough(corpus: MediaCorpus, how: SoundInput) -> Index:
     kept = np.flatnonzero(lengths >= how.shortest)
     short = np.flatnonzero(lengths < how.shortest)
     if len(short) and (not len(kept) or not corpus.skip_bad):
-        listed = list_faulty(
-            [f"{corpus.items[clip].name} ({lengths[clip]} samples)" for clip in short]
-        )
+        named = []
+        for clip in short:
+            named.append(f"{corpus.items[clip].name} ({lengths[clip]} samples)")
         expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
-        raise CorpusError(
-            expected, listed, "pass --skip-bad" if len(kept) else "name another corpus"
-        )
+        cure = "pass --skip-bad" if len(kept) else "name another corpus"
+        raise CorpusError(expected, list_faulty(named), cure)
     return kept
 
 
@@ -508,6 +510,7 @@ def _batch_windows(
     # Whisper pads every window to the whole of its position table
     if how.kind == "features":
         return pack(np.full_like(lengths, config.max_source_positions), budget)
+    # A window that is shorter than the stride still makes a position.
     positions = np.maximum(1, lengths // how.stride)
     if how.kind == "padded":
         return pack(positions, budget)

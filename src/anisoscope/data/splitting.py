@@ -17,21 +17,15 @@ from anisoscope.data.files import (
 from anisoscope.data.on_disk import empty_list, keep_texts
 from anisoscope.errors import UsageError, suggest_names
 
-RULES = (
-    "auto",
-    "file",
-    "blank-line",
-    "line",
-    "tokens:N",
-)  # how a text can be split into documents
+# how a text can be split into documents
+RULES = ("auto", "file", "blank-line", "line", "tokens:N")
 DOCUMENT_WORDS = 200  # median length from which blocks between blank lines are documents; shorter ones are paragraphs
 BLOCK = 8192  # tokens of one unit of long text without marks
 ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
 """Units from which an interval is no longer rough; tokens of the smallest block, and the largest of short texts."""
 
-CHARACTERS = (
-    6  # of a token, to estimate a text's length in tokens before a tokenizer is known
-)
+# of a token, to estimate a text's length in tokens before a tokenizer is known
+CHARACTERS = 6
 PIECE = 100_000  # characters of text without marks: long enough to tokenise as running text, short enough for memory
 _WORD = re.compile(r"\S+")
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
@@ -78,9 +72,8 @@ def check_rule(rule: str) -> str:
 
 
 HEAD = 1 << 24  # characters of a text that decide how it is split
-MOST_CHARACTERS = (
-    64  # of a token, to decide how much of a text is read for a limit in tokens
-)
+# of a token, to decide how much of a text is read for a limit in tokens
+MOST_CHARACTERS = 64
 
 
 def split_file(path: Path, limit: int | None, rule: str) -> SplitText:
@@ -265,10 +258,10 @@ def _choose_short_units(size: int, n_blocks: int, n_lines: int) -> SplitText:
 
 def cut_into_blocks(texts: Iterable[str], block: int) -> SplitText:
     """Return texts as running text, which a plan cuts into units of `block` tokens."""
-    pieces = (piece for text in texts for piece in _cut_running_text([text]))
-    return replace(
-        _make_form_of_blocks(block, guessed=False), documents=keep_texts(pieces)
-    )
+    # each text apart, so that no piece goes on behind the end of a text
+    pieces = chain.from_iterable(_cut_running_text([text]) for text in texts)
+    form = _make_form_of_blocks(block, guessed=False)
+    return replace(form, documents=keep_texts(pieces))
 
 
 def cut_pieces(text: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     UsageError unless N is 2 to 50.
     """
     classes = _read_number_of_classes(name)
+    # Part of the seed: each number of classes gets words and texts of its own.
     draw = np.random.default_rng([seed, classes])
     words = _draw_words(FILLERS + classes * KEYWORDS, draw)
     fillers = words[:FILLERS]
@@ -93,10 +94,8 @@ def _draw_filler(
     count: int, fillers: list[str], draw: np.random.Generator
 ) -> list[str]:
     """Draw `count` words among the `fillers`, with frequencies by Zipf's law."""
-    return [
-        fillers[i]
-        for i in draw.choice(len(fillers), count, p=_compute_zipf(len(fillers)))
-    ]
+    places = draw.choice(len(fillers), count, p=_compute_zipf(len(fillers)))
+    return [fillers[place] for place in places]
 
 
 @cache
@@ -128,15 +127,18 @@ def _make_utterances(
         other = [i for i in range(len(keywords)) if i != label]
         # Fewer keywords of another class than of its own, so none next to a single one.
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
-        items = [
-            (word, 0.0)
-            for word in _draw_filler(int(draw.integers(*LENGTHS)), fillers, draw)
-        ]
-        items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
-        items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
-        order = draw.permutation(len(items))
-        words, marks = zip(*(items[i] for i in order), strict=True)
+        items: list[tuple[str, float]] = []
+        for word in _draw_filler(int(draw.integers(*LENGTHS)), fillers, draw):
+            items.append((word, 0.0))
+        for place in draw.integers(KEYWORDS, size=own):
+            items.append((keywords[label][place], 1.0))
+        for another in stray:
+            items.append((str(draw.choice(keywords[another])), 0.0))
+        # the class must not be known by where its words lie
+        shuffled = [items[place] for place in draw.permutation(len(items))]
+        words, marks = zip(*shuffled, strict=True)
         made.append(Example(words, label, rationale=marks))
+    # Above, the classes come in turn.
     return tuple(made[i] for i in draw.permutation(size))
 
 

@@ -23,14 +23,8 @@ from anisoscope.data.files import (
 )
 from anisoscope.errors import CorpusError, suggest_names
 
-TABLES = (
-    ".csv",
-    ".tsv",
-    ".json",
-    ".jsonl",
-    ".ndjson",
-    ".parquet",
-)  # before `.gz` where they are packed
+# before `.gz` if they are packed
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 FORM = {
     ".csv": "rows of a CSV table",
@@ -47,9 +41,8 @@ ROWS_AT_ONCE = 128  # rows of a parquet file decoded at a time: they may be whol
 STREAM = 1 << 20  # bytes of a column of parquet read at a time
 SEPARATORS = ",;\t"  # what may stand between the columns of a .csv file: the one that its header has most of
 LARGEST_FIELD = 2**31 - 1
-LONGEST_RECORD = (
-    1 << 24
-)  # characters of a record over several lines: a quotation mark open for longer is a slip
+# characters of a record over several lines: a quotation mark open for longer is a slip
+LONGEST_RECORD = 1 << 24
 LOOKED = 1000  # lines that tell which values a column has
 MOSTLY = 0.9  # share of numbers from which a column is one of numbers
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -319,15 +312,11 @@ class _Table:
             return _Record(values, [line])
         taken = [line]
         try:
-            values = next(
-                csv.reader(
-                    self._iter_open_lines(taken), delimiter=self.separator, strict=True
-                )
-            )
+            lines = self._iter_open_lines(taken)
+            values = next(csv.reader(lines, delimiter=self.separator, strict=True))
         except csv.Error:
-            is_endless = (
-                self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
-            )
+            size = sum(map(len, taken))
+            is_endless = self._peek(0) is None or size > LONGEST_RECORD // 2
             if is_endless and len(taken) > 1:
                 # the lines that the open quotation mark swallowed are rows of their own
                 self.put_back(taken[1:])

@@ -116,9 +116,8 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         hashes_by_file = dict(zip(files, hashes.values(), strict=True))
     notes: tuple[str, ...] = ()
     if read.guessed:
-        rule = (
-            f"it is split into units by {read.how}; choose otherwise with --documents"
-        )
+        choice = "choose otherwise with --documents"
+        rule = f"it is split into units by {read.how}; {choice}"
         notes = (f"the text marks no documents: {rule}",)
     return TextCorpus(
         name,
@@ -245,10 +244,10 @@ def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
     if name in named_corpora():
         return False
     path = find_path(name)
+    if path is None:
+        return False
     # with fewer files than shards some shard would have nothing to read
-    return (
-        path is not None and len(list_separate_files(path, corpus_options)) >= shard[1]
-    )
+    return len(list_separate_files(path, corpus_options)) >= shard[1]
 
 
 def _read_hub_text(
@@ -262,6 +261,7 @@ def _read_hub_text(
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
     # the other columns are not downloaded
+    # One row is asked for, to see which columns there are.
     for _, first in islice(hub.number_rows(rows, found.id), 1):
         column = choose_column(
             first, options.column, f"{found.id}, split {about['split']}"
@@ -304,6 +304,7 @@ def plan_text(
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
     affixes = _find_affixes_by_stack(tokenizer, stack, decoder_start_id)
+    # Room for the stack that has the most of them.
     n_special = max(map(len, affixes.values()))
     check_room(max_length, n_special)
     windows = _cut_into_windows(corpus, tokenizer, max_length, n_special)
@@ -443,10 +444,13 @@ def plan_characters(
                 with its own markers around each)
     """
     numbers = _Words(tokenizer)
+    # No `vocab_size`: the model has no embedding for a word, and its numbers grow with
+    # the corpus.
     plan = plan_text(corpus, numbers, max_length=max_length, batch_tokens=batch_tokens)  # type: ignore[arg-type]
     # row 0 is the marker before the word
     rows = [tokenizer.encode([[word]])["input_ids"][0, 1] for word in numbers.ids]
     characters = torch.stack(rows)
+    # Padding is a row of zeros, not the characters of an empty word.
     characters[numbers.pad_token_id] = 0
     words = plan.words | {"position": "word", "counted": "word"}
     identity = ["characters", plan.fingerprint]

@@ -168,6 +168,7 @@ def _reads_as_vectors(path: Path) -> bool:
         content = read_content(path)
         decide_roles(content, path.name)
     except CorpusError as error:
+        # They are vectors, though it is not clear how: opening the file says so.
         return _has_two_readings(error)
     return True
 
@@ -319,9 +320,9 @@ def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
         if len(columns) > 1 or first.ndim == 1:
             # As one type, since an array has one: columns may hold whole numbers and
             # decimals.
-            numbers = [
-                np.asarray(content.columns[column], np.float64) for column in columns
-            ]
+            numbers = []
+            for column in columns:
+                numbers.append(np.asarray(content.columns[column], np.float64))
             layers[layer] = np.stack(numbers, axis=1)
         elif roles.places is not None:
             layers[layer] = _as_array(first)[:, list(roles.places)]
@@ -378,10 +379,8 @@ def _explain_damage(path: Path, error: BaseException) -> CorpusError:
     """
     reason = (str(error) or type(error).__name__).splitlines()[0]
     # numpy and torch refuse objects in words of their own, since unpickling them could run code
-    if any(
-        word in reason.lower()
-        for word in ("pickle", "object", "weights_only", "unsupported global")
-    ):
+    of_objects = ("pickle", "object", "weights_only", "unsupported global")
+    if any(word in reason.lower() for word in of_objects):
         return CorpusError(
             f"vectors in {path}",
             "a file of objects, or none of numpy's",
@@ -396,12 +395,14 @@ def _explain_damage(path: Path, error: BaseException) -> CorpusError:
 def _read_arrays(path: Path) -> Content:
     """Read the arrays of a .npy, .npz or .safetensors file; large ones stay on the disk until rows are sliced."""
     if get_ending(path) == ".safetensors":
+        # As tensors of PyTorch: numpy has no bfloat16, in which models save.
         file: Any = safe_open(path, framework="pt")
         names = sorted(file.keys(), key=natural_sort_key)
         return _build_content({name: file.get_tensor(name) for name in names}, path)
     if get_ending(path) == ".npz":
         _check_sizes(path)
-    # Archives ignore `mmap_mode`: their large members are mapped below.
+    # Archives ignore `mmap_mode`: their large members are mapped below. Never
+    # unpickled: a file of objects could run any code.
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         return _build_content(_read_archive(loaded, path), path)
@@ -518,13 +519,11 @@ def _count_announced_bytes(file: Any) -> int:
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of a numpy array: (shape, whether it is stored column by column, type of its numbers)."""
     version = np.lib.format.read_magic(file)
-    # Version 3 differs from 2 in the encoding of the names of fields alone.
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    return read(file)
+    # Version 2 has four bytes for the length of the header instead of two. Version 3
+    # differs from it in the encoding of the names of fields alone.
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
 
 
 def _read_torch(path: Path) -> Content:
@@ -537,9 +536,8 @@ def _read_torch(path: Path) -> Content:
             loaded = torch.load(path, "cpu", weights_only=True, mmap=True)
         except RuntimeError:  # an older form, which cannot be read in place
             loaded = torch.load(path, "cpu", weights_only=True)
-    except (
-        Exception
-    ) as error:  # what torch raises of a damaged pickle depends on the damage
+    # what torch raises of a damaged pickle depends on the damage
+    except Exception as error:
         raise ValueError(
             f"objects, or a damaged file ({type(error).__name__})"
         ) from error
@@ -634,6 +632,7 @@ def _build_content(found: dict[str, Any], path: Path) -> Content:
     found   {name: array}
     path    of the file
     """
+    # As scipy saves a sparse matrix.
     if {"indices", "indptr", "data"} <= found.keys():
         cure = "store numbers: numpy.save('x.npy', x.toarray())"
         raise CorpusError(f"vectors in {path}", "a sparse matrix of scipy", cure)
@@ -657,11 +656,9 @@ def _require_axes(name: str, values: Any, path: Path) -> None:
     """Raise CorpusError if the only array of a file has neither two axes nor three."""
     if values.ndim in (2, 3):
         return
-    cure = (
-        "add an axis: x[None]"
-        if values.ndim == 1
-        else "store numbers [vector, dim] or [sequence, token, dim]"
-    )
+    cure = "store numbers [vector, dim] or [sequence, token, dim]"
+    if values.ndim == 1:
+        cure = "add an axis: x[None]"
     got = f"{list(values.shape)} in {path.name}, {name!r}"
     raise CorpusError("vectors [vector, dim] or [sequence, token, dim]", got, cure)
 
@@ -795,6 +792,7 @@ def _require_one_reading(folder: Path, parts: Sequence[Content]) -> None:
 def _read_file_of_folder(file: Path) -> Content:
     """Read one file of a folder; an array may be a single vector [dim]."""
     if get_ending(file) == ".npy":
+        # One vector in a file is a row of the folder; alone it would be refused.
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
         if (
             isinstance(loaded, np.ndarray)
@@ -807,10 +805,13 @@ def _read_file_of_folder(file: Path) -> Content:
 
 def _get_only_shape(content: Content) -> tuple[int, ...]:
     """Return the shape of the only array with more than one axis; () if there is not exactly one."""
-    wide = [
-        tuple(values.shape) for values in content.columns.values() if values.ndim > 1
-    ]
-    return wide[0] if len(wide) == 1 else ()
+    wide: list[tuple[int, ...]] = []
+    for values in content.columns.values():
+        if values.ndim > 1:
+            wide.append(tuple(values.shape))
+    if len(wide) == 1:
+        return wide[0]
+    return ()
 
 
 def _as_array(values: Any) -> NDArray[Any]:

@@ -211,7 +211,10 @@ def _separate_parallel_lists(
         else:
             plain[key] = item
     lengths = set(map(len, nested.values()))
-    parallel = {key: item for key, item in plain.items() if len(item) in lengths}
+    parallel: dict[str, list[Any]] = {}
+    for key, item in plain.items():
+        if len(item) in lengths:
+            parallel[key] = item
     return nested, parallel
 
 
@@ -246,9 +249,8 @@ def _to_numbers(value: list[Any]) -> NDArray[Any] | None:
         numbers = np.array(value)
     except (ValueError, OverflowError):  # lists of different lengths among others
         return None
-    if (
-        numbers.dtype.kind == "O" and numbers.ndim == 1
-    ):  # numbers and null, or very large ones
+    # numbers and null, or very large ones
+    if numbers.dtype.kind == "O" and numbers.ndim == 1:
         converted = _to_floats(value)
         if converted is None:
             return None
@@ -440,8 +442,12 @@ def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[i
 
 def _stack_rows(members: list[FoundVectors]) -> StackedLists:
     """Stack lists as rows [row, dim]."""
-    values = np.stack([each.numbers for each in members])
-    return StackedLists(values, None, [each.scalars for each in members])
+    numbers = []
+    scalars = []
+    for each in members:
+        numbers.append(each.numbers)
+        scalars.append(each.scalars)
+    return StackedLists(np.stack(numbers), None, scalars)
 
 
 def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
@@ -492,9 +498,8 @@ def _as_records(value: Any, file: str) -> Any:
     if not isinstance(value, dict) or not value:
         return value
     rows, names = value.get("data"), value.get("columns")
-    if (
-        isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names)
-    ):  # orient="split"
+    # {"columns": […], "data": [[…], …]}: orient="split"
+    if isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names):
         return [dict(zip(map(str, names), row, strict=True)) for row in rows]
     if not _are_objects_alike(list(value.values())):
         return value
@@ -515,7 +520,10 @@ def _turn_objects_to_records(value: dict[str, dict[str, Any]], file: str) -> Any
         raise _refuse_nested_objects(file)
     if rows_inside:
         # {column: {row: value}}: orient="columns", which to_json of pandas writes by default
-        return [{key: value[key][row] for key in outer_keys} for row in inner_keys]
+        records = []
+        for row in inner_keys:
+            records.append({key: value[key][row] for key in outer_keys})
+        return records
     if rows_outside or _looks_like_record(first):
         # {row: {column: value}}: orient="index"
         return [{"key": key} | value[key] for key in outer_keys]
@@ -533,8 +541,12 @@ def _looks_like_record(item: dict[str, Any]) -> bool:
 
 def _hold_numbers_only(items: Iterable[dict[str, Any]]) -> bool:
     """Return whether every entry of the objects is a number."""
-    entries = chain.from_iterable(each.values() for each in items)
-    return all(isinstance(entry, int | float) for entry in entries)
+    return all(all(map(_is_number, each.values())) for each in items)
+
+
+def _is_number(entry: Any) -> bool:
+    """Return whether a value of JSON is a number, or true or false."""
+    return isinstance(entry, int | float)
 
 
 def _refuse_nested_objects(file: str) -> CorpusError:
@@ -580,11 +592,8 @@ def _iter_lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
         and all(isinstance(item, dict) for item in value)
     ):
         # the first object stands for all, as in the header of a table
-        holds_numbers = any(
-            isinstance(item, int | float)
-            for item in _collect_scalars(value[0]).values()
-        )
-        if holds_numbers:
+        scalars = _collect_scalars(value[0])
+        if any(map(_is_number, scalars.values())):
             yield value
 
 
@@ -609,7 +618,7 @@ def _make_column(entries: list[Any]) -> NDArray[Any]:
     if all(are_booleans):
         # what is missing counts as false
         return np.array(list(map(bool, entries)))
-    are_numbers = all(isinstance(entry, int | float) for entry in present)
+    are_numbers = all(map(_is_number, present))
     if are_numbers and not any(are_booleans):
         numbers = _to_numbers(entries)
         if numbers is not None:

@@ -38,6 +38,7 @@ INPUTS = (
 PACKED = ("binary", "ubinary")
 PRECISIONS = ("float", "float32", "float16", "int8", "uint8", *PACKED)
 """Names of the same embeddings at different precisions, the one to measure first; the packed ones are bits."""
+# Also "unnamed: 0" and "level_0", as pandas calls an index that has no name.
 IS_ID = re.compile(
     r"(id|ids|idx|index|uuid|guid|key|row|rows|row_?num(ber)?|no|nr|number|unnamed: \d+|level_\d+)"
     r"|.*[_ .-](id|idx|index|key|uuid)|(id|index)[_ .-].*"
@@ -99,6 +100,7 @@ OTHERS = {
 CALLED_VECTORS = re.compile(
     r"(^|.*[_ .\[\]-])(emb|embs|embedding|embeddings|vector|vectors|vec|vecs)(\[\])?$"
 )
+# What is before a number, and the number: dim_3, x[3].
 NUMBERED = re.compile(r"(.*?)(\d+)[\])]?")
 MOST = 0.75  # share of the columns of numbers from which numbered ones are the vector
 LOOKED = 1000  # rows of an array that are looked at for columns that are no dimensions
@@ -160,6 +162,8 @@ def decide_roles(
 
     file   its name in errors; without its ending, the name of the layer that columns of numbers make
     """
+    # Before anything else: what is used as units, labels or mask is no vector, whatever
+    # it holds.
     units = _find_side_column(content, unit_column, UNITS)
     labels = _find_side_column(content, label_column, LABELS)
     mask = None
@@ -170,6 +174,7 @@ def decide_roles(
     taken = {name for name in (units, labels, mask) if name is not None}
     places = None
     left_out: dict[str, str] = {}
+    # What the user names is not judged by the rules.
     if columns is not None:
         layers, places = _choose(content, columns, file, taken)
         for name in content.columns:
@@ -200,6 +205,7 @@ def _complete_left_out(
     for name in content.columns:
         if name not in taken:
             reasons.setdefault(name, "one number a row")
+    # A dimension is one number a row too, but it is used.
     for names in layers.values():
         for name in names:
             reasons.pop(name, None)
@@ -219,6 +225,7 @@ def _decide_layers(
         name for name in content.columns if name not in left_out and name not in taken
     ]
     wide = [name for name in candidates if _is_wide(content.columns[name])]
+    # Numbers next to a column of lists describe its vectors: an id, a score.
     if wide:
         return _decide_lists(content, wide, left_out, file)
     return _decide_numbers(content, candidates, left_out, file)
@@ -289,6 +296,7 @@ def _find_side_column(
     """
     if named is None:
         for name in content.columns:
+            # `metadata.label` counts as well.
             if _strip_prefixes(name) in known:
                 return name
         return None
@@ -314,9 +322,11 @@ def _choose(
     """
     matrix = _find_only_matrix(content, taken)
     if matrix is None:
+        # Unusable columns can be named, so that the error says what is wrong with them.
         chosen = select_names(columns, [*content.columns, *content.unusable], file)
     else:
         try:
+            # Numbers mean dimensions here, not places in the list of arrays.
             chosen = select_names(columns, list(content.columns), file, by_place=False)
         except CorpusError:
             # no array has this name: the numbers may be dimensions of the only one
@@ -349,11 +359,10 @@ def _find_only_matrix(content: Content, taken: Iterable[str]) -> str | None:
     """
     if content.is_table:
         return None
-    arrays = [
-        name
-        for name, values in content.columns.items()
-        if _is_wide(values) and name not in taken
-    ]
+    arrays = []
+    for name, values in content.columns.items():
+        if _is_wide(values) and name not in taken:
+            arrays.append(name)
     if len(arrays) != 1 or np.ndim(content.columns[arrays[0]]) != 2:
         return None
     return arrays[0]
@@ -422,6 +431,7 @@ def _match_names(part: str, names: Sequence[str], by_place: bool) -> list[str]:
 
     by_place   positions are allowed
     """
+    # Tried first: names may hold stars and dashes themselves.
     if part in names:
         return [part]
     if set(part) & set("*?"):
@@ -452,6 +462,7 @@ def _match_places(part: str, names: Sequence[str]) -> list[str]:
         return []
     first = int(range_of_places[1])
     last = int(range_of_places[2] or first)
+    # Not the ones that are there: a place too far is a slip.
     if last >= len(names):
         return []
     return list(names[first : last + 1])
@@ -482,6 +493,7 @@ def _identify_others(
 def _identify_other(content: Content, name: str, file: str) -> str:
     """Return what a column is if it cannot be part of a vector; empty if it can."""
     values = content.columns[name]
+    # The format's own word goes before any guess.
     if name in content.index:
         return "row numbers"
     if not _is_numeric(values):
@@ -517,6 +529,7 @@ def _find_bad_cell(values: Any, first_line: int) -> str:
 
     first_line   line number of the first row; 0 if rows are not lines
     """
+    # Numpy's letters for objects and texts.
     if _get_kind(values) not in "OUST" or values.ndim != 1:
         return ""
     first_bad = None
@@ -561,6 +574,8 @@ def _decide_lists(
             "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
         )
         raise CorpusError(f"vectors of numbers in {file}", "packed bits only", cure)
+    # A row of a table has one vector as a rule. Several columns of lists are layers
+    # only if they are alike.
     if content.is_table:
         wide = _prefer_named_vectors(wide, left_out)
         _require_alike(content, wide, file)
@@ -638,6 +653,7 @@ def _check_arrays(content: Content, wide: list[str], file: str) -> None:
     wide   names of the arrays with more than one axis
     """
     for name in wide:
+        # A number or a letter follows in recurrent layers and in normalised weights.
         if name.endswith((".weight", ".bias")) or ".weight_" in name:
             cure = f"name the folder of the checkpoint with its config.json; or one array of it, as --columns {name}"
             raise CorpusError(
@@ -647,7 +663,8 @@ def _check_arrays(content: Content, wide: list[str], file: str) -> None:
     # layers of the same vectors may differ in their last axis, never in the others
     shapes_of_vectors = {shape[:-1] for shape in shapes.values()}
     if len(shapes_of_vectors) > 1:
-        got = ", ".join(f"{name} {list(shapes[name])}" for name in wide[:SHOWN])
+        named = [f"{name} {list(shapes[name])}" for name in wide[:SHOWN]]
+        got = ", ".join(named)
         if len(wide) > SHOWN:
             got += " …"
         raise CorpusError(
@@ -681,6 +698,7 @@ def _find_lower_precisions(names: list[str]) -> list[str]:
             ranked.setdefault(head, []).append((PRECISIONS.index(precision), name))
     others = []
     for found in ranked.values():
+        # The most precise is kept.
         first, *rest = [name for _, name in sorted(found)]
         others += rest
         # bits are no vector even if nothing else is there
@@ -711,6 +729,7 @@ def _decide_numbers(
     numbers = [name for name in names if content.columns[name].ndim == 1]
     if content.named:
         numbers = _prefer_numbered(numbers, left_out, file)
+    # Without names, only that it counts rows shows that a column is no dimension.
     elif _begins_with_row_numbers(content, numbers):
         left_out[numbers[0]] = "it counts the rows"
         numbers = numbers[1:]
@@ -803,6 +822,7 @@ def _is_whole(values: NDArray[Any]) -> bool:
     """Return whether all finite numbers of a column are whole."""
     if values.dtype.kind in "iu":
         return True
+    # Missing numbers say nothing.
     finite = values[np.isfinite(values)].astype(np.float64)
     return bool(len(finite)) and bool((finite == np.rint(finite)).all())
 
@@ -823,6 +843,7 @@ def _get_kind(values: Any) -> str:
     """Return the kind of an array's or tensor's numbers by numpy's letter (f, i, u, b, c, O …)."""
     if isinstance(values.dtype, np.dtype):
         return str(values.dtype.kind)
+    # A dtype of PyTorch has no letter.
     if values.dtype.is_floating_point:
         return "f"
     if values.dtype.is_complex:
@@ -886,11 +907,9 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
     more = len(content.columns) + len(content.unusable) - len(seen)
     if more > 0:
         got += f" and {more} more"
-    kind = (
-        "columns of numbers, or a column of lists,"
-        if content.is_table
-        else "arrays [vector, dim]"
-    )
+    kind = "arrays [vector, dim]"
+    if content.is_table:
+        kind = "columns of numbers, or a column of lists,"
     cure = "name the columns with --columns; a file of texts is measured with a model: MODEL --corpus FILE"
     return CorpusError(f"{kind} in {file}", got, cure)
 

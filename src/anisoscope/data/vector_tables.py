@@ -24,9 +24,8 @@ LOOKED = 100  # lines of a table that tell its separator and its header
 SEPARATORS = (",", ";", "\t", "|")
 MISSING = ["", "nan", "NaN", "NAN", "NA", "null", "None", "none", "n/a", "N/A", "#N/A"]
 """How a missing number is written."""
-BLOCK = (
-    1 << 24
-)  # bytes of a table of text that are parsed at once: a row must fit into them
+# bytes of a table of text that are parsed at once: a row must fit into them
+BLOCK = 1 << 24
 LARGE = 1 << 28
 """Bytes of a column of vectors, or of an array in an archive, from which on it is read in pieces, not as a whole."""
 DECIMAL_COMMA = re.compile(r"\s*-?\d*,\d+(e-?\d+)?\s*", re.I)
@@ -88,10 +87,10 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
     leaves = _list_leaves(file)
     found = {}
     for field in file.schema_arrow:
-        holds_decimals = _is_list_type(field.type) and types.is_floating(
-            field.type.value_type
-        )
-        # a dot in its own name cannot be told from one that leads into a record
+        if not _is_list_type(field.type):
+            continue
+        holds_decimals = types.is_floating(field.type.value_type)
+        # a dot in its own name looks like one that leads into a record
         if not holds_decimals or "." in field.name or leaves.count(field.name) != 1:
             continue
         numbers = _count_numbers(file, leaves.index(field.name))
@@ -153,10 +152,10 @@ class StreamedVectors:
         self.dtype = dtype
         # without buffering ahead, or arrow would hold whole row groups
         self._file = parquet.ParquetFile(path, buffer_size=STREAM, pre_buffer=False)
-        counts = [
-            self._file.metadata.row_group(i).num_rows
-            for i in range(self._file.metadata.num_row_groups)
-        ]
+        metadata = self._file.metadata
+        counts = []
+        for group in range(metadata.num_row_groups):
+            counts.append(metadata.row_group(group).num_rows)
         self._begins = np.cumsum([0, *counts[:-1]])  # of the row groups
         self._pieces: Iterator[Any] = iter(())
         self._first = 0  # row number of the first row that is held
@@ -280,9 +279,8 @@ def _parse_pandas_index(written: bytes, names: list[str]) -> list[str]:
     """
     entries = json.loads(written)["index_columns"]
     described = [entry for entry in entries if isinstance(entry, str)]
-    if any(not isinstance(entry, str | dict) for entry in entries) or set(
-        described
-    ) - set(names):
+    is_known = all(isinstance(entry, str | dict) for entry in entries)
+    if not is_known or set(described) - set(names):
         raise LookupError
     return described
 
@@ -417,11 +415,8 @@ def _parse_printed_lists(
     for number, text in enumerate(texts, 1):
         printed = text or ""
         if "..." in printed:
-            return (
-                None,
-                None,
-                f"lists cut short when they were printed (row {number}: …)",
-            )
+            reason = f"lists cut short when they were printed (row {number}: …)"
+            return None, None, reason
         try:
             rows.append(_parse_printed_list(printed))
         except ValueError:
@@ -564,11 +559,9 @@ def _split(body: list[str], separator: str) -> list[list[str]]:
     """
     if separator == " ":
         return [line.split() for line in body]
-    return [
-        row
-        for row in csv.reader(body, delimiter=separator, skipinitialspace=True)
-        if row
-    ]
+    rows = csv.reader(body, delimiter=separator, skipinitialspace=True)
+    # of an empty line the reader makes a row without cells
+    return [row for row in rows if row]
 
 
 def is_number(text: str) -> bool:
@@ -608,10 +601,8 @@ def _read_header(
     # R's write.table gives no name to the row names
     if len(first) == width - 1 and all(len(row) == width for row in below):
         return True, ["row names", *first], ("row names",)
-    is_header = _has_names_over_numbers(
-        first, below, width, path
-    ) or _has_names_over_lists(first, below, width)
-    if not is_header:
+    is_header = _has_names_over_numbers(first, below, width, path)
+    if not is_header and not _has_names_over_lists(first, below, width):
         return False, _number_columns(width), ()
     names = _read_names(first, path)
     # pandas writes its index without a name, and reads it back as `Unnamed: 0`
@@ -717,13 +708,15 @@ def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) 
 
     False if there is no such column.
     """
-    columns_of_lists = []
+    has_lists = False
     for place in range(min(width, len(first))):
-        if all(place < len(row) and _is_list(row[place]) for row in below):
-            columns_of_lists.append(place)
-    return bool(columns_of_lists) and not any(
-        _is_list(first[place]) for place in columns_of_lists
-    )
+        if not all(place < len(row) and _is_list(row[place]) for row in below):
+            continue
+        # a list in the first row too: that is a row like the others
+        if _is_list(first[place]):
+            return False
+        has_lists = True
+    return has_lists
 
 
 def _read_names(first: list[str], path: Path) -> list[str]:

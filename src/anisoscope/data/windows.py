@@ -256,6 +256,7 @@ def find_punctuation(
     for number, name in zip(types.tolist(), names, strict=True):
         # what has a letter or digit of ASCII is none; the rest is decoded, since byte-level tokens hide their text
         if isinstance(name, str) and not any(c.isascii() and c.isalnum() for c in name):
+            # `##` is WordPiece's mark of a token that continues a word.
             found[number] = is_punctuation(
                 str(tokenizer.decode([number])).removeprefix("##")
             )
