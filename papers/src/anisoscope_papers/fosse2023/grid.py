@@ -158,7 +158,7 @@ class Grid:
     """
 
     corpora: tuple[str, ...] = ()
-    seeds: int = 5
+    seeds: int = 8
     depths: dict[str, int] = field(
         default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2}
     )
@@ -184,7 +184,7 @@ class Grid:
     length: int = 480
     # 38 steps are an epoch of YelpHat, 240 one of HateXplain.
     freezing: tuple[int, ...] = (0, 10, 38, 100, 240)
-    length_seeds: int = 4
+    length_seeds: int = 8
     splits: int = 4
     encoder: str = "builtin:minilm"
     fine_seeds: int = 5
@@ -200,7 +200,7 @@ class Grid:
     clip: float = 1.0
     vector_norm: float = 5.0
     vector_cosine: float = 0.25
-    direction_seeds: int = 4
+    direction_seeds: int = 8
     utterances: int = 999
     erased: int = 120
     train: bool = True
