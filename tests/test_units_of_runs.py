@@ -35,8 +35,10 @@ from anisoscope.runs import (
     curing,
     differences,
     extremes,
+    findings,
     job,
     layers_of_heads,
+    merge,
     run as of_runs,
     run_cache,
     series,
@@ -169,6 +171,7 @@ def test_layers_in_words():
         (3,): "in layer 3",
         (1, 2): "in layers 1 and 2",
         (4, 1, 2, 3, 6, 6): "in layers 1–4 and 6",
+        (8, 1): "in layers 1 and 8",
     }
     assert {
         layers: attention.describe_layer_numbers(list(layers)) for layers in found
@@ -1195,6 +1198,497 @@ def test_policies_that_vectors_have():
     )
     with pytest.raises(UsageError):
         of_vectors._choose_policies(single, ("content",))
+
+
+# ---- ends that are touched -------------------------------------------------------------------------------------------
+
+
+def test_an_interval_that_touches_zero_or_a_limit_is_not_beyond_it():
+    """Halves and quarters, which a float holds exactly."""
+    a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
+    touching = [different(0, 0.25, 0.25), different(1, -0.25, 0.25)]
+    (said,) = comparison.differs(a, b, touching, "drift")
+    assert said.text == "b against a in drift: no clear difference in any layer."
+    (said,) = comparison.differs(a, b, [*touching, different(2, 0.5)], "drift")
+    assert said.text.endswith("; no clear difference at layers 0 and 1.")
+    for text, met in (
+        ("m > .25", False),
+        ("m > .24", True),
+        ("m < .75", False),
+        ("m < .76", True),
+    ):
+        condition = differences.parse_condition(text)
+        assert condition.is_met([different(1, 0.5, 0.25)])[0] == met, text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "q95", "verdict"),
+    [
+        (0.0, 0.25, 0.25, "isotropic"),
+        (0.0, 0.5, 0.25, "undecided"),
+        (0.25, 0.5, 0.25, "undecided"),
+        (0.375, 0.5, 0.25, "anisotropic"),
+        (0.375, NAN, 0.25, ""),
+        (0.375, 0.5, None, ""),
+    ],
+)
+def test_a_verdict_at_the_ends_of_an_interval(low, high, q95, verdict):
+    assert findings.judge_isotropy(low, high, q95) == verdict
+
+
+def test_forty_vectors_of_two_units_are_just_enough_pairs():
+    """A quarter of their squares, 400 pairs, are of different units."""
+    assert findings.has_enough_pairs(40, 2) and not findings.has_enough_pairs(39, 2)
+    assert not findings.has_enough_pairs(1000, 1)
+
+
+def test_intervals_that_touch_are_not_apart():
+    ours = records([row("drift", 1, 0.25, 0.0, 0.5)])
+    for low, high, said in ((0.5, 0.75, "overlap"), (0.625, 0.75, "higher")):
+        theirs = records([row("drift", 1, 0.7, low, high)])
+        (found,) = short_tables.intervals_apart(("a", ours), ("b", theirs), "drift")
+        words = [word for word in ("overlap", "higher", "lower") if word in found.text]
+        assert words == [said], found.text
+
+
+def dimensions(*intervals):
+    rows = [
+        row("class_direction.dimensions", i, (low + high) / 2, low, high)
+        for i, (low, high) in enumerate(intervals)
+    ]
+    rows += [row("class_direction.auc", 0, component=name) for name in "abc"]
+    return [each.text for each in findings.dimensions_taken(records(rows))]
+
+
+def test_a_plateau_of_dimensions_ends_on_either_side():
+    assert "from layer 1 on" in dimensions((0.1, 0.2), (1.5, 2.5), (1.0, 2.0))[0]
+    assert "overlap" not in dimensions((1.0, 2.0), (2.1, 2.5), (1.0, 2.0))[0]
+    assert "overlap" not in dimensions((1.0, 2.0), (0.1, 0.9), (1.0, 2.0))[0]
+    assert "from layer 0 on" in dimensions((2.0, 2.5), (0.5, 1.0), (1.0, 2.0))[0]
+
+
+# ---- tables of few or many -------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_common_layer_takes_no_row_from_the_others():
+    runs = [
+        kept("a", [(0, 0.1)]),
+        kept("b", [(0, 0.2)], site="final"),
+        kept("c", [(0, 0.4)]),
+    ]
+    compared = comparison.compare(runs, "drift")
+    assert compared.table["run"].tolist() == ["c"]
+    assert compared.table["difference"].tolist() == [pytest.approx(0.3)]
+    alone = comparison.compare(runs[:2], "drift").table
+    assert len(alone) == 0 and {"run", "against", "first_low"} <= {*alone.columns}
+    noted = [each for each in compared.notes if "No layer in common" in each]
+    assert noted == ["b against a: No layer in common."]
+
+
+def test_a_table_of_differences_has_each_run_s_own_ends():
+    a, b = kept("a", [(0, 0.25)]), kept("b", [(0, 0.75)])
+    (one,) = comparison.compare([a, b], "drift").table.to_dict("records")
+    ends = {name: one[name] for name in differences.OF_DIFFERENCES if "_" in name}
+    assert ends == pytest.approx(
+        {
+            "layer_other": 0,
+            "first_low": 0.15,
+            "first_high": 0.35,
+            "second_low": 0.65,
+            "second_high": 0.85,
+        }
+    )
+    assert (one["first"], one["second"], one["difference"]) == (0.25, 0.75, 0.5)
+    assert one["paired"] and one["run"] == "b" and one["against"] == "a"
+
+
+def test_values_of_chosen_components_alone():
+    rows = [row("drift", 0, 0.1, component=name) for name in "xyz"]
+    runs = [KeptRun(name, records(rows)) for name in "ab"]
+    chosen = comparison.compare(runs, "drift").of_components(["y"])
+    assert chosen.values["component"].tolist() == ["y", "y"]
+    assert chosen.values["run"].tolist() == ["a", "b"]
+    assert chosen.table["component"].tolist() == ["y"]
+    with pytest.raises(UsageError, match="a component of drift"):
+        chosen.of_components(["w"])
+
+
+@pytest.mark.parametrize(("count", "said"), [(6, 6), (7, 0)])
+def test_of_more_than_six_components_no_sentence_is_written(count, said):
+    a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
+    found = [different(0, 0.5, component=str(k)) for k in range(count)]
+    assert len(list(comparison.differs(a, b, found, "drift"))) == said
+
+
+def test_stacks_and_kinds_of_attention_have_their_names():
+    a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
+    found = [
+        different(1, 0.5, stack=stack, kind=kind)
+        for stack, kind in (
+            ("encoder", "self"),
+            ("decoder", "self"),
+            ("decoder", "cross"),
+        )
+    ]
+    texts = [each.text for each in comparison.differs(a, b, found, "drift")]
+    assert [text.partition(": ")[0] for text in texts] == [
+        "Encoder",
+        "Decoder",
+        "Decoder, cross-attention",
+    ]
+
+
+def test_heads_without_a_clear_difference_are_called_heads():
+    a, b = kept("a", [(0, 0.1)]), kept("b", [(0, 0.1)])
+    unclear = [different(1, 0.0, head=i) for i in range(2)]
+    (said,) = comparison.differs(a, b, unclear, "drift")
+    assert said.text == "b against a in drift: no clear difference in any head."
+
+
+def test_one_note_names_all_runs_it_is_of():
+    runs = [kept("a", [(0, 0.1)], manifest={"dtype": "float32"})]
+    runs += [kept(name, [(0, 0.1)], manifest={"dtype": "float64"}) for name in "bc"]
+    runs[1:1] = [kept("d", [(0, 0.1)], manifest={"dtype": "float32"})]
+    notes = comparison.compare(runs, "drift").notes
+    assert notes[0].startswith("d, b and c against a: Paired by unit")
+    assert [note for note in notes if "dtype" in note] == [
+        "b against a: Another dtype (a: float32; b: float64).",
+        "c against a: Another dtype (a: float32; c: float64).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("split", ("train", "test"), "Other --split (a: train; b: test)."),
+        ("n_units", (9, 1000), "Other numbers of units (a: 9; b: 1,000)."),
+    ],
+)
+def test_cautions_of_one_corpus_tell_its_parts(name, values, said):
+    ours, theirs = (
+        {"corpus": {"name": "c", "fingerprint": "f", name: value}} for value in values
+    )
+    assert cautions(ours, theirs) == [said]
+
+
+def test_a_third_run_of_one_name_is_the_third():
+    names = [
+        run.name for run in differences.with_own_names([kept("a", [(0, 0.1)])] * 3)
+    ]
+    assert names == ["a", "a (2)", "a (3)"]
+
+
+def test_runs_without_replicates_are_both_named():
+    bare = [kept(name, [(0, 0.1)], replicates=False) for name in "ab"]
+    assert differences.explain_pairing(*bare).startswith("Not paired: a and b kept no")
+
+
+def test_the_token_policy_of_a_comparison():
+    def of(*rows, tokens):
+        run = KeptRun("a", records(rows))
+        return differences.select_rows(run, "drift", tokens=tokens)["value"].tolist()
+
+    rows = [
+        row("drift", 0, 0.1, token_policy="all"),
+        row("drift", 0, 0.2, token_policy="content"),
+    ]
+    assert of(*rows, tokens="content") == [0.2] and of(*rows, tokens=None) == [0.1, 0.2]
+    without = row("drift", 0, 0.3)
+    assert of(without, tokens="content") == [0.3], "none has a policy"
+    assert of(*rows, without, tokens="content") == [0.2, 0.3]
+    with pytest.raises(UsageError, match="use all or content"):
+        of(*rows, tokens="no-first")
+    for name in ("step", "seed"):
+        with pytest.raises(UsageError, match="runs of one model each"):
+            of(*(rows[0] | {name: value} for value in (1, 2)), tokens=None)
+    heads = [head("drift", i, i / 10) for i in range(3)]
+    run = KeptRun("a", records([*heads, row("drift", 2, 0.7)]))
+    assert differences.select_rows(run, "drift")["value"].tolist() == [0.7]
+    of_heads = differences.select_rows(run, "drift", heads=True)
+    assert of_heads["value"].tolist() == [0.0, 0.1, 0.2] and "row" not in of_heads
+
+
+def test_of_two_layers_equally_near_the_first_is_taken():
+    ours, theirs = (
+        kept("a", [(1, 0.1), (2, 0.1)]),
+        kept("b", [(1, 0.2), (3, 0.4), (4, 0.5)]),
+    )
+    found = differences.compare_runs(ours, theirs, "drift")
+    assert [one.layer_other for one in found] == [1, 4]
+
+
+# ---- series and shards -----------------------------------------------------------------------------------------------
+
+
+def a_series(folder, of=None, **how):
+    made = of or job.Job("a", settings=Settings(groups=5))
+    how = {"derived": None, "skip_bad": False, "name": "n"} | how
+    return series._SeriesInProgress(lambda _: made, folder, **how)
+
+
+def test_the_job_of_a_checkpoint_has_its_model_step_and_seed(tmp_path):
+    made = a_series(tmp_path).job_of(series.Checkpoint("m@9", 9, 3))
+    assert (made.model, made.step, made.train_seed) == ("m@9", 9, 3)
+    assert made.settings.groups == 5
+
+
+def test_what_is_written_last_into_the_folder_of_a_checkpoint(tmp_path):
+    derived = series.Derived("of_heads.parquet", lambda *_: None)
+    for how, last in (
+        ({}, "manifest.json"),
+        ({"derived": derived}, "of_heads.parquet"),
+    ):
+        work = a_series(tmp_path, **how)
+        work.folders = {series.Checkpoint("m", 1, 0): tmp_path / last}
+        (tmp_path / last).mkdir()
+        assert len(work.list_unfinished()) == 1
+        assert not work._is_measured(tmp_path / last)
+        for name in (last, series.SHAPE):
+            (tmp_path / last / name).write_text("{}")
+            assert not work._is_measured(tmp_path / last)
+            (tmp_path / last / name).unlink()
+        for name in (last, series.SHAPE):
+            (tmp_path / last / name).write_text("{}")
+        assert work._is_measured(tmp_path / last) and work.list_unfinished() == []
+
+
+def test_a_series_is_written_again_if_anything_in_it_changed(tmp_path):
+    work = a_series(tmp_path)
+    described = {"model": "n", "checkpoints": [], "skipped": {}, "repeated": []}
+    assert not work._is_written(described)
+    (tmp_path / "series.json").write_text(json.dumps(described | {"code": "other"}))
+    assert not work._is_written(described), "the records are missing"
+    (tmp_path / "records.parquet").touch()
+    assert work._is_written(described)
+    for name in described:
+        assert not work._is_written(described | {name: "x"}), name
+    (tmp_path / "series.json").write_text("{")
+    assert not work._is_written(described)
+
+
+def test_a_checkpoint_of_another_form_is_refused_with_what_differs():
+    one = series.Checkpoint("m@2", 2, 0)
+    series._require_same_form(one, {"a": 1, "more": 2}, {"a": 1})
+    with pytest.raises(ModelError, match=r"\(a 1\); got a 2 in m@2"):
+        series._require_same_form(one, {"a": 2}, {"a": 1})
+
+
+def test_a_bad_checkpoint_is_skipped_only_if_asked(tmp_path):
+    one = series.Checkpoint("m@2", 2, 0)
+    for skip_bad in (True, False):
+        work = a_series(tmp_path, skip_bad=skip_bad)
+        work.folders = {one: tmp_path}
+        if not skip_bad:
+            with pytest.raises(ModelError, match="bad"):
+                work.skip_or_raise(one, ModelError("a", "bad", "c"))
+            assert work.folders and not work.skipped
+            continue
+        work.skip_or_raise(one, ModelError("a", "bad", "c"))
+        assert not work.folders and "bad" in work.skipped["m@2"]
+
+
+def test_a_series_takes_its_options_to_where_they_belong(tmp_path, monkeypatch):
+    seen = []
+
+    class Work:
+        def __init__(self, _, output, derived, skip_bad, name):
+            seen.append((output, derived, skip_bad, name))
+
+        def examine(self, checkpoints):
+            seen.append(checkpoints)
+
+        def delete_earlier_runs(self):
+            seen.append("deleted")
+
+        def finish(self):
+            return "made"
+
+    monkeypatch.setattr(series, "_SeriesInProgress", Work)
+    monkeypatch.setattr(series, "_measure_unfinished", lambda _, *how: seen.append(how))
+    made = series.measure_series(["c"], job.Job("mo"), tmp_path, skip_bad=True, keep=3)
+    assert made == "made" and seen == [(tmp_path, None, True, "mo"), ["c"], (3, None)]
+    seen.clear()
+    series.measure_series([], lambda _: None, tmp_path / "out", overwrite=True)
+    assert seen[0] == (tmp_path / "out", None, False, "out") and seen[2] == "deleted"
+
+
+def test_batches_and_files_are_missed_by_the_shards_they_belong_to():
+    assert merge._list_missing_shards([4, 1, 9], 4) == [0, 1]
+    assert merge._name_shards([0, 3], 4) == "1/4, 4/4"
+    assert merge._name_some(list("abc")) == "a, b, c"
+    assert merge._name_some(list("abcde")) == "a, b, c and 2 more"
+    with pytest.raises(MeasureError, match=r"all 3 files; got 2; missing: 2/2 \(f1\)"):
+        merge._require_all_files(["f0", "f1", "f2"], {"f0": 0, "f2": 0}, 2)
+
+
+def a_run_folder(name, **corpus):
+    run = types.SimpleNamespace(folder=Path(name))
+    return run, {"corpus": {"name": f"c-{name}", **corpus}}
+
+
+def test_files_of_two_runs_are_told_with_both_folders():
+    (a, of_a), (b, of_b) = (
+        a_run_folder(name, files={f"{name}.txt": "same"}) for name in "ab"
+    )
+    with pytest.raises(MeasureError, match=r"b.txt of b, whose content is in a too"):
+        merge._join_runs([a, b], [of_a, of_b])
+    with pytest.raises(MeasureError, match=r"got lines in a and None in b"):
+        merge._join_runs(
+            [a, b], [{"corpus": of_a["corpus"] | {"documents": "lines"}}, of_b]
+        )
+
+
+def test_runs_of_different_files_add_up_to_one_corpus():
+    parts = [
+        a_run_folder("a", files={"x": "1"}, n_batches=2, empty=1, skipped=0, path="p"),
+        a_run_folder("b", files={"x": "2"}, n_batches=3, empty=None, skipped=4),
+    ]
+    whole = merge._join_runs(*zip(*parts, strict=True))
+    assert whole["files"] == {"x": "1", "b: x": "2"} and whole["name"] == "c-a, c-b"
+    assert [whole[name] for name in merge.COUNTED] == [5, 1, 4] and "path" not in whole
+    turned = merge._join_runs(*zip(*parts[::-1], strict=True))
+    assert whole["fingerprint"] == turned["fingerprint"], "in whatever order"
+
+
+def test_shards_of_files_add_up_in_the_order_of_the_corpus():
+    def of(name, *files, among="xyz"):
+        counts = {"n_batches": 2, "empty": 1, "skipped": 3}
+        run, manifest = a_run_folder(
+            name, files={each: each * 2 for each in files}, all_files=[*among], **counts
+        )
+        return run, manifest | {"settings": {"shard": [0, 2]}}
+
+    def join(*parts):
+        return merge._join_files(*map(list, zip(*parts, strict=True)))
+
+    whole = join(of("a", "x", "z"), of("b", "y"))
+    assert whole["fingerprint"] == merge.hash_parts(["xx", "yy", "zz"])
+    assert [whole[name] for name in merge.COUNTED] == [4, 2, 6]
+    assert not {"files", "all_files"} & whole.keys()
+    with pytest.raises(MeasureError, match="got x, in a and in b"):
+        join(of("a", "x", "z"), of("b", "x", "y"))
+    for among, got in (("wxyz", "w"), ("xy", "z")):
+        with pytest.raises(MeasureError, match=f"got {got}, which was there for only"):
+            join(of("a", "x"), of("b", "y", among=among))
+
+
+def test_what_merged_runs_add_up_to():
+    parts = [
+        {"run": name, "notes": notes, "started": at, "seconds": 1.25, "processes": 2}
+        for name, notes, at in (("a", ["n", "m"], "2"), ("b", ["m", "o"], "1"))
+    ]
+    assert merge._add_up_facts(parts) == {
+        "asked": None,
+        "merged": ["a", "b"],
+        "notes": ["n", "m", "o"],
+        "started": "1",
+        "seconds": 2.5,
+        "processes": 4,
+    }
+
+
+def test_the_kind_of_a_merge():
+    files, all_files = {"files": {}}, {"files": {}, "all_files": []}
+    kinds = (
+        ([all_files, all_files], merge.FILES),
+        ([files, files], merge.RUNS),
+        ([files, all_files], merge.BATCHES),
+        ([{}, files], merge.BATCHES),
+    )
+    for corpora, kind in kinds:
+        assert merge._find_kind([{"corpus": each} for each in corpora]) == kind
+
+
+# ---- warnings of a run -----------------------------------------------------------------------------------------------
+
+
+def a_measurement(units=40, groups=32, batches=(0,), spectrum=None, **more):
+    made = {
+        "batches": set(batches),
+        "sums": types.SimpleNamespace(units=range(units), terms={}),
+        "settings": Settings(groups=groups),
+        "moments": types.SimpleNamespace(groups=spectrum),
+        "sites": {},
+    }
+    return types.SimpleNamespace(**made | more)
+
+
+def test_few_units_are_warned_of():
+    def said(**how):
+        return " ".join(of_runs._warn_of_units(a_measurement(**how)))
+
+    assert said() == "" and said(units=20) == ""
+    assert said(units=19).startswith("19 units only")
+    assert said(units=2).endswith("measure more documents, or with more --groups")
+    assert "--groups" in said(groups=2) and "19" not in said(groups=2)
+    assert said(batches=(), units=0).startswith("no batch fell to this shard")
+
+
+def test_a_spectrum_in_few_groups_is_warned_of():
+    def said(**how):
+        measurement = a_measurement(**how)
+        measurement.settings = types.SimpleNamespace(
+            list_terms=lambda _: (), flatten="sequence"
+        )
+        return " ".join(of_runs._warn_of_spectrum(measurement))
+
+    assert said() == "" and said(spectrum=8) == ""
+    assert said(spectrum=2).startswith("spectrum: ")
+    assert said(spectrum=8, units=2).startswith("spectrum: ")
+
+
+def test_a_tower_without_a_final_norm_is_warned_of():
+    def said(*places):
+        sites = {place: Site(*place) for place in places}
+        return list(of_runs._warn_of_towers(a_measurement(sites=sites)))
+
+    text, vision = ("text", 1, "hidden"), ("vision", 1, "hidden")
+    final = ("text", None, "final")
+    found = said(text, vision, final)
+    assert len(found) == 1 and found[0].startswith("vision has no `final`")
+    assert (
+        said(text, vision) == []
+        and said(text, vision, final, ("vision", None, "final")) == []
+    )
+    assert said(("decoder", 1, "hidden"), final) == [], "no tower"
+
+
+def test_vectors_left_out_are_counted_at_their_site():
+    made = {"a": {"zero": 2, "nonfinite": 0}, "b": {"zero": 0, "nonfinite": 3}}
+    found = list(
+        of_runs._warn_of_excluded(types.SimpleNamespace(excluded=lambda: made))
+    )
+    assert found == [
+        "2 zero vectors left out at a",
+        "3 vectors with NaN or Inf left out at b",
+    ]
+
+
+def test_batches_of_a_shard_are_dealt_in_turn():
+    def of(shard, **corpus):
+        reading = of_runs.OpenedCorpus(range(7), corpus)
+        return list(of_runs._list_batches_of_shard(job.Job(shard=shard), reading))
+
+    assert of((1, 3)) == [1, 4] and of((0, 1)) == [*range(7)]
+    assert of((1, 3), files={}) == [*range(7)], "a shard of files has a plan of its own"
+
+
+def test_a_floor_is_added_for_vectors_of_texts():
+    def of(model, **settings):
+        made = job.Job(settings=Settings(**settings))
+        subject = types.SimpleNamespace(model=model)
+        return of_runs.add_floor_of_sentences(made, subject).settings.panel
+
+    sentence, tokens = types.SimpleNamespace(sentence=1), types.SimpleNamespace()
+    assert of(sentence, panel=("hidden",)) == ("hidden", "floor")
+    assert of(sentence, panel=("floor", "hidden")) == ("floor", "hidden")
+    for model, how in (
+        (tokens, {"panel": ("hidden",)}),
+        (sentence, {"panel": ("attention",)}),
+        (sentence, {"panel": ("hidden",), "sample": 0}),
+        (sentence, {"panel": ("hidden",), "metrics": ("mean_cosine",)}),
+    ):
+        assert "floor" not in of(model, **how)
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------
