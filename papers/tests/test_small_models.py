@@ -328,6 +328,25 @@ def test_pixels_are_those_that_the_saved_processor_makes():
     assert torch.allclose(batch["pixel_values"], own, atol=1e-6)
 
 
+def test_spans_that_a_speech_model_must_find_are_hidden_from_it():
+    """transformers ignores `mask_time_indices` if the configuration has no `apply_spec_augment`: nothing was hidden."""
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    torch.manual_seed(0)
+    sizes = dict(KINDS["speech-masked"].sizes)
+    sizes |= {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    model = Wav2Vec2Model(Wav2Vec2Config(**sizes)).eval()
+    samples = torch.randn(1, 16_000)
+    with torch.no_grad():
+        seen = model(samples).last_hidden_state
+        hidden = torch.zeros(seen.shape[:2], dtype=torch.bool)
+        hidden[:, 10:20] = True
+        unseen = model(samples, mask_time_indices=hidden).last_hidden_state
+    assert (seen - unseen)[hidden].abs().max() > 0.01
+    # Outside of training steps nothing is hidden unless a batch names it.
+    assert torch.equal(seen, model(samples).last_hidden_state)
+
+
 @pytest.mark.usefixtures("data_folder")
 def test_speakers_that_are_measured_are_heard_by_no_training():
     from anisoscope.data.speech import open_speech

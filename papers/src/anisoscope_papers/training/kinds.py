@@ -141,7 +141,8 @@ _WAVES = {
 _WAV2VEC2 = _list_arguments(_WAVES, classifier_proj_size=128)
 # At 16 kHz the strides multiply to 320 samples: a frame is 20 ms here too.
 _LISTENING = _list_arguments(
-    _WAVES | {"conv_stride": (10, 4, 4, 2)},
+    # Spans are hidden only if this is on: with it off the model sees what it must find.
+    _WAVES | {"conv_stride": (10, 4, 4, 2), "apply_spec_augment": True},
     codevector_dim=64,
     proj_codevector_dim=64,
     num_negatives=20,
