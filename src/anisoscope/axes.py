@@ -78,7 +78,9 @@ class Site:
     def measured_as(self) -> str:
         """The quantity as which metrics treat this site: its own, but `hidden` for stage outputs and pre-ReLU maps."""
         # What holds for outputs of blocks (layers, no heads) holds for these too.
-        return "hidden" if self.quantity in ("pre_relu", "stage") else self.quantity
+        if self.quantity in ("pre_relu", "stage"):
+            return "hidden"
+        return self.quantity
 
     @property
     def place(self) -> Place:
@@ -100,7 +102,9 @@ class Site:
     @property
     def label(self) -> str:
         """The quantity with its stage, as in the `site` column of records: `hidden`, `query.raw`, `attention`."""
-        return f"{self.quantity}.{self.stage}" if self.stage else self.quantity
+        if self.stage:
+            return f"{self.quantity}.{self.stage}"
+        return self.quantity
 
 
 WORDS = {
@@ -114,4 +118,6 @@ WORDS = {
 
 def pluralise(noun: str) -> str:
     """Return the plural of a noun: `tokens`, `patches`."""
-    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
+    if noun.endswith(("ch", "s", "x")):
+        return f"{noun}es"
+    return f"{noun}s"

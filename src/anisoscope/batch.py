@@ -136,14 +136,11 @@ class Batch:
             # Numbers without a dimension hold for all sequences alike.
             if isinstance(value, Tensor) and value.dim():
                 if len(value) != len(self.unit):
-                    expected, cure = (
-                        "inputs that can be cut into sequences, for want of memory",
-                        "give smaller batches",
-                    )
+                    got = f"a tensor {list(value.shape)} for {len(self.unit)} sequences"
                     raise UsageError(
-                        expected,
-                        f"a tensor {list(value.shape)} for {len(self.unit)} sequences",
-                        cure,
+                        "inputs that can be cut into sequences, for want of memory",
+                        got,
+                        "give smaller batches",
                     )
                 return value[rows]
             return value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import torch
@@ -119,13 +119,17 @@ def _select_blocks_by_tower(
     """
     # An image encoder may have a row in the families, and the language model behind it none.
     towers = _find_towers(model)
-    blocks = _select_blocks(
-        model, [(n, m) for n, m in named if _find_tower(n, towers) is None]
-    )
-    for path in towers:
-        tower = model.get_submodule(path)
-        inside = [(n, m) for n, m in named if _find_tower(n, towers) == path]
-        blocks += _select_blocks(tower, inside)
+    outside: list[NamedPart] = []
+    inside: dict[str, list[NamedPart]] = {path: [] for path in towers}
+    for part in named:
+        tower = _find_tower(part[0], towers)
+        if tower is None:
+            outside.append(part)
+        else:
+            inside[tower].append(part)
+    blocks = _select_blocks(model, outside)
+    for path, parts in inside.items():
+        blocks += _select_blocks(model.get_submodule(path), parts)
     # Stacks are put together from blocks in the order of the model.
     order = {module: i for i, (_, module) in enumerate(named)}
     return sorted(blocks, key=lambda block: order[block[1]])
@@ -213,11 +217,8 @@ def _select_by_class(model: nn.Module, named: list[NamedPart]) -> list[NamedPart
 
 def _is_any_match(patterns: Iterable[str], *named: NamedPart) -> bool:
     """Return whether any of these modules, given as (name, module), fits any of the patterns."""
-    return any(
-        _is_match(pattern, name, module)
-        for pattern in patterns
-        for name, module in named
-    )
+    pairs = product(patterns, named)
+    return any(_is_match(pattern, *part) for pattern, part in pairs)
 
 
 def _is_match(pattern: str, name: str, module: nn.Module) -> bool:
@@ -255,9 +256,8 @@ def _iter_declared_classes(model: nn.Module) -> Iterator[type[nn.Module]]:
         if not isinstance(module, pretrained):
             continue
         # A class, a list of classes, or recorders of transformers around a class.
-        declared = (getattr(module, "_can_record_outputs", None) or {}).get(
-            "hidden_states", ()
-        )
+        recorded = getattr(module, "_can_record_outputs", None) or {}
+        declared = recorded.get("hidden_states", ())
         items = declared if isinstance(declared, list | tuple) else (declared,)
         for item in items:
             target = getattr(item, "target_class", item)
@@ -687,7 +687,9 @@ def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
         """Return the number of positions that the model makes of each number of frames [sequence]."""
         made = count(lengths)
         # Some methods return the lengths before and after pooling; the encoder's own are the first.
-        return torch.as_tensor(made[0] if isinstance(made, tuple) else made).long()
+        if isinstance(made, tuple):
+            made = made[0]
+        return torch.as_tensor(made).long()
 
     width = frames.mask.shape[1]
     positions = int(count_positions(torch.tensor([width])))
@@ -705,11 +707,10 @@ def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
     None if the model has no such method.
     """
     # The innermost model knows its own convolutions; those around it may have inherited another's method.
-    parts = [
-        part
-        for part in model.modules()
-        if getattr(part, "main_input_name", "") == "input_features"
-    ]
+    parts = []
+    for part in model.modules():
+        if getattr(part, "main_input_name", "") == "input_features":
+            parts.append(part)
     for part in reversed(parts):
         for name in COUNTING:
             method: Callable[[Tensor], Any] | None = getattr(part, name, None)

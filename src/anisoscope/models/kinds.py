@@ -22,15 +22,17 @@ ELSEWHERE = {
 def check_kind(model: Any) -> None:
     """Raise UsageError for a model that no capture can hook: one of another library, or without its Python code."""
     name = type(model).__name__
-    roots = [kind.__module__.partition(".")[0] for kind in type(model).__mro__]
-    library = next((ELSEWHERE[root] for root in roots if root in ELSEWHERE), None)
-    if library is not None:
-        raise UsageError(
-            "a model of PyTorch",
-            f"{name} of {library}",
-            f"load its weights in PyTorch, or give {VECTORS}",
-        )
-    if any(kind.__module__.startswith("torch.export") for kind in type(model).__mro__):
+    # With base classes: a user's own class inherits from one of the library.
+    modules = [kind.__module__ for kind in type(model).__mro__]
+    for module in modules:
+        library = ELSEWHERE.get(module.partition(".")[0])
+        if library is not None:
+            raise UsageError(
+                "a model of PyTorch",
+                f"{name} of {library}",
+                f"load its weights in PyTorch, or give {VECTORS}",
+            )
+    if any(module.startswith("torch.export") for module in modules):
         cure = "give the model that was exported"
         raise UsageError(
             "a model in Python code",

@@ -23,13 +23,11 @@ def find_parts(model: nn.Module) -> list[list[nn.Module]]:
     lists = family_of(model).parts
     found: list[list[nn.Module]] = []
     for module in model.modules():
-        if lists and all(
-            isinstance(getattr(module, name, None), nn.ModuleList) for name in lists
-        ):
+        own = [getattr(module, name, None) for name in lists]
+        if lists and all(isinstance(modules, nn.ModuleList) for modules in own):
             _check_post_norm(module)
             # Entry i of each list is a part of block i.
-            modules = [getattr(module, name) for name in lists]
-            found += [list(parts) for parts in zip(*modules, strict=True)]
+            found += map(list, zip(*own, strict=True))
         elif class_of(module).__module__.startswith("x_transformers.") and hasattr(
             module, "len_default_block"
         ):

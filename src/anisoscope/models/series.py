@@ -115,14 +115,15 @@ def _find_checkpoints(spec: str) -> list[Checkpoint]:
         return _read_list(path)
     if may_be_here and path.is_dir():
         # Without the folders above: a number in their names is no step.
-        folders = _find_step_folders(path)
-        return [
-            _parse_name(str(folder), folder.relative_to(path.parent).as_posix())
-            for folder in folders
-        ]
-    names = (
-        _list_existing(spec) if _GROUP.search(spec) else _match_folders(spec) or [spec]
-    )
+        checkpoints = []
+        for folder in _find_step_folders(path):
+            name = folder.relative_to(path.parent).as_posix()
+            checkpoints.append(_parse_name(str(folder), name))
+        return checkpoints
+    if _GROUP.search(spec):
+        return [_parse_name(name, name) for name in _list_existing(spec)]
+    # What matches no folder is a single name, perhaps of a model on the hub.
+    names = _match_folders(spec) or [spec]
     return [_parse_name(name, name) for name in names]
 
 
@@ -187,9 +188,8 @@ def _read_list(path: Path) -> list[Checkpoint]:
             checkpoints.append(_parse_name(name, name))
             continue
         step, *seeds = map(int, numbers)
-        checkpoints.append(
-            Checkpoint(name, step, seeds[0] if seeds else _read_seed(name))
-        )
+        seed = seeds[0] if seeds else _read_seed(name)
+        checkpoints.append(Checkpoint(name, step, seed))
     return checkpoints
 
 
@@ -249,9 +249,9 @@ def expand_pattern(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
     for place in range(1, len(parts), 2):
         items, open_ranges = _parse_group(parts[place], pattern)
         groups.append(items)
-        gaps += [
-            Gap(_make_reader(parts, place), low, high) for low, high in open_ranges
-        ]
+        reader = _make_reader(parts, place)
+        for low, high in open_ranges:
+            gaps.append(Gap(reader, low, high))
     return _combine_items(parts[::2], groups, pattern), gaps
 
 

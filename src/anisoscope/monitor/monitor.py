@@ -219,7 +219,10 @@ class Monitor:
             self.output.glob("step-*.parquet"),
             key=lambda path: int(path.stem.split("-")[1]),
         )
-        frames = [read_table(path) for path in paths] or [as_records(pd.DataFrame())]
+        frames = [read_table(path) for path in paths]
+        # Nothing was measured yet: pandas joins no empty list.
+        if not frames:
+            frames = [as_records(pd.DataFrame())]
         return pd.concat(frames, ignore_index=True)
 
 

@@ -83,14 +83,17 @@ def _split_by_seed(
     """
     seeds = records["seed"].dropna().unique().tolist()
     runs: dict[str, dict[int, dict[str, float]]] = {}
+    # A run of one model may have no seed: then all of its records belong together.
     for seed in sorted(seeds) or [None]:
-        rows = records if seed is None else records[records["seed"] == seed]
+        rows = records
+        if seed is not None:
+            rows = records[records["seed"] == seed]
         run_name = name if len(seeds) < 2 else f"{name}-seed-{seed}"
         # A run of one model has no step; trackers want one.
         by_step = rows.groupby(rows["step"].fillna(0).astype(int))
-        runs[run_name] = {
-            int(step): summarise_layers(of_step) for step, of_step in by_step
-        }
+        runs[run_name] = {}
+        for step, of_step in by_step:
+            runs[run_name][int(step)] = summarise_layers(of_step)
     return runs
 
 
