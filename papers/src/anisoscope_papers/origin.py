@@ -42,8 +42,9 @@ def hash_measuring_code(*modules: str) -> dict[str, str]:
 
 
 def hash_training_code(*modules: str) -> dict[str, str]:
-    """Return {module: hash} of the code that `modules` use to train, without what only measures. The hashes name a
-    training.
+    """Return {module: hash} of the code that `modules` use to train, by which a training is identified.
+
+    Code that only measures is left out.
     """
     hashes = {}
     for name, meaning in hash_measuring_code(*modules).items():

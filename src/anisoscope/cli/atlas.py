@@ -81,7 +81,7 @@ def _describe_left_out(atlas: "Atlas") -> list[str]:
 
 
 def _print_files(atlas: "Atlas", quiet: bool) -> None:
-    """Draw the page, and say on stderr what was left out and where everything is."""
+    """Write the HTML page of the atlas, and print on stderr what was left out and where the files are."""
     for line in _describe_left_out(atlas):
         echo_wrapped(line, err=True, indent="  ")
     echo_wrapped(

@@ -39,7 +39,7 @@ class ShareOfFiles:
 
     @property
     def numbers(self) -> range:
-        """The numbers of the files of this shard."""
+        """The indices of the files that this shard reads, in the list of all files."""
         return range(self.part, len(self.files), self.parts)
 
     def open(self, number: int) -> TextCorpus:

@@ -361,7 +361,7 @@ def join_chat(value: Any) -> str | None:
 
 
 def _find_content(message: dict[str, Any]) -> Any:
-    """Return the entry of a message in the first of `CONTENTS` that it has, parts joined; None if it has none."""
+    """Return the text of a chat message: its first entry named in `CONTENTS`, parts joined; None if it has none."""
     for name in CONTENTS:
         if name in message:
             content = message[name]

@@ -296,7 +296,7 @@ def _iter_blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _list_holders(features: list[str]) -> list[str]:
-    """Return the paths of the modules that hold those at the paths `features`, once each; a module at the top itself.
+    """Return the paths of the parents of the modules at `features`, each once; a module without a parent itself.
 
     They keep the order of the features.
     """

@@ -304,7 +304,7 @@ def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSour
 def _parse_source(written: bytes) -> Parsed:
     """Return the hash of a source without comments and docstrings, and its import statements."""
     try:
-        tree = ast.parse(written)
+        tree = _parse_again_if_interrupted(written)
     # It cannot be imported either; its bytes identify it.
     except (SyntaxError, ValueError):
         return _digest([written.hex()]), []
@@ -312,6 +312,17 @@ def _parse_source(written: bytes) -> Parsed:
     statements: list[Statement] = []
     _describe_tree(tree, words, statements)
     return _digest(words), statements
+
+
+def _parse_again_if_interrupted(written: bytes) -> ast.Module:
+    """Return the syntax tree of a source; SyntaxError or ValueError if it has none."""
+    try:
+        return ast.parse(written)
+    except SystemError:
+        # "AST constructor recursion depth mismatch": CPython 3.11 keeps one counter of
+        # depth for the whole interpreter, and what runs in between (a collection of
+        # garbage, another thread) can leave it wrong. The next call sets it again.
+        return ast.parse(written)
 
 
 def _describe_tree(node: Any, words: list[str], imports: list[Statement]) -> None:

@@ -191,7 +191,7 @@ class _OfAttention(Reads):
     def simulate_capture(
         self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]
     ) -> Any:
-        """Return what a capture would hand on for queries and keys [sequence, head, token, dim].
+        """Return the attention that a model with these queries and keys [sequence, head, token, dim] would give.
 
         real    which tokens are real [sequence, token]
         means   the mean query and the mean key of all test data

@@ -659,7 +659,7 @@ class Condition:
         return chosen
 
     def _is_beyond(self, one: Difference) -> bool:
-        """Return whether the whole interval of the difference (without one, its value) lies beyond the limit."""
+        """Return whether the whole interval of a difference lies beyond `limit`; its value if it has no interval."""
         if self.sign == ">":
             least = one.value if np.isnan(one.low) else one.low
             return least > self.limit

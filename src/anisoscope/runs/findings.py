@@ -514,7 +514,7 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _describe_floor(before: str, last: Any, rare: Any, law: list[Any]) -> Finding:
-    """Return the finding that says below which cosines 95 and 99 % of pairs of unrelated units lie.
+    """Return the finding on chance: 95 % (99 %) of the cosines of unrelated units are below these values.
 
     before   text that begins the sentence
     last     record of the 95 % quantile in the last layer

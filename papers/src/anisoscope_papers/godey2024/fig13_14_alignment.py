@@ -126,7 +126,7 @@ class Alignment:
         }
 
     def onset(self, share: Array | None = None) -> Array:
-        """Return from which share of training on |cos| stays above the bound, [seed, layer, head]; NaN if it never
+        """Return the share of training after which |cos| stays above the bound, [seed, layer, head]; NaN if it never
         does.
 
         `share` [seed, step]: another clock in place of training steps, such as the fall of the loss.

@@ -185,7 +185,7 @@ def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
 
 
 def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
-    """Describe in words what lies behind a claim's number: the two values it subtracts, or where or when A was largest.
+    """Describe what lies behind a claim's number: the values it subtracts, or where A (mean cosine) was largest.
 
     Returns "" for other claims.
     """

@@ -94,9 +94,9 @@ def _hash_all(paths: Sequence[Path], more: str = "") -> str:
 
 
 def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
-    """Raise OutputError if what a training read has changed since.
+    """Raise OutputError if an input of a finished training (corpus, vectors, encoder) has changed since.
 
-    noted   the file with the hashes of then; without it nothing is checked, since older trainings have none
+    noted   the file with the hashes of the inputs at that time; without it, as in older trainings, nothing is checked
     now     the present hashes, by name
     kept    the file or folder that the training made, named in the error
     """
