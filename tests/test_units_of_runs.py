@@ -1417,6 +1417,171 @@ def test_of_two_layers_equally_near_the_first_is_taken():
     assert [one.layer_other for one in found] == [1, 4]
 
 
+def test_windows_and_batches_are_told_with_what_each_run_had():
+    corpus = {"name": "c", "fingerprint": "f", "max_length": 8}
+    ours, theirs = (
+        {"corpus": corpus, "plan": plan, "settings": {"batch_tokens": size}}
+        for plan, size in (("p", 512), ("q", 1024))
+    )
+    assert cautions(ours, theirs) == [
+        "The same text as other tokens (--batch-tokens 512 and 1,024)."
+    ]
+
+
+def test_the_numbers_behind_a_sentence_are_those_of_both_runs():
+    found = comparison._to_plain_dict(different(1, 0.5, 0.25, head=2))
+    assert found == {
+        "metric": "m",
+        "stack": "encoder",
+        "layer": 1,
+        "head": 2,
+        "site": "hidden",
+        "component": None,
+        "first": 0.0,
+        "second": 0.5,
+        "value": 0.5,
+        "low": 0.25,
+        "high": 0.75,
+    }
+
+
+def test_differences_of_heads_come_layer_by_layer():
+    rows = [
+        head("drift", i, 0.1) | {"layer": layer} for layer in (1, 2) for i in range(2)
+    ]
+    run = KeptRun("a", records(rows))
+    found = differences.compare_runs(run, run, "drift", heads=True)
+    places = [(one.where["layer"], one.where["head"]) for one in found]
+    assert places == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_extremes_of_several_kinds_of_attention_are_told_apart():
+    def said(*kinds):
+        rows = [
+            head("sinks.rate", 0, 0.2, component=".3", kind=kind, stack=stack)
+            for stack, kind in kinds
+        ]
+        found = [each.text for each in extremes.extreme_findings(records(rows))]
+        return [text.partition("No head")[0] for text in found]
+
+    assert said(("decoder", "self")) == [""]
+    assert said(("decoder", "self"), ("decoder", "cross")) == [
+        "Decoder, self-attention: ",
+        "Decoder, cross-attention: ",
+    ]
+    assert (
+        said(("encoder", "self"), ("decoder", "self"))[0] == "Encoder, self-attention: "
+    )
+
+
+@pytest.mark.parametrize("kind", ["sinks", "attention_sink"])
+def test_a_finding_keeps_the_records_of_ten_heads(kind):
+    rows = [head("sinks.rate", i, 0.9, component=".3") for i in range(12)]
+    rows += [head("attention.first_mass", i, 0.9) for i in range(12)]
+    found = [
+        *extremes.extreme_findings(records(rows)),
+        *attention.attention_findings(records(rows)),
+    ]
+    (one,) = [each for each in found if each.rule == kind]
+    assert len(one.numbers) == 10 and one.text.startswith("12 of 12 heads")
+
+
+def test_a_table_of_sinks_without_a_rate_has_no_ends():
+    rows = [head("sinks.strongest", 0, 0.4), head("logits.largest", 0, 3.0)]
+    table = extremes.sinks_table(records(rows))
+    assert [*table.columns] == [*extremes.PLACE, "strongest key", "largest logit"]
+    bare = attention.attention_table(records([head("attention.row_max", 0, 0.4)]))
+    assert "low" not in bare and bare["largest weight"].item() == 0.4
+
+
+def test_stacks_of_runs_without_differences_come_first_in_their_sentence():
+    rows = [
+        row("drift", 1, 0.2, 0.1, 0.3, stack=name) for name in ("encoder", "decoder")
+    ]
+    found = [
+        *short_tables.intervals_apart(*[(n, records(rows)) for n in "ab"], "drift")
+    ]
+    assert [each.text for each in found] == [
+        f"{name}: b against a in drift: intervals overlap in every layer."
+        for name in ("Encoder", "Decoder")
+    ]
+    table = short_tables.value_table(records([rows[1], rows[0]] * 2)[2:])
+    assert table.index.tolist() == [0, 1]
+
+
+def test_a_repeated_name_keeps_both_records():
+    frames = [pd.DataFrame({"x": [i]}) for i in range(3)]
+    found = short_tables.number_names(zip("aba", frames, strict=True))
+    assert [(name, frame["x"].item()) for name, frame in found.items()] == [
+        ("a", 0),
+        ("b", 1),
+        ("a (3)", 2),
+    ]
+
+
+def test_a_layer_without_a_value_is_no_layer_of_a_verdict():
+    rows = [row("mean_cosine", i, v, v, v) for i, v in enumerate((0.1, NAN, 0.3))]
+    (depth,) = findings.judge_stacks(records(rows))
+    assert depth.rows["layer"].tolist() == [0, 2] and depth.top.layer == 2
+    assert depth.rows["verdict"].tolist() == ["", ""], "q95 was not measured"
+
+
+def test_other_inputs_and_other_tokens_need_another_cure():
+    def of(name, units):
+        return KeptRun(name, records([]), None, units, {"plan": name})
+
+    for units, said in (
+        (("u", "u"), "same corpus as other"),
+        (("u", "v"), "other inputs"),
+    ):
+        with pytest.raises(UsageError, match=f"{said}.* in a and b"):
+            across.require_same_tokens(*map(of, "ab", units))
+
+
+def test_each_metric_of_vectors_that_is_named_is_looked_at():
+    arrays = wrap_vectors(np.eye(4))
+    named = Settings(metrics=("mean_cosine", "attention"))
+    with pytest.raises(UsageError, match="'attention'"):
+        of_vectors.limit_settings(arrays, named)
+    chosen = of_vectors.limit_settings(arrays, Settings(panel=("hidden",))).metrics
+    assert "floor" in chosen and "mean_cosine" in chosen and chosen.count("floor") == 1
+    assert of_vectors.limit_settings(arrays, Settings(metrics=("norms",))).metrics == (
+        "norms",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "reached"), [(8 * 6 * 3, 1), (8 * 6 * 3 - 1, 0)]
+)
+def test_labelled_vectors_are_held_up_to_a_limit(kept_bytes, reached, monkeypatch):
+    """Six vectors of three numbers, eight bytes each."""
+    monkeypatch.setattr(of_vectors, "LABELLED_BYTES", kept_bytes)
+    made = as_records(pd.DataFrame({"value": [1.0]}), metric="any")
+    monkeypatch.setattr(of_vectors, "make_separability_records", lambda *_, **__: made)
+    arrays = wrap_vectors(np.ones((6, 3)), labels=np.arange(6) % 2)
+    found, warnings = of_vectors._measure_separability(arrays, job.Job())
+    assert len(found) == reached and len(warnings) == 1 - reached
+    assert not warnings or "layer 0: 6 vectors" in warnings[0]
+    shard = of_vectors._measure_separability(arrays, job.Job(shard=(0, 2)))
+    assert len(shard[0]) == 0 and "left out of a shard" in shard[1][0]
+
+
+def test_type_and_device_are_those_of_the_weights_where_they_were_left_open():
+    def of(dtype, device="auto", **model):
+        made = types.SimpleNamespace(parameters=lambda: weights, **model)
+        found = of_runs.resolve_dtype_and_device(
+            job.Job(dtype=dtype, device=device), types.SimpleNamespace(model=made)
+        )
+        return found.dtype, found.device
+
+    counts, half = torch.zeros(2, dtype=torch.int8), torch.zeros(2).bfloat16()
+    weights = [counts, half]
+    assert of("auto") == ("bfloat16", "cpu") and of("float32") == ("float32", "cpu")
+    assert of("float32", quantization_method="any") == ("bfloat16", "cpu")
+    weights = [counts, torch.zeros(2, device="meta")]
+    assert of("float32") == ("float32", "cpu") == of("float32", device="cpu")
+
+
 # ---- series and shards -----------------------------------------------------------------------------------------------
 
 
@@ -1597,6 +1762,69 @@ def test_the_kind_of_a_merge():
     )
     for corpora, kind in kinds:
         assert merge._find_kind([{"corpus": each} for each in corpora]) == kind
+
+
+def examined(monkeypatch, tmp_path, states, *, skip_bad):
+    """A series that is examined; `states` says of each checkpoint whether it can be found."""
+    work = a_series(tmp_path, skip_bad=skip_bad)
+
+    def read(checkpoint):
+        if not states[checkpoint.subject]:
+            raise ModelError("a", f"no {checkpoint.subject}", "c")
+        return {"size": 1}, tmp_path / checkpoint.subject
+
+    monkeypatch.setattr(work, "_read_form", read)
+    monkeypatch.setattr(series, "identify_corpus_state", lambda _: "state")
+    work.examine([series.Checkpoint(name, 1, 0) for name in states])
+    return work
+
+
+def test_one_checkpoint_that_is_not_there_is_skipped_and_all_of_them_are_an_error(
+    monkeypatch, tmp_path
+):
+    some = examined(monkeypatch, tmp_path, {"a": False, "b": True}, skip_bad=True)
+    assert [each.subject for each in some.folders] == ["b"] and {*some.skipped} == {"a"}
+    assert some.corpus == "state" and [*some.forms.values()] == [{"size": 1}]
+    for states, skip_bad in (
+        ({"a": False, "b": True}, False),
+        ({"a": False, "b": False}, True),
+    ):
+        with pytest.raises(ModelError, match="no a"):
+            examined(monkeypatch, tmp_path, states, skip_bad=skip_bad)
+
+
+def test_finished_checkpoints_are_handed_to_the_store_if_any_is_left(
+    monkeypatch, tmp_path
+):
+    seen = []
+
+    class Store:
+        def __init__(self, *given):
+            seen.append(given)
+
+        def get(self, i, following):
+            seen.append((i, following))
+
+        def close(self):
+            seen.append("closed")
+
+    monkeypatch.setattr(series, "_CheckpointStore", Store)
+    work = a_series(tmp_path)
+    monkeypatch.setattr(work, "measure", lambda checkpoint, _: seen.append(checkpoint))
+    for name in "abc":
+        work.folders[series.Checkpoint(name, 1, 0)] = tmp_path / name
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / work.marker).touch()
+    monkeypatch.setattr(series, "make_once", lambda _, make, **_how: make())
+    series._measure_unfinished(work, 3, None)
+    a, _, c = work.folders
+    assert seen == [(["a", "c"], 3, ["b"]), (0, 1), a, (1, 2), c, "closed"]
+    seen.clear()
+    for name in "ac":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / work.marker).touch()
+    series._measure_unfinished(work, 3, None)
+    assert seen == [([], 3, []), "closed"], "nobody's files are looked at"
 
 
 # ---- warnings of a run -----------------------------------------------------------------------------------------------
