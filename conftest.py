@@ -44,8 +44,12 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in set(left_out)]
 
 
-def pytest_collection_finish():
-    """No collection goes through what was imported: it takes .3 s each time."""
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_old_is_collected():
+    """No collection goes through what earlier files have imported and kept: late in a session it takes a second, and
+    each training of `transformers` collects at its start.
+    """
+    gc.collect()
     gc.freeze()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny import VOCABULARY, build
+from tiny import VOCABULARY, build, small_encoder
 
 import anisoscope
 from anisoscope.api.state import _renumber
@@ -233,7 +233,7 @@ SCALE = Path(__file__).parents[1] / "examples" / "scale"
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """Tables of paragraphs in four files, and the run of one process on them."""
+    """Tables of paragraphs in four files."""
     folder = tmp_path_factory.mktemp("scale")
     (folder / "texts").mkdir()
     found, _ = python_docs(8)
@@ -248,9 +248,7 @@ def texts(tmp_path_factory):
         pd.DataFrame(rows, columns=["document", "text"]).to_parquet(
             folder / "texts" / f"{file}.parquet"
         )
-    run_script(folder, "job_array", "texts", "alone", "0", "1")
-    run_script(folder, "job_array", "texts", "alone")
-    return folder, anisoscope.Run((folder / "run").rename(folder / "run-alone"))
+    return folder
 
 
 def run_script(folder, name, *words):
@@ -259,12 +257,22 @@ def run_script(folder, name, *words):
         runpy.run_path(str(SCALE / f"{name}.py"))
 
 
-def test_a_job_array_adds_up_to_one_process(texts):
-    folder, alone = texts
+def run_alone(folder, states):
+    """The run of one process on the texts of a folder."""
+    run_script(folder, "job_array", "texts", states, "0", "1")
+    run_script(folder, "job_array", "texts", states)
+    return anisoscope.Run((folder / "run").rename(folder / f"run-{states}"))
+
+
+def test_a_job_array_adds_up_to_one_process(texts, monkeypatch):
+    small = anisoscope.load(small_encoder())
+    small.processor.model_max_length = 64
+    monkeypatch.setattr(anisoscope, "load", lambda _builtin: small)
+    alone = run_alone(texts, "alone")
     for job in ("0", "1", "2"):
-        run_script(folder, "job_array", "texts", "states", job, "3")
-    run_script(folder, "job_array", "texts", "states")
-    assert_same(alone, anisoscope.Run((folder / "run").rename(folder / "run-array")))
+        run_script(texts, "job_array", "texts", "states", job, "3")
+    run_script(texts, "job_array", "texts", "states")
+    assert_same(alone, anisoscope.Run((texts / "run").rename(texts / "run-array")))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +294,7 @@ def test_a_job_array_adds_up_to_one_process(texts):
 def test_processes_of_torchrun_and_of_ray_add_up_to_one_process(texts, command):
     if "ray" in command[-1]:
         pytest.importorskip("ray")
-    folder, alone = texts
+    folder, alone = texts, run_alone(texts, f"alone-{len(command)}")
     words = [*command[:-1], str(SCALE / command[-1]), "texts"]
     environment = os.environ | {
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

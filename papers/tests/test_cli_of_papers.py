@@ -90,7 +90,11 @@ def test_what_is_listed_is_what_there_is() -> None:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+# `test_terminal_of_papers.py` presses Ctrl-C in a reproduction
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)],
+)
 def test_a_signal_ends_a_reproduction_with_its_processes(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -18,7 +18,18 @@ def test_the_notebook_is_its_script(script):
     )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script",
+    [
+        # its calls are those of my_checkpoint.py and of the studies
+        pytest.param(
+            path,
+            marks=pytest.mark.nightly if path.stem == "figure_1" else (),
+            id=path.stem,
+        )
+        for path in SCRIPTS
+    ],
+)
 def test_the_notebook_runs_and_shows_what_was_found(script, tmp_path, monkeypatch):
     monkeypatch.setenv(
         "MODELS", "builtin:minilm"
