@@ -1,0 +1,627 @@
+"""Small decisions of the command line: cells, headings, widths, notes and faults, each on a few values."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anisoscope.cli import (
+    answers,
+    comparing,
+    config,
+    extreme_tables,
+    measure_commands,
+    printed_tables,
+    view,
+    words,
+)
+from anisoscope.errors import UsageError
+from anisoscope.store import as_records
+
+NAN = math.nan
+
+
+def table(head, *rows):
+    return view.Table(tuple(head), [list(row) for row in rows], pd.DataFrame())
+
+
+# ---- cells and columns of a comparison -------------------------------------------------------------------------------
+
+
+def row(**given):
+    place = {"stack": "encoder", "kind": "self", "layer": 1, "head": None}
+    place |= {"site": "hidden", "component": None, "run": "b", "layer_other": 1.0}
+    values = {"first": 0.5, "first_low": 0.4, "first_high": 0.6}
+    values |= {"second": 0.7, "second_low": 0.65, "second_high": 0.8}
+    values |= {"difference": 0.2, "low": 0.1, "high": 0.3}
+    return SimpleNamespace(**place | values | given)
+
+
+def test_each_run_s_value_has_its_own_ends():
+    assert (
+        comparing._format_value(row(), "first", with_ends=True) == ".500 [.400, .600]"
+    )
+    assert (
+        comparing._format_value(row(), "second", with_ends=True) == ".700 [.650, .800]"
+    )
+    assert comparing._format_value(row(), "second", with_ends=False) == ".700"
+    assert comparing._format_other_run(row(), with_ends=True) == [
+        ".700 [.650, .800]",
+        "+.200 [+.100, +.300]",
+    ]
+    assert comparing._format_other_run(None, with_ends=True) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "cell"),
+    [(0.1, 0.3, ".700*"), (-0.3, -0.1, ".700*"), (-0.1, 0.3, ".700"), (0, 0.3, ".700")],
+)
+def test_a_star_says_that_an_interval_leaves_zero_out(low, high, cell):
+    assert comparing._format_starred(row(low=low, high=high)) == cell
+    assert comparing._format_starred(row(low=NAN, high=NAN)) == ".700"
+    assert comparing._format_starred(None) == ""
+
+
+def test_columns_that_are_alike_in_every_row_are_not_shown():
+    keys = ["stack", "kind", "layer", "head", "site", "component"]
+
+    def shown(*rows):
+        frame = pd.DataFrame([vars(row(**given)) for given in rows])
+        return comparing._choose_key_columns(frame, keys)
+
+    assert shown({}, {}) == ["layer"]
+    assert shown({"head": 0}, {"head": 1}) == ["layer", "head"]
+    assert shown({"stack": "a"}, {"stack": "b"}) == ["stack", "layer"]
+    assert shown({"component": "x"}, {"component": None}) == ["layer", "component"]
+    assert shown({"site": "final"}, {"site": "hidden"}) == ["layer"]
+    assert shown({"site": "query"}, {"site": "key"}) == ["layer", "site"]
+    assert shown({"site": "query"}, {"site": "hidden"}) == ["layer"]
+    place = ("encoder", "", "3", "", "final", "")
+    assert comparing._name_place(place, keys, ["stack", "layer"]) == [
+        "encoder",
+        "final",
+    ]
+    place = ("encoder", "", "3", "2", "query", "")
+    assert comparing._name_place(place, keys, ["layer", "head"]) == ["3", "2"]
+
+
+def test_of_many_places_those_of_the_largest_differences_stay_in_order(monkeypatch):
+    monkeypatch.setattr(comparing, "MOST_ROWS", 2)
+    rows = []
+    for layer, differences in enumerate(((0.1, -0.2), (0.0, -0.9), (0.3, 0.3), (0, 0))):
+        for run, difference in zip("bc", differences, strict=True):
+            rows.append(vars(row(layer=layer, run=run, difference=difference)))
+    found = comparing._group_by_place(pd.DataFrame(rows), ["layer"])
+    assert list(found) == [("1",), ("2",)]
+    assert {run: each.difference for run, each in found["1",].items()} == {
+        "b": 0.0,
+        "c": -0.9,
+    }
+    monkeypatch.setattr(comparing, "MOST_ROWS", 4)
+    whole = comparing._group_by_place(pd.DataFrame(rows), ["layer"])
+    assert list(whole) == [("0",), ("1",), ("2",), ("3",)]
+
+
+def test_a_comparison_is_turned_where_runs_are_many():
+    values = [["a0", "b0"], ["a1", "b1"], ["a2", "b2"], ["a3", "b3"]]
+    places = ["0", "1", "2", "3"]
+    head, rows = comparing._turn_table(["A", "B"], places, values, 100)
+    assert head == ["run", *places]
+    assert rows == [["A", "a0", "a1", "a2", "a3"], ["B", "b0", "b1", "b2", "b3"]]
+    # `run` and two places of two letters: 3 + 2 · (2 + 2).
+    head, rows = comparing._turn_table(["A", "B"], places, values, 11)
+    assert (head, rows[1]) == (["run", "1", "3"], ["B", "b1", "b3"])
+    head, rows = comparing._turn_table(["A", "B"], places, values, 1)
+    assert head == ["run", "3"]
+
+
+def test_the_width_of_a_table_has_two_blanks_between_columns():
+    assert comparing._count_width(["ab", "c"], [["a", "defg"], ["", ""]]) == 2 + 2 + 4
+    assert view._sum_widths([2, 4]) == 8 and view._sum_widths([5]) == 5
+    cells = {NAN: "", None: "", 3.0: "3", 0.25: "0.25", 7: "7", "x": "x"}
+    assert {value: comparing._format_cell(value) for value in cells} == cells
+
+
+def test_options_that_do_not_go_with_across_are_named():
+    comparing._refuse_with_across(
+        {"--output": None, "--heads": False, "--component": ()}
+    )
+    with pytest.raises(UsageError, match="--heads too"):
+        comparing._refuse_with_across({"--output": None, "--heads": True})
+
+
+# ---- cures -----------------------------------------------------------------------------------------------------------
+
+
+def trials(chosen=None, text="", *names):
+    fits = [SimpleNamespace(fit=SimpleNamespace(name=name)) for name in names]
+    picked = next((each for each in fits if each.fit.name == chosen), None)
+    return SimpleNamespace(chosen=picked, text=text, trials=fits)
+
+
+def test_which_cure_is_written():
+    both = ["centre", "whiten"]
+    assert answers._choose_cure(trials("whiten", "", *both), both) == "whiten"
+    assert answers._choose_cure(trials(None, "", "centre"), ["centre"]) == "centre"
+    assert answers._choose_cure(trials("whiten", "", *both), ["centre"]) == "centre"
+    with pytest.raises(UsageError, match="got none of the cures tried"):
+        answers._choose_cure(trials(None, "None fits.", *both), both)
+    with pytest.raises(UsageError, match="got no need of one"):
+        answers._choose_cure(trials(None, "No cure is needed: …", *both), both)
+
+
+def test_the_table_of_cures_has_scores_before_and_after():
+    def estimate(value):
+        return SimpleNamespace(value=value, low=value - 0.1, high=value + 0.1)
+
+    def scores(after):
+        names = ("A", "isoscore", "probe", "effective rank")
+        return {
+            name: SimpleNamespace(before=estimate(0.5 + i / 10), after=estimate(after))
+            for i, name in enumerate(names)
+        }
+
+    def tried(name, after, harmed=(), isotropic=False):
+        fit = SimpleNamespace(name=name)
+        return SimpleNamespace(
+            fit=fit, scores=scores(after), harmed=harmed, isotropic=isotropic
+        )
+
+    rows = [
+        tried("centre", 0.2, isotropic=True),
+        tried("whiten", 0.3, harmed=("probe", "pairs"), isotropic=True),
+        tried("drop", 0.4),
+    ]
+    given = SimpleNamespace(trials=rows, chosen=rows[2], table=lambda: "records")
+    found = answers._tabulate_cures(given)
+    assert found.head == ("cure", "A", "probe", "") and found.records == "records"
+    assert found.rows == [
+        ["as it is", ".500 [.400, .600]", ".700 [.600, .800]", ""],
+        ["centre", ".200 [.100, .300]", ".200 [.100, .300]", "isotropic"],
+        ["whiten", ".300 [.200, .400]", ".300 [.200, .400]", "harms probe, pairs"],
+        ["drop", ".400 [.300, .500]", ".400 [.300, .500]", "←"],
+    ]
+    given.chosen = rows[0]
+    assert answers._tabulate_cures(given).rows[1][-1] == "isotropic ←"
+
+
+def test_packages_are_listed_extra_by_extra():
+    def package(name, installed):
+        return SimpleNamespace(
+            name=name, needed=f">{name}", installed=installed, status=f"is {name}"
+        )
+
+    extras = [
+        SimpleNamespace(
+            name="models", packages=[package("a", "1"), package("b", None)]
+        ),
+        SimpleNamespace(name="report", packages=[package("c", "3")]),
+    ]
+    found = answers._tabulate_packages(SimpleNamespace(extras=extras))
+    assert found.rows == [
+        ["models", "a", ">a", "1", "is a"],
+        ["models", "b", ">b", "", "is b"],
+        ["report", "c", ">c", "3", "is c"],
+    ]
+
+
+# ---- tables of a run -------------------------------------------------------------------------------------------------
+
+
+def records(*rows):
+    place = {"stack": "encoder", "kind": "self", "site": "hidden", "layer": 1}
+    place |= {
+        "token_policy": "all",
+        "value": 0.5,
+        "low": 0.4,
+        "high": 0.6,
+        "n_units": 9,
+    }
+    return as_records(pd.DataFrame([place | given for given in rows]))
+
+
+def test_a_table_is_turned_by_metric_and_the_first_of_several_counts():
+    made = records(
+        {"metric": "b", "value": 0.1},
+        {"metric": "a", "value": 0.2, "layer": 2},
+        {"metric": "a", "value": 0.3},
+        {"metric": "a", "value": 0.9},
+        {"metric": "c", "value": 0.8},
+    )
+    found = printed_tables._pivot(made, ["layer"], {"a": "A", "b": "B", "none": "N"})
+    assert found.head == ("layer", "A", "B")
+    values = [[cell.partition(" ")[0] for cell in line] for line in found.rows]
+    assert values == [["1", ".300", ".100"], ["2", ".200", ""]]
+    by_stack = printed_tables._pivot(made, ["stack", "layer"], {"a": "A"}, "stack")
+    assert by_stack.head == ("stack", "layer", "A")
+    assert by_stack.rows[0][:2] == ["encoder", "1"]
+
+
+def test_headings_of_one_metric_share_its_name():
+    shorten = printed_tables._shorten_head
+    head = ("layer", "floor.q95", "floor.mean")
+    assert shorten(head, ["floor.q95", "floor.mean"]) == ("floor: layer", "q95", "mean")
+    same = ("layer", "a_b.c", "a_b.d")
+    assert shorten(same, ["a_b.c", "a_b.d"])[0] == "a b: layer"
+    for names in (["floor.q95"], ["floor.q95", "drift"], ["floor.q95", "drift.x"]):
+        assert shorten(("layer", *names), names) == ("layer", *names)
+    assert shorten(("layer", "floor", "floor.x"), ["floor", "floor.x"])[0] == "layer"
+
+
+def test_a_series_is_a_row_a_checkpoint():
+    rows = []
+    for seed, step in ((2, 10), (1, 10), (1, 2000)):
+        for layer, policy in ((0, "all"), (1, "all"), (1, "content")):
+            value = seed / 10 + layer / 100 + step / 1e5 + (policy != "all") / 2
+            place = {"seed": seed, "step": step, "layer": layer, "token_policy": policy}
+            rows.append({"metric": "mean_cosine", "value": value, **place})
+            rows.append(
+                {"metric": "mean_cosine", "component": "1", "value": 9, **place}
+            )
+            rows.append({"metric": "mean_cosine", "site": "final", "value": 9, **place})
+    found = printed_tables.tabulate_series(records(*rows), "all")
+    assert found.head == ("seed", "step", "A 0", "A 1")
+    assert found.rows == [
+        ["2", "10", ".200", ".210"],
+        ["1", "10", ".100", ".110"],
+        ["1", "2,000", ".120", ".130"],
+    ]
+    assert "place" not in found.records and len(found.records) == 6
+    content = printed_tables.tabulate_series(records(*rows), "content")
+    assert content.head == ("seed", "step", "A 1") and content.rows[0][-1] == ".710"
+    heads = [
+        {"metric": "attention.entropy", "head": head, "value": value, "kind": kind}
+        | {"seed": 1, "step": 3, "stack": stack, "site": "attention"}
+        for stack, value in (("encoder", 1.0), ("decoder", 3.0))
+        for head, value in ((0, value), (1, value + 1))
+        for kind in ("self", "cross")
+    ]
+    for each in heads:
+        each["value"] += 5 * (each["kind"] == "cross")
+    found = printed_tables.tabulate_series(records(*heads), "all")
+    assert found.head == ("seed", "step", "H (nats) encoder 1", "H (nats) decoder 1")
+    assert found.rows == [["1", "3", "1.500", "3.500"]]
+
+
+def test_classes_are_told_in_tables_of_their_own():
+    made = records(
+        {"metric": "class_direction.auc", "value": 0.9},
+        {"metric": "class_direction.auc", "component": "a", "value": 0.1},
+        {"metric": "class_direction.auc", "site": "final", "value": 0.2},
+        {"metric": "mean_cosine", "token_policy": "content", "value": 0.3},
+        {"metric": "mean_cosine", "head": 1, "value": 0.31},
+        {"metric": "mean_cosine", "value": 0.4},
+        {"metric": "cls_entropy", "component": "row", "value": 0.6},
+        {"metric": "cls_entropy", "component": "again", "value": 0.7},
+        {"metric": "ablation.accuracy", "component": "uniform", "value": 0.8},
+        {"metric": "ablation.accuracy", "component": "uniform", "layer": None},
+        {"metric": "attribution.auprc", "component": "random", "layer": None},
+        {"metric": "accuracy", "layer": None, "value": 0.95, "n_units": 1234},
+        {"metric": "accuracy", "component": "a", "value": 0.5},
+    )
+    first, ablated, explained, whole = printed_tables.tabulate_classes(made)
+    assert first.head == ("layer", "AUC", "A", "H of [CLS]")
+    values = [cell.partition(" ")[0] for cell in first.rows[0]]
+    assert values == ["1", ".900", ".400", ".600"] and len(first.rows) == 1
+    assert ablated.head == ("attention replaced", "layer", "accuracy")
+    assert [line[:2] for line in ablated.rows] == [["uniform", "1"], ["uniform", "all"]]
+    assert explained.head == ("words explained by", "layer", "auprc")
+    assert explained.rows[0][:2] == ["random", "all"]
+    assert [line[0] for line in whole.rows] == ["accuracy"]
+    assert whole.rows[0][-1] == "1,234" and whole.rows[0][1].startswith(".95")
+
+
+def test_metrics_that_are_named_have_a_table_each(monkeypatch):
+    monkeypatch.setattr(printed_tables, "MOST_COLUMNS", 2)
+    made = records(
+        {"metric": "drift", "value": 0.1},
+        {"metric": "drift", "value": 0.2, "site": "final", "layer": 3},
+        {"metric": "auc", "component": "a", "value": 0.3},
+        {"metric": "auc", "component": "b", "value": 0.4},
+        *({"metric": "many", "component": str(i)} for i in range(3)),
+    )
+    whole, parts = printed_tables.tabulate_named_metrics(made)
+    assert whole.head == ("layer", "drift")
+    assert [line[0] for line in whole.rows] == ["1", "final"]
+    assert parts.head == ("auc", "a", "b")
+    assert [cell.partition(" ")[0] for cell in parts.rows[0]] == ["1", ".300", ".400"]
+    assert set(parts.records["metric"]) == {"auc"} and set(whole.records["metric"]) == {
+        "drift"
+    }
+    both = records({"metric": "m"}, {"metric": "m", "stack": "decoder"})
+    (of_stacks,) = printed_tables.tabulate_named_metrics(both)
+    assert [line[0] for line in of_stacks.rows] == ["encoder 1", "decoder 1"]
+
+
+def test_stages_of_queries_are_told_apart():
+    stages = {"query.rotated": " (rotated)", "key.raw": "", "hidden": "", "value": ""}
+    assert {site: printed_tables._name_stage(site) for site in stages} == stages
+    rules = [SimpleNamespace(name="sink"), SimpleNamespace(name="one-hot")]
+    line = SimpleNamespace(sink_heads=0, one_hot_heads=2)
+    assert printed_tables._list_head_kinds(line, rules) == "2 one-hot"
+    both = SimpleNamespace(sink_heads=3, one_hot_heads=1)
+    assert printed_tables._list_head_kinds(both, rules) == "3 sink, 1 one-hot"
+
+
+def test_columns_of_attention_by_what_is_shown():
+    every = {
+        "attention.entropy_normalised",
+        "attention.row_similarity",
+        "query_key.cosine",
+    }
+
+    def choose(**how):
+        return list(printed_tables._choose_attention_columns(every, **how).values())
+
+    assert choose(heads=False, wide=False) == ["entropy", "|cos q,k|"]
+    assert choose(heads=False, wide=True) == ["entropy", "rows alike", "|cos q,k|"]
+    assert choose(heads=True, wide=False) == ["entropy", "rows alike", "cos q,k"]
+    value = SimpleNamespace(value=0.5, low=0.4, high=0.6, metric="attention.row_max")
+    assert printed_tables._format_measured_or_dash(value, True) == ".500 [.400, .600]"
+    assert printed_tables._format_measured_or_dash(value, False) == ".500"
+    assert printed_tables._format_measured_or_dash(None, True) == "–"
+
+
+def test_cells_of_extremes():
+    line = {
+        "position": 3,
+        "token": 17,
+        "dimension": 5,
+        "largest": 0.25,
+        "kurtosis": 4.0,
+    }
+    names = {"17": "the", "3": "wrong"}
+    show = extreme_tables._format_activation
+    assert show("position", line, names) == "the (3)"
+    assert (
+        show("position", line, {}) == "(3)" == show("position", {"position": 3}, names)
+    )
+    assert (
+        show("dimension", line, names) == "5" and show("largest", line, names) == ".250"
+    )
+    low, high = SimpleNamespace(value=-3.14), SimpleNamespace(value=7.26)
+    logits = {"smallest logit": low, "largest logit": high}
+    assert extreme_tables._format_logit_range(logits) == "−3.1…7.3"
+    assert extreme_tables._format_logit_range({"largest logit": high}) == "–…7.3"
+    measured = dict.fromkeys(("sink rate", "mass on last", "longest key", "value norm"))
+    assert extreme_tables._choose_sink_columns(measured, True) == [
+        "sink rate",
+        "mass on last",
+        "value norm",
+        "longest key",
+    ]
+    assert extreme_tables._choose_sink_columns(measured, False) == [
+        "sink rate",
+        "value norm",
+    ]
+    frame = pd.DataFrame({"stack": ["a", "a"], "kind": ["self", "cross"]})
+    assert extreme_tables._choose_keys(frame, True) == ["kind", "layer", "head"]
+    assert extreme_tables._choose_keys(frame[:1], False) == ["layer"]
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_reasons_that_differ_in_the_name_alone_are_one():
+    skipped = {
+        "step-1": "step-1 is not there",
+        "step-2": "another width",
+        "step-3": "step-3 is not there",
+    }
+    assert measure_commands._describe_skipped(skipped) == [
+        "skipped: step-1, step-3: step-1 is not there",
+        "skipped: step-2: another width",
+    ]
+
+
+def test_json_has_every_digit_and_null_for_what_is_no_number():
+    frame = pd.DataFrame({"x": [1 / 3, NAN, math.inf], "y": ["a", None, "b"]})
+    made = view._to_json_records(view.Table(("x",), [], frame))
+    assert made == [
+        {"x": 1 / 3, "y": "a"},
+        {"x": None, "y": None},
+        {"x": None, "y": "b"},
+    ]
+
+
+def test_a_bar_in_a_cell_does_not_end_it():
+    assert view._to_markdown(table(("a", "|b|"), ("1", "2"))) == (
+        "| a | \\|b\\| |\n| --- | --- |\n| 1 | 2 |"
+    )
+
+
+def test_widths_of_columns():
+    assert view._put_interval_below(".1 [.0, .2]") == ".1\n[.0, .2]"
+    assert view._put_interval_below(".1") == ".1\n"
+    rows = [[".1\n[.0, .2]", "some words"], [".3\n", "word"]]
+    assert view._find_least_widths(["A", "of what"], rows) == [8, 5]
+    assert view._find_body_widths(2, rows) == [8, 10]
+    found = table(("A", "verdict"), (".1 [.0, .2]", "so"), (".3", "so"))
+    assert view._find_interval_columns(found) == {0}
+    assert view._find_unfolded_columns(found, 11 + 2 + 7 + 2) == {0, 1}
+    assert view._find_unfolded_columns(found, 11 + 2 + 7 + 1) == {1}
+
+
+def test_a_heading_is_folded_before_a_cell_and_no_word_is_cut():
+    def choose(width, unfolded=frozenset()):
+        head = ["a long heading", "other words"]
+        return view._choose_widths(head, [["cell", "some more"]], {*unfolded}, width)
+
+    assert choose(27) == [14, 11] and choose(26) == [13, 11]
+    # The first heading has the longest way down to its longest word.
+    assert choose(7 + 2 + 9) == [7, 9], "then the cells of the second stay whole"
+    assert choose(7 + 2 + 5) == [7, 5] and choose(7 + 2 + 4) is None
+    assert choose(20, {0}) is None or choose(20, {0})[0] == 14
+    assert choose(14 + 2 + 5, {0}) == [14, 5]
+
+
+def test_lines_are_wrapped_and_paths_are_not(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(view, "count_columns", lambda _: 10)
+    path = view.GLUE.join(("a", "path", "of", "words"))
+    view.echo_wrapped(f"one two three\n{path} end", indent="  ")
+    assert capsys.readouterr().out.splitlines() == [
+        "one two",
+        "  three",
+        "a path of words",
+        "  end",
+    ]
+    view.echo_wrapped("to the other", err=True)
+    assert capsys.readouterr().err == "to the\nother\n"
+    monkeypatch.chdir(tmp_path)
+    assert view.format_path(tmp_path / "a b") == f"a{view.GLUE}b"
+    assert view.format_path(tmp_path / "a b", typed=True) == f"'a{view.GLUE}b'"
+    assert view.format_path(Path("/else/where")) == "/else/where"
+
+
+def test_typed_options_go_before_those_of_a_file():
+    @dataclass
+    class Argument:
+        name: str
+        names: tuple
+        tokens: list
+
+    def argument(*names, values=()):
+        tokens = [SimpleNamespace(value=value) for value in values]
+        return Argument(names[0], names, tokens)
+
+    given = [
+        argument("--batch-tokens", "-b", values=["1", "2"]),
+        argument("--quiet", values=[""]),
+        argument("--limit"),
+        argument("--config", values=["first", "last"]),
+    ]
+    typed = config._list_typed_values(given)
+    assert typed["batch_tokens"] == "1,2" and typed["quiet"] == "true"
+    assert "limit" not in typed
+    assert config._find_typed_path(given) == "last"
+    assert config._find_typed_path(given[:3]) is None
+
+
+# ---- explained texts -------------------------------------------------------------------------------------------------
+
+
+def explanation(n_words=4):
+    names = ["one", "two", "three", "four"][:n_words]
+    of_words = pd.DataFrame(
+        {
+            "word": names,
+            "erasure": [0.1, 0.4, -0.2, 0.3][:n_words],
+            "attention": [0.5, 0.2, 0.2, 0.1][:n_words],
+        }
+    )
+    erasures = pd.DataFrame(
+        {
+            "attribution": ["attention", "erasure"],
+            "comprehensiveness": [0.3, 0.4],
+            "comprehensiveness_low": [0.1, 0.15],
+            "comprehensiveness_high": [0.2, 0.25],
+            "sufficiency": [0.05, 0.06],
+            "sufficiency_low": [0.01, 0.02],
+            "sufficiency_high": [0.03, 0.04],
+            "beyond_chance": [False, True],
+        }
+    )
+    agreement = pd.DataFrame(
+        [[1.0, 0.25], [0.25, 1.0]],
+        index=["erasure", "attention"],
+        columns=["erasure", "attention"],
+    )
+    return SimpleNamespace(
+        words=of_words,
+        erasures=erasures,
+        agreement=agreement,
+        found="positive",
+        probability=0.875,
+        notes=(),
+    )
+
+
+def test_an_explained_text_is_told_by_its_three_strongest_words():
+    text = words.describe_explained_text(explanation())
+    assert text == (
+        "positive (.875). Its probability falls most without: two (.400), four (.300), "
+        "one (.100). First words decide beyond chance by: erasure."
+    )
+    alone = explanation(1)
+    assert words.describe_explained_text(alone).endswith("without: one (.100).")
+    none = explanation()
+    none.erasures["beyond_chance"] = False
+    assert words.describe_explained_text(none).endswith("chance by: no attribution.")
+
+
+def test_tables_of_an_explained_text():
+    of_words, of_erasures, of_agreement = words.tabulate_explained_text(explanation())
+    assert of_words.head == ("word", "erasure", "attention")
+    assert of_words.rows[2] == ["three", "−.200", ".200"]
+    assert of_erasures.rows == [
+        ["attention", ".300", ".100 to .200", ".050", ".010 to .030"],
+        ["erasure", ".400", ".150 to .250", ".060", ".020 to .040"],
+    ]
+    assert of_agreement.head == ("rank correlation", "erasure", "attention")
+    assert of_agreement.rows == [
+        ["erasure", "1.000", ".250"],
+        ["attention", ".250", "1.000"],
+    ]
+
+
+def test_words_are_coloured_by_sign_and_strength():
+    white = "255;255;255"
+    assert f"[48;2;{white}m" in words._colour_word("x", 0.0)
+    for strength, colour in ((1.0, words.FOR), (-1.0, words.AGAINST)):
+        ground = ";".join(map(str, colour))
+        assert f"[48;2;{ground}m" in words._colour_word("x", strength)
+    half = [str(round((255 + part) / 2)) for part in words.FOR]
+    assert f"[48;2;{';'.join(half)}m" in words._colour_word("x", 0.5)
+
+
+@pytest.mark.parametrize("off", [None, "NO_COLOR", "TERM", "pipe"])
+def test_coloured_lines_end_where_the_terminal_does(off, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    if off == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    if off == "TERM":
+        monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(
+        words.sys.stdout, "isatty", lambda: off != "pipe", raising=False
+    )
+    # `attention` and two blanks are eleven; `one two three` with a blank behind each, fourteen.
+    monkeypatch.setattr(
+        words.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=25)
+    )
+    lines = list(words.colour_words(explanation()))
+    if off is not None:
+        assert lines == []
+        return
+    plain = []
+    for line in lines:
+        for code in ("\x1b[0m", "\x1b[38;2;0;0;0m"):
+            line = line.replace(code, "")
+        while "\x1b[48" in line:
+            before, _, rest = line.partition("\x1b[48")
+            line = before + rest.partition("m")[2]
+        plain.append(line)
+    assert plain == [
+        "erasure    one two three ",
+        "           four ",
+        "attention  one two three ",
+        "           four ",
+    ]
+
+
+def test_strengths_are_those_of_the_words(monkeypatch):
+    seen = []
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(words.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        words, "_colour_word", lambda word, x: seen.append((word, x)) or word
+    )
+    list(words.colour_words(explanation()))
+    strongest = max(seen[:4], key=lambda item: item[1])
+    assert strongest[0] == "two" and np.sign(dict(seen[:4])["three"]) == -1
+    assert len(seen) == 8
