@@ -1,0 +1,573 @@
+"""Small decisions of what asks classifiers: which words, which share, which layer, each on a few numbers."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from anisoscope.capture.masking import Masking
+from anisoscope.classes import (
+    ablation,
+    attributions,
+    cls_entropy,
+    faithfulness,
+    pooling,
+    sentence,
+)
+from anisoscope.data.encoding import Encoded, Padding
+from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.errors import MeasureError
+from anisoscope.monitor import scalars, trackers
+from anisoscope.store import as_records
+
+# ---- attributions ----------------------------------------------------------------------------------------------------
+
+
+def unit(*rows):
+    x = np.array(rows, dtype=float)
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def captured(**given):
+    """A text of three tokens in two layers, of which the head reads the first and the last, one part to three."""
+    draw = np.random.default_rng(0)
+    rows = [draw.random((3, 3)) for _ in range(2)]
+    weights = [x / x.sum(1, keepdims=True) for x in rows]
+    vectors = {
+        space: [unit(*draw.normal(size=(3, 4))) for _ in range(2)]
+        for space in ("hidden", "value")
+    }
+    norms = [draw.random(3) + 1 for _ in range(2)]
+    made = {"attention": weights, "vectors": vectors, "norms": norms, "found": 1}
+    made["read"] = np.array([0.25, 0.0, 0.75])
+    return attributions.CapturedText(**made | given)
+
+
+def directions():
+    draw = np.random.default_rng(1)
+    return {
+        space: [unit(*draw.normal(size=(3, 4))) for _ in range(2)]
+        for space in ("hidden", "value")
+    }
+
+
+def test_each_attribution_is_its_formula():
+    one, of_classes = captured(), directions()
+    found = attributions.compute_attributions(one, of_classes)
+    first, second = one.attention
+    eye = np.eye(3)
+    expected = {
+        ("attention", 1): one.read @ first,
+        ("attention", 2): one.read @ second,
+        ("rollout", 1): one.read @ (first + eye) / 2,
+        ("rollout", 2): one.read @ ((second + eye) / 2) @ ((first + eye) / 2),
+        ("value norm", 1): one.read @ first * one.norms[0],
+        ("value norm", 2): one.read @ second * one.norms[1],
+    }
+    for space, layer in ((s, n) for s in ("hidden", "value") for n in (0, 1)):
+        cosine = one.vectors[space][layer] @ of_classes[space][layer].T
+        expected[space, layer + 1] = cosine[:, 1]
+        others = (cosine[:, 0] + cosine[:, 2]) / 2
+        expected[f"{space}, contrast", layer + 1] = cosine[:, 1] - others
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, err_msg=str(key))
+
+
+def test_what_is_not_seen_is_left_out():
+    of_classes = directions()
+    one = captured()
+    one.attention[0] = None
+    found = attributions.compute_attributions(one, of_classes)
+    assert ("attention", 1) not in found and ("attention", 2) in found
+    assert not any(name == "rollout" for name, _ in found), "a product over all layers"
+    assert ("value norm", 2) in found and ("value norm", 1) not in found
+    crossed = attributions.compute_attributions(captured(crossed=True), of_classes)
+    assert ("attention", 1) in crossed and ("rollout", 1) not in crossed
+    bare = attributions.compute_attributions(captured(norms=[]), of_classes)
+    assert ("value norm", 1) not in bare
+
+
+def test_directions_are_of_the_classes_that_were_found(monkeypatch):
+    texts = [
+        captured(found=found, pooled=[unit(row)[0], unit(row[::-1])[0]])
+        for found, row in (
+            (2, (1.0, 2, 3, 4)),
+            (0, (4.0, 3, 1, 1)),
+            (2, (0.0, 1, 0, 0)),
+        )
+    ]
+    for i, each in enumerate(texts):
+        each.vectors["value"] = [unit(*np.eye(4)[[i, i + 1]]), unit(*np.eye(4)[[0, i]])]
+    monkeypatch.setattr(attributions, "iter_captured", lambda *_: enumerate(texts))
+    found = attributions.measure_class_directions(None, None, 3)
+    for layer in (0, 1):
+        of_hidden = [each.pooled[layer] for each in texts]
+        np.testing.assert_allclose(found["hidden"][layer][0], of_hidden[1])
+        np.testing.assert_allclose(
+            found["hidden"][layer][2], unit(of_hidden[0] + of_hidden[2])[0]
+        )
+        assert not found["hidden"][layer][1].any(), "never predicted"
+        means = [unit(each.vectors["value"][layer].mean(0))[0] for each in texts]
+        both = unit(means[0] + means[2])[0]
+        np.testing.assert_allclose(found["value"][layer][2], both)
+
+
+def test_words_have_the_mean_of_their_tokens_and_those_cut_off_the_least():
+    values = np.array([9.0, 1, 3, -2, 5])
+    found = attributions.average_over_words(values, [-1, 0, 0, 2, 2], 4)
+    assert found.tolist() == [2, -2, 1.5, -2]
+    example = Example(("The", "cat"), 0, ("the",))
+    made = attributions.compute_baselines(
+        example, {"the": 3, "cat": 0, "dog": 5}, np.random.default_rng(4)
+    )
+    assert made["random"].tolist() == np.random.default_rng(4).random(3).tolist()
+    wanted = [-math.log(4 / 9), -math.log(1 / 9), -math.log(4 / 9)]
+    assert made["rare"].tolist() == pytest.approx(wanted)
+
+
+def test_attention_is_cut_to_real_queries_and_keys():
+    weights = torch.arange(24.0).view(2, 3, 4)
+    found = attributions._cut_attention(
+        weights, 1, torch.tensor([2, 0]), torch.tensor([3, 1])
+    )
+    assert found.tolist() == [[23, 21], [15, 13]]
+    assert attributions._cut_attention(None, 1, None, None) is None
+
+
+# ---- plausible and faithful ------------------------------------------------------------------------------------------
+
+
+def test_the_highest_words_are_at_least_one_and_the_first_of_equal_ones():
+    def highest(values, share):
+        return np.flatnonzero(
+            faithfulness.select_highest(np.array(values), share)
+        ).tolist()
+
+    assert highest([1.0, 3, 2, 3], 0.5) == [1, 3] and highest([1.0, 3, 2, 3], 0.25) == [
+        1
+    ]
+    assert highest([1.0, 3, 2], 0.01) == [1] and highest([2.0, 2, 2], 0.67) == [0, 1]
+    assert highest([0.0] * 10, 0.25) == [0, 1], "2.5 words are two"
+
+
+def test_the_overlap_counts_words_that_either_has():
+    marks = np.array([True, True, False, False])
+    found = faithfulness._intersection_over_union(marks, np.array([0.0, 9, 8, 1]), 0.5)
+    assert found == pytest.approx(1 / 3)
+    example = Example(("a", "b", "c"), 0, None, (0.5, 0.49, 1.0))
+    assert faithfulness._find_marked(example).tolist() == [True, False, True]
+    assert faithfulness._find_marked(Example(("a",), 0)).tolist() == []
+
+
+def test_texts_with_words_inside_and_outside_of_the_rationale_are_taken():
+    def text(label, *marks):
+        return Example(tuple("abc"[: len(marks)]), label, None, marks or None)
+
+    given = (
+        text(0, 1.0, 1.0),
+        text(0, 0.0, 0.0),
+        text(0, 1.0, 0.0),
+        Example(("a",), 0),
+        text(1, 0.0, 0.5),
+        text(0, 0.0, 0.9),
+        text(0, 0.7, 0.1),
+        text(1, 1.0, 0.0),
+    )
+    chosen = faithfulness.choose_marked(given, 3, 2)
+    assert [given.index(each) for each in chosen] == [2, 4, 5, 7]
+
+
+def test_an_erased_text_keeps_its_special_tokens_and_its_label():
+    row = {"input_ids": [1, 2, 3, 4, 5], "token_type_ids": [0, 0, 0, 1, 1], "labels": 7}
+    erased = faithfulness.erase_words(row, [-1, 0, 0, 1, -1], np.array([False, True]))
+    assert erased == {"input_ids": [1, 4, 5], "token_type_ids": [0, 1, 1], "labels": 7}
+    assert faithfulness.fill_if_empty(erased, Padding(9)) is erased
+    empty = {"input_ids": [], "token_type_ids": [], "labels": 7}
+    assert faithfulness.fill_if_empty(empty, Padding(9)) == {
+        "input_ids": [9],
+        "token_type_ids": [0],
+        "labels": 7,
+    }
+
+
+def corpus(**splits):
+    made = {
+        split: tuple(Example((f"{split}{i}",), i % 2) for i in range(n))
+        for split, n in splits.items()
+    }
+    return LabelledCorpus("c", ("a", "b"), made)
+
+
+def test_no_text_is_explained_by_itself(monkeypatch):
+    given = corpus(train=6, validation=4, test=2, all=8)
+    chosen = {
+        split: {each.text.rstrip("0123456789") for each in found}
+        for split in ("test", "validation", "train", "held-out")
+        for found in [faithfulness._choose_for_directions(given, split, ())]
+    }
+    assert chosen == {
+        "test": {"validation"},
+        "validation": {"train"},
+        "train": {"validation"},
+        "held-out": {"train"},
+    }
+    some = given.splits["all"][:3]
+    others = faithfulness._choose_for_directions(given, "all", some)
+    assert [each.text for each in others] == [f"all{i}" for i in range(3, 8)]
+    twins = Example(("same",), 0), Example(("same",), 0)
+    alike = LabelledCorpus("c", ("a", "b"), {"all": twins})
+    assert len(faithfulness._choose_for_directions(alike, "all", twins[:1])) == 1
+    monkeypatch.setattr(faithfulness, "DIRECTED", 2)
+    assert len(faithfulness._choose_for_directions(given, "test", ())) == 2
+    with pytest.raises(MeasureError, match="more examples than those"):
+        faithfulness._choose_for_directions(alike, "all", twins)
+
+
+def test_means_over_texts_have_the_bounds_of_their_measure():
+    results = {
+        (("attention", 2), "auprc"): [0.0, 0.25, 0.75, 1.0],
+        (("random", None), "comprehensiveness"): [[0.0, 0.5, 0, 1], [1.0, -0.5, -1, 1]],
+    }
+    found = faithfulness._average_over_texts(results, 4)
+    rows = {row.metric: row for row in found.itertuples()}
+    first, second = rows["attribution.auprc"], rows["attribution.comprehensiveness"]
+    assert (first.value, first.component, first.layer) == (0.5, "attention", 2)
+    assert (second.value, second.component) == (0.25, "random") and pd.isna(
+        second.layer
+    )
+    assert first.low >= 0 and second.low < 0 and found["n_units"].tolist() == [4, 4]
+
+
+# ---- one text --------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_text_is_cut_before_the_word_that_does_not_fit(monkeypatch):
+    """Words of one token a letter; two special tokens a window."""
+
+    def encode(examples, _tokenizer, longest):
+        assert longest == 1 << 30
+        (example,) = examples
+        words = [i for i, word in enumerate(example.words) for _ in word]
+        return Encoded([{}], [[-1, *words, -1]])
+
+    monkeypatch.setattr(sentence, "encode", encode)
+
+    def cut(text, longest):
+        windows = sentence.cut_into_windows(text.split(), None, longest)
+        return [" ".join(window) for window in windows]
+
+    assert cut("ab c de f", 5) == ["ab c", "de f"]
+    assert cut("ab c de f", 8) == ["ab c de f"] and cut("ab c de f", 7) == [
+        "ab c de",
+        "f",
+    ]
+    assert cut("abcdef g", 5) == ["abcdef", "g"] and cut("g abcdef h", 5) == [
+        "g",
+        "abcdef",
+        "h",
+    ]
+
+
+def test_a_text_of_one_word_is_taken_token_by_token():
+    tokenizer = SimpleNamespace(
+        convert_ids_to_tokens=lambda ids: [f"t{i}" for i in ids]
+    )
+    rows = [{"input_ids": [1, 7, 8, 2]}]
+    words, split = sentence._split_single_word(
+        ("x",), Encoded(rows, [[-1, 0, 0, -1]], 3), tokenizer
+    )
+    assert words == ("t7", "t8") and split.words == [[-1, 0, 1, -1]]
+    assert split.rows is rows and split.truncated == 3
+    alone = Encoded([{"input_ids": [1, 7, 2]}], [[-1, 0, -1]])
+    assert sentence._split_single_word(("x",), alone, tokenizer) == (("x",), alone)
+
+
+def test_colours_are_scaled_by_the_largest_size():
+    found = sentence.scale_for_colours(np.array([0.5, -2.0, 0.0]))
+    assert found.tolist() == [0.25, -1, 0]
+    assert sentence.scale_for_colours(np.zeros(2)).tolist() == [0, 0]
+    assert sentence.scale_for_colours(np.array([])).tolist() == []
+
+
+class Additive:
+    """A stand-in for a model: the probability of class 1 is a tenth of the sum of the ids that are left."""
+
+    def __init__(self, monkeypatch):
+        self.runs = []
+
+        def predict(_model, rows, _pad):
+            self.runs.append([tuple(row["input_ids"]) for row in rows])
+            of_class = [sum(row["input_ids"]) / 10 for row in rows]
+            return np.array([[0.9, x] for x in of_class])
+
+        monkeypatch.setattr(sentence, "predict_probabilities", predict)
+
+
+def test_what_a_text_loses_without_each_word_and_share(monkeypatch):
+    model = Additive(monkeypatch)
+    rows = [{"input_ids": [1, 2]}, {"input_ids": [3]}]
+    encoded = Encoded(rows, [[0, 1], [0]])
+    classifier = SimpleNamespace(model=None, padding=Padding(0))
+    erased = sentence._ErasedTexts(classifier, encoded, [2, 1], 1)
+    assert erased.whole == pytest.approx(0.3), "the mean over windows of .3 and .3"
+    assert erased.measure_words().tolist() == pytest.approx([0.05, 0.1, 0.15])
+    before = len(model.runs)
+    erased.measure_words()
+    assert len(model.runs) == before, "each selection of words is run once"
+    scores = {"good": np.array([0.0, 1, 2]), "bad": np.array([2.0, 1, 0])}
+    found = erased.measure_shares(scores).set_index("attribution")
+    # Shares of 1, 5, 10, 20 and 50 % of three words are one, one, one, one and two.
+    assert found.loc["good", "comprehensiveness"] == pytest.approx(
+        (4 * 0.15 + 0.25) / 5
+    )
+    assert found.loc["good", "sufficiency"] == pytest.approx((4 * 0.15 + 0.05) / 5)
+    assert found.loc["bad", "comprehensiveness"] == pytest.approx((4 * 0.05 + 0.15) / 5)
+    draw = np.random.default_rng(0)
+    falls = {"comprehensiveness": [], "sufficiency": []}
+    for _ in range(19):
+        order = np.argsort(-draw.random(3), kind="stable")
+        lost = np.array([0.05, 0.1, 0.15])[order]
+        falls["comprehensiveness"].append((4 * lost[0] + lost[:2].sum()) / 5)
+        falls["sufficiency"].append((4 * lost[1:].sum() + lost[2]) / 5)
+    for measure, values in falls.items():
+        assert found.loc["bad", f"{measure}_low"] == pytest.approx(min(values))
+        assert found.loc["bad", f"{measure}_high"] == pytest.approx(max(values))
+    assert not found["beyond_chance"].any(), "a random order may be as good"
+
+
+# ---- pooling and entropy ---------------------------------------------------------------------------------------------
+
+
+def test_batches_of_texts_that_must_not_be_padded_are_of_one_length():
+    rows = [{"input_ids": [0] * n} for n in (1, 2, 2, 2, 3)]
+    order = [0, 1, 2, 3, 4]
+
+    def batches(side, size=2):
+        return list(pooling._iter_batches(rows, order, size, Padding(0, side)))
+
+    assert batches("right") == [[0, 1], [2, 3], [4]]
+    assert batches("none") == [[0], [1, 2], [3], [4]]
+
+
+def test_logits_come_in_the_order_of_the_texts():
+    seen = []
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, input_ids, attention_mask):
+            seen.append(attention_mask.sum(1).tolist())
+            sums = (input_ids * attention_mask).sum(1, keepdim=True)
+            return SequenceClassifierOutput(logits=sums.float())
+
+    rows = [{"input_ids": [5] * n, "labels": 0} for n in (3, 1, 2, 4)]
+    model = Model().train()
+    found = pooling.predict_logits(model, rows, 7, batch=2)
+    assert found.flatten().tolist() == [15, 5, 10, 20] and model.training
+    assert seen == [[1, 2], [3, 4]], "short ones together"
+
+
+def test_an_entropy_is_divided_by_the_largest_there_can_be():
+    nats = torch.tensor([0.5, 0.5, 0.5])
+    found = cls_entropy._divide_by_largest(nats, torch.tensor([1.0, 2.0, 8.0]))
+    assert found.tolist() == pytest.approx([0, 0.5 / math.log(2), 0.5 / math.log(8)])
+    scores = torch.tensor([[0.0, 0.0, -1e30], [math.log(3), 0.0, -1e30]])
+    wanted = [math.log(2), math.log(4) - 0.75 * math.log(3)]
+    assert cls_entropy._compute_entropy(scores).tolist() == pytest.approx(wanted)
+
+
+def test_a_watch_has_rows_by_layer_and_a_mean_over_them():
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    watch = cls_entropy.Watch(mask, (1, 3), columns=True)
+    watch.nats = {
+        1: torch.tensor([[0.2, 0.4], [0.6, 0.8]]),
+        3: torch.tensor([[0.1, 0.1], [0.2, 0.4]]),
+    }
+    watch.sinks = {1: 0, 3: 1}
+    rows = watch.rows()
+    assert rows[1].tolist() == pytest.approx([0.3 / math.log(3), 0.7 / math.log(4)])
+    assert rows[3].tolist() == pytest.approx([0.1 / math.log(4), 0.3 / math.log(5)])
+    fewer = watch.rows(1)
+    assert fewer[1].tolist() == pytest.approx([0.3 / math.log(2), 0.7 / math.log(3)])
+    wanted = (fewer[1] + fewer[3]) / 2
+    assert watch.row_entropy(1).tolist() == pytest.approx(wanted.tolist())
+    weights = torch.rand(2, 2, 4)
+    watch.firsts = {1: weights, 3: weights + 1}
+    for sequence, n in ((0, 3), (1, 4)):
+        of_heads = []
+        for head in (0, 1):
+            p = weights[sequence, head, 1:n].softmax(0)
+            of_heads.append(float(-(p * p.log()).sum()) / math.log(n - 1))
+        assert float(watch.again()[1][sequence]) == pytest.approx(
+            np.mean(of_heads), rel=1e-5
+        )
+    watch.sums = {1: weights, 3: weights.flip(2)}
+    both = weights + weights.flip(2)
+    p = both[1, :, 1:].softmax(-1)
+    wanted = float((-(p * p.log()).sum(-1) / math.log(3)).mean())
+    assert float(watch.column_entropy()[1]) == pytest.approx(wanted, rel=1e-5)
+    assert watch.mask[:, 0].all(), "the mask keeps [CLS]"
+    forms = cls_entropy._compute_forms(watch)
+    assert set(forms) == {"row", "reported", "again", "columns"} | {
+        f"{name}.{layer}" for name in ("row", "reported", "again") for layer in (1, 3)
+    }
+    assert torch.equal(forms["reported.3"], fewer[3])
+    del watch.nats[3]
+    with pytest.raises(MeasureError, match=r"attention in layers \[3\]"):
+        watch.rows()
+
+
+# ---- replaced attention ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_token_may_see_is_real_named_and_not_behind_it():
+    mask = torch.tensor([[True, True, True, False]])
+    named = torch.tensor([[[[False, True, True, True, True]]]])
+
+    def seen(keys=None, causal=False):
+        return ablation.find_seen_pairs(Masking(keys, causal, None), mask)[
+            0, 0
+        ].tolist()
+
+    real = [True, True, True, False]
+    assert seen() == [real] * 4
+    assert seen(causal=True)[1] == [True, True, False, False]
+    assert seen(named)[0] == [False, True, True, False]
+    # The first token may see nothing that is named: it gets all real ones.
+    assert seen(named, causal=True)[0] == real
+    assert seen(named, causal=True)[2] == [False, True, True, False]
+
+
+def test_permuted_weights_keep_each_row_s_own_among_what_is_seen():
+    weights = torch.rand(2, 2, 3, 5)
+    seen = torch.tensor([[True, False, True, True, False], [True] * 5])[:, None, None]
+    weights = weights * seen
+    weights = weights / weights.sum(-1, keepdim=True)
+    one, same, other = (
+        ablation.replace_weights(weights, seen[:, 0, 0], "permuted", seed)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, same) and not torch.equal(one, other)
+    torch.testing.assert_close(one.sort(-1).values, weights.sort(-1).values)
+    assert not (one * ~seen).any() and not torch.equal(one, weights)
+    even = ablation.replace_weights(weights, seen[:, 0, 0], "uniform")
+    assert even[0, 0, 0].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3, 0])
+    assert even.shape == weights.shape
+
+
+def test_the_cosine_is_of_what_the_head_reads_and_of_all_real_tokens():
+    made = ablation.Ablation("uniform", (1,))
+    mask = torch.tensor([[False, True, True]])
+    made.begin(mask, 0)
+    assert made.read.tolist() == [[0, 1, 0]], "the first real token"
+    made.layer = 1
+    before = torch.tensor([[[[9.0, 9], [1, 0], [1, 0]], [[9.0, 9], [0, 1], [1, 0]]]])
+    after = torch.tensor([[[[1.0, 1], [1, 0], [0, 1]], [[1.0, 1], [1, 0], [1, 0]]]])
+    made._keep_cosine(before, after)
+    ((found,),) = made.cosine[1]
+    # By token: 1 and 0 in the heads of the first, 0 and 1 in those of the second.
+    assert found.tolist() == pytest.approx([0.5, 0.5])
+    made.begin(mask, 0, torch.tensor([[0.0, 0.25, 0.75]]))
+    made.layer = 1
+    after[0, :, 2] = torch.tensor([1.0, 0.0])
+    made._keep_cosine(before, after)
+    assert made.cosine[1][1][0].tolist() == pytest.approx([0.125 + 0.75, 0.75])
+
+
+# ---- what trackers draw ----------------------------------------------------------------------------------------------
+
+
+def logged(*rows):
+    place = {"stack": "encoder", "kind": "self", "site": "hidden", "layer": 2}
+    return as_records(
+        pd.DataFrame([place | {"token_policy": "all"} | row for row in rows])
+    )
+
+
+def test_curves_are_means_and_maxima_over_the_heads_of_a_layer():
+    entropy = {"metric": "attention.entropy", "site": "attention"}
+    cosine = {"metric": "query_key.cosine", "site": "query.raw", "token_policy": None}
+    found = scalars.summarise_layers(
+        logged(
+            {"metric": "mean_cosine", "value": 0.5},
+            {"metric": "mean_cosine", "value": 0.9, "token_policy": "content"},
+            {"metric": "mean_cosine", "value": 0.8, "site": "query.raw"},
+            {"metric": "mean_cosine", "value": 0.7, "component": "3"},
+            {"metric": "mean_cosine", "value": 0.6, "site": "final"},
+            {"metric": "drift", "value": math.nan},
+            entropy | {"value": 1.0, "head": 0},
+            entropy | {"value": 4.0, "head": 1},
+            entropy | {"value": 9.0, "head": 1, "kind": "cross"},
+            entropy | {"value": 2.0, "head": 0, "layer": 3},
+            cosine | {"value": -0.5, "head": 0},
+            cosine | {"value": 0.25, "head": 1},
+            {
+                "metric": "sinks.rate",
+                "component": ".3",
+                "value": 0.2,
+                "site": "attention",
+            },
+            {
+                "metric": "sinks.rate",
+                "component": ".5",
+                "value": 0.9,
+                "site": "attention",
+            },
+            {
+                "metric": "massive.largest",
+                "component": "1",
+                "value": 7,
+                "site": "extremes",
+            },
+            {"metric": "logits.largest", "value": 3.0, "site": "extremes", "head": 0},
+            {"metric": "logits.largest", "value": 5.0, "site": "extremes", "head": 1},
+            {"metric": "norms.mean", "value": 5.0},
+        ),
+        "x",
+    )
+    assert found == {
+        "x/encoder.2/A": 0.5,
+        "x/encoder.2/entropy": 2.5,
+        "x/encoder.2/entropy_max": 4.0,
+        "x/encoder.3/entropy": 2.0,
+        "x/encoder.3/entropy_max": 2.0,
+        "x/encoder.2/cosine_query_key": 0.375,
+        "x/encoder.2/cosine_query_key_max": 0.5,
+        "x/encoder.2/sink_rate": 0.2,
+        "x/encoder.2/sink_rate_max": 0.2,
+        "x/encoder.2/activation_max": 7.0,
+        "x/encoder.2/logit_max": 5.0,
+    }
+
+
+def test_a_series_is_logged_seed_by_seed_and_step_by_step():
+    rows = [
+        {
+            "metric": "mean_cosine",
+            "value": seed + step / 100,
+            "seed": seed,
+            "step": step,
+        }
+        for seed in (3, 1)
+        for step in (20, 10)
+    ]
+    found = trackers._split_by_seed(logged(*rows), "m")
+    name = "anisoscope/encoder.2/A"
+    assert found == {
+        f"m-seed-{seed}": {step: {name: seed + step / 100} for step in (10, 20)}
+        for seed in (1, 3)
+    }
+    assert list(found) == ["m-seed-1", "m-seed-3"]
+    alone = trackers._split_by_seed(
+        logged({"metric": "mean_cosine", "value": 0.5}), "m"
+    )
+    assert alone == {"m": {0: {name: 0.5}}}
+    one = logged({"metric": "mean_cosine", "value": 0.5, "seed": 4, "step": 7})
+    assert trackers._split_by_seed(one, "m") == {"m": {7: {name: 0.5}}}
