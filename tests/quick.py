@@ -22,6 +22,9 @@ transformers.models.bert.modeling_bert transformers.models.bert.tokenization_ber
 BARE = """cyclopts cyclopts.help cyclopts.config pydantic.main pydantic.dataclasses pydantic.type_adapter
 pydantic.functional_validators pydantic._internal._generate_schema rich.console rich.panel rich.table rich.markdown
 rich.live rich.progress tomllib"""
+BASE = f"""{BARE} torch torch.distributed.tensor scipy.stats scipy.optimize pandas pyarrow.parquet safetensors.torch
+jinja2"""
+"""All of the base installation, and nothing of its extras."""
 
 _begun = {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quick import BARE, quick
+from quick import BARE, BASE, quick
 
 from anisoscope import extras
 from anisoscope.errors import ExtraError
@@ -39,10 +39,10 @@ importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in
 """An installation of the base alone, before anything of ours is imported."""
 
 
-def without_extras(code, folder):
+def without_extras(code, folder, imported=BARE):
     """What a fresh interpreter of the base alone says to some code."""
     environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    command = [*quick(BARE), "-c", BLOCKED + code]
+    command = [*quick(imported), "-c", BLOCKED + code]
     return subprocess.run(
         command,
         cwd=folder,
@@ -53,9 +53,9 @@ def without_extras(code, folder):
     )
 
 
-def program(words, folder):
+def program(words, folder, imported=BARE):
     code = f"import anisoscope.__main__ as program\nsys.argv[:] = ['anisoscope', *{words.split()!r}]\nprogram.main()"
-    return without_extras(code, folder)
+    return without_extras(code, folder, imported)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_extras_are_those_of_the_package():
 
 
 def test_the_base_measures_vectors_and_draws_no_page(vectors):
-    done = program("measure v.npy -o run -q", vectors)
+    done = program("measure v.npy -o run -q", vectors, BASE)
     assert done.returncode == 0, done.stderr
     assert (
         "sotropic at layer 0" in done.stdout
@@ -102,12 +102,12 @@ def test_the_base_measures_vectors_and_draws_no_page(vectors):
     )
     assert "pip install 'anisoscope[report]', then anisoscope report run" in done.stderr
     assert not (vectors / "run" / "report.html").exists()
-    later = program("report run -q", vectors)
+    later = program("report run -q", vectors, BASE)
     assert (
         later.returncode == 2
         and "Cure: pip install 'anisoscope[report]'" in later.stderr
     )
-    assert program("compare run run", vectors).returncode == 0
+    assert program("compare run run", vectors, BASE).returncode == 0
 
 
 def test_the_base_measures_a_module_of_torch(vectors):
@@ -124,7 +124,7 @@ except anisoscope.errors.ExtraError as error:
     print(error)
 assert not blocked & {name.partition(".")[0] for name in sys.modules}
 """
-    done = without_extras(code, vectors)
+    done = without_extras(code, vectors, BASE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("Cure: pip install 'anisoscope[report]'\n")
 

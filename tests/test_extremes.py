@@ -95,7 +95,19 @@ def random_networks(name, seed):
     return networks
 
 
-@pytest.mark.parametrize("seed", range(7))
+FEW = 2
+"""Seeds of each model that are tried every day."""
+
+
+def seeds(count):
+    """Seeds as parameters: the first few for every day."""
+    return [
+        pytest.param(seed, marks=() if seed < FEW else pytest.mark.nightly)
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(7))
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
 def test_the_sink_rate_of_the_first_token_is_that_of_gu_et_al(name, seed):
     """Their share over sequences, layers and heads, of maps of attention as the model's own code makes them, of 21
@@ -122,7 +134,7 @@ def test_the_sink_rate_of_the_first_token_is_that_of_gu_et_al(name, seed):
         assert ours["value"].mean() == pytest.approx(float(published[0]), abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "gpt_neox"])
 def test_massive_activations_are_those_of_sun_et_al(name, seed):
     """Of each layer the means over sequences of the three largest sizes, and of the median that torch gives, of 20

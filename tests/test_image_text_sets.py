@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hub_server import Hub
 from PIL import Image
+from quick import quick
 from test_images_in_texts import make_model, make_processor
 
 import anisoscope
@@ -207,10 +208,10 @@ for line in sys.stdin:
 def ask(hub, home, *questions):
     """Open data sets of the hub in a process of its own; returns what each holds."""
     text = "\n".join(map(json.dumps, questions))
-    path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     environment = hub.environment(home, **path)
     done = subprocess.run(
-        [sys.executable, "-c", OPENING],
+        [*quick(), "-c", OPENING],
         input=text,
         env=environment,
         capture_output=True,

@@ -180,9 +180,15 @@ def test_what_is_kept_of_a_model_in_half_precision_is_counted_as_it_is_kept():
 
 
 @pytest.mark.parametrize(
-    "narrow", [0, 128]
-)  # products of tiny models in float32, as of large ones, and in float64
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    ("dtype", "narrow"),
+    [
+        # products of tiny models in float32, as of large ones, and in float64
+        (torch.float32, 0),
+        (torch.float64, 128),
+        pytest.param(torch.float32, 128, marks=pytest.mark.nightly),
+        pytest.param(torch.float64, 0, marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("name", ["bert", "t5", "gemma3"])
 def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(
     name, dtype, narrow, tmp_path, monkeypatch

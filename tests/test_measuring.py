@@ -103,7 +103,11 @@ PLANS = [{"batch": 7}, {"batch": 1000}, {"batch": 3, "order": 8}]
 
 @pytest.mark.parametrize(
     ("name", "plan"),
-    [("bert", {"batch": 1}), *itertools.product(NAMES, PLANS)],
+    [
+        ("bert", {"batch": 1}),
+        *itertools.product(("bert", "t5"), PLANS),
+        ("qwen3", PLANS[2]),
+    ],
     ids=str,
 )
 def test_batch_size_and_order_do_not_matter(name, plan):
@@ -536,9 +540,9 @@ def of_each():
 @pytest.mark.parametrize(
     ("name", "after", "number"),
     [
-        ("bert", 2, signal.SIGTERM),
+        pytest.param("bert", 2, signal.SIGTERM, marks=pytest.mark.nightly),
         ("bert", 4, signal.SIGINT),
-        ("bert", 6, signal.SIGTERM),
+        pytest.param("bert", 6, signal.SIGTERM, marks=pytest.mark.nightly),
         ("t5", 4, signal.SIGTERM),
     ],
 )

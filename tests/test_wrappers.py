@@ -10,6 +10,8 @@ from torch import nn
 from anisoscope.models.identity import hash_weights
 
 HERE = ("data_parallel", "torch_int8", "cpu_offload", "disk_offload", "lora", "fsdp1")
+LATE = {"cpu_offload", "fsdp1"}
+"""The hooks of one are those of `disk_offload`; the successor of the other is in `test_watched_fsdp.py`."""
 
 
 def statuses(name):
@@ -20,8 +22,7 @@ def statuses(name):
 @pytest.mark.parametrize(
     "name",
     [
-        # `test_watched_fsdp.py` runs its successor
-        pytest.param(name, marks=pytest.mark.nightly if name == "fsdp1" else ())
+        pytest.param(name, marks=pytest.mark.nightly if name in LATE else ())
         for name in HERE
     ],
 )
