@@ -3,10 +3,16 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
-from shapes import check_shapes
+
+# Also where the shell says otherwise: hundreds of programs that tests begin would each compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+from shapes import check_shapes  # noqa: E402
 
 check_shapes()  # before a module of the package is imported
 

@@ -132,8 +132,25 @@ def test_no_benchmark_is_left_out():
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*MINIATURES} | BY_HAND
 
 
-LONG = {"dtypes", "gpu", "monitor", "spectrum_intervals", "spectrum_share"}
-"""Those that take seconds even in miniature."""
+LONG = {
+    "dtypes",
+    "gpu",
+    "modalities",
+    "monitor",
+    "overhead",
+    "planning",
+    "same_records",
+    "spectrum_intervals",
+    "spectrum_share",
+}
+"""Those that take seconds even in miniature; every day they are imported, and say their options."""
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_a_long_benchmark_says_its_options(name, benchmark, capsys):
+    with pytest.raises(SystemExit) as ended:
+        benchmark(name).main(["--help"])
+    assert ended.value.code == 0 and "usage:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -229,6 +246,8 @@ def test_without_a_gpu_it_says_what_it_would_do(benchmark):
         benchmark("gpu").main(["--device", "cpu"])
 
 
+# `test_in_step.py` and `test_tensor_parallel.py` spread and cut smaller models
+@pytest.mark.nightly
 def test_a_spread_decoder_in_miniature_has_the_records_of_one_process(benchmark):
     module = benchmark("gpu")
     found = module.sharded(torch.device("cpu"), tiny=True)

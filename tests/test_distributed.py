@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import program
 import pytest
+import tiny
 from quick import WARM, quick
 
 from anisoscope.measure import distributed
@@ -33,14 +34,14 @@ def counting(self, texts, **options):
     read.extend(text for text in texts if text.startswith("Document"))
     return call(self, texts, **options)
 Tokenizer.__call__ = counting
-run(job(sys.argv[1]), Path(sys.argv[2]))
+run(job(sys.argv[1], sys.argv[4]), Path(sys.argv[2]))
 Path(sys.argv[1]).with_name("read-" + os.environ["RANK"]).write_text(" ".join(text.split()[1] for text in read))
 threads = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]  # none but on Linux
 assert not [name for name in threads if "gloo" in name], "a thread of the group lives on, and may abort the exit"
 """
 
 
-def job(corpus: str) -> Job:
+def job(corpus: str, model: str) -> Job:
     metrics = (
         "mean_cosine",
         "drift",
@@ -53,6 +54,7 @@ def job(corpus: str) -> Job:
     settings = Settings(metrics=metrics, sample=64)
     # In float64: matrix products in float32 need not repeat to the last bit from one process to the next.
     return Job(
+        model,
         corpus=corpus,
         dtype="float64",
         settings=settings,
@@ -65,7 +67,8 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     corpus, script = tmp_path / "corpus.txt", tmp_path / "script.py"
     corpus.write_text(TEXT)
     script.write_text(SCRIPT)
-    alone = run(job(str(corpus)), tmp_path / "one").records
+    model = tiny.small_encoder()
+    alone = run(job(str(corpus), model), tmp_path / "one").records
     launcher = [
         *quick(),
         "-m",
@@ -81,6 +84,7 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
         str(corpus),
         str(tmp_path / "two"),
         str(Path(__file__).parent),
+        model,
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

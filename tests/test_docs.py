@@ -37,11 +37,19 @@ def test_the_tree_is_the_disk() -> None:
 
 
 @pytest.mark.parametrize("name", documentation.PAGES)
-def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
+def test_a_generated_page_is_what_its_generator_writes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
-    assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name), (
-        "make docs writes it"
-    )
+    written = (ROOT / "docs" / name).read_text("utf-8")
+    if name == "inputs.md":  # test_inputs.py runs its lines, and compares the results
+        results = {row.partition(" | ")[0]: row for row in written.splitlines()}
+        monkeypatch.setattr(
+            documentation,
+            "row_of_kind",
+            lambda kind, _names: results[f"| {kind.what}"],
+        )
+    assert written == documentation.page(name), "make docs writes it"
 
 
 PAGES_OF_SITE = sorted(

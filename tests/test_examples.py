@@ -63,7 +63,21 @@ def test_a_notebook_is_its_script(script):
     )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+RUN_AS_BLOCKS = {"my_checkpoint", "my_training_run"}
+"""Notebooks whose calls the README and docs/tasks/while-training.md have, too, whose blocks are run."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            path,
+            marks=pytest.mark.nightly if path.stem in RUN_AS_BLOCKS else (),
+            id=path.stem,
+        )
+        for path in SCRIPTS
+    ],
+)
 def test_a_notebook_runs_and_shows_what_was_found(script, tmp_path, monkeypatch):
     if script.stem == "my_attention":  # its model comes from the hub
         monkeypatch.setenv("MODEL", str(save_language_model(tmp_path / "model")))
@@ -144,10 +158,15 @@ def run_blocks(code, folder):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_every_block_outside_tasks_runs_in_one_interpreter(tmp_path):
+    """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
+    run_blocks("\n".join(blocks(page)[i] for page, i in ALONE), tmp_path)
+
+
+@pytest.mark.nightly
 def test_every_block_of_the_documentation_runs_in_one_interpreter(
     reader_files, tmp_path
 ):
-    """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
     for file in reader_files.iterdir():
         (tmp_path / file.name).symlink_to(file)
     run_blocks("\n".join(blocks(page)[i] for page, i in TYPED), tmp_path)

@@ -90,7 +90,14 @@ def asked(hub):
     return requests, fetched
 
 
-@pytest.mark.parametrize("model", ["someone/tiny", "someone/step-{1,2}"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "someone/tiny",
+        # `test_hub.py` starts a series twice
+        pytest.param("someone/step-{1,2}", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_second_start_asks_for_commits_only(model, hub, program, folders, tmp_path):
     texts = f"someone/texts-{len(model)}"
     hub.add(

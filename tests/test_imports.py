@@ -283,6 +283,7 @@ def test_a_name_that_is_not_there_is_found(tmp_path):
     assert find_missing_names(ROOT, [path]) == [
         f"{path}:2 anisoscope.classes.ablation.outcome"
     ]
+    path = tmp_path / "others.py"
     path.write_text(
         "from anisoscope.nowhere import x\nfrom anisoscope import metrics\nfrom anisoscope.sums import groups\n"
     )

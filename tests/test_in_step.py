@@ -121,7 +121,8 @@ def other_fails(folder, model, rank):
         (folder / f"lost-{rank}").write_text(str(error))
 
 
-@pytest.mark.parametrize("world", [2, 3])
+# two of them take part in `test_watched_fsdp.py`
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_records_are_those_of_one_process(world, tmp_path):
     alone = {count: measured(model_of(), count) for count in (1, world + 1)}
     (tmp_path / "weights").write_text(alone[1].manifest["weights_sha256"])

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import documentation
 import input_kinds
 import numpy as np
 import pandas as pd
@@ -39,6 +40,8 @@ def typed():
 @pytest.mark.parametrize("kind", input_kinds.KINDS, ids=lambda kind: kind.what)
 def test_every_kind_works_or_says_why_not(kind, typed):
     run, said = input_kinds.outcome(kind, typed)
+    page = Path(__file__).parents[1].joinpath("docs", "inputs.md").read_text("utf-8")
+    assert documentation.row_of_outcome(kind, run, said) in page, "make docs writes it"
     if kind.fails:
         assert said.startswith(kind.fails), said
         assert "Cure: " in said

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+import tiny
 import torch
 import transformers
 from hypothesis import given, settings, strategies as st
@@ -231,7 +232,12 @@ def test_records_are_those_from_memory(tmp_path, request):
     path, _ = write(tmp_path, "csv")
     chosen = Settings(metrics=("mean_cosine", "group_cosine", "sinks"))
     job = Job(
-        corpus=path, dtype="float64", max_length=12, batch_tokens=90, settings=chosen
+        tiny.small_encoder(),
+        corpus=path,
+        dtype="float64",
+        max_length=12,
+        batch_tokens=90,
+        settings=chosen,
     )
     expected = run(job, tmp_path / "memory").records
     request.getfixturevalue("nothing_is_small")

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from hub_pushes import PushHub
+from program import NO_PAGE
 from quick import quick
 from typed import invoke
 
@@ -28,10 +29,11 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def pushed(words, hub, home, token="hf_good"):
-    """A process that pushes to a hub: exit code, stdout, stderr."""
+def pushed(words, hub, home, token="hf_good", *, setup=NO_PAGE):
+    """A process that pushes to a hub, by default without drawing the page: exit code, stdout, stderr."""
     environment = hub.environment(home, **({"HF_TOKEN": token} if token else {}))
-    line = [*quick(), "-m", "anisoscope", "push", *map(str, words)]
+    code = f"{setup}\nimport anisoscope.__main__\nanisoscope.__main__.main()"
+    line = [*quick(), "-c", code, "push", *map(str, words)]
     return subprocess.run(
         line, capture_output=True, text=True, env=environment, check=False
     )
@@ -43,6 +45,7 @@ def test_what_arrives_is_the_run(run, tmp_path):
             [run, "jane/geometry", "--create", "--licence", "cc-by-4.0"],
             hub,
             tmp_path / "home",
+            setup="",
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{hub.address}/datasets/jane/geometry"

@@ -49,8 +49,14 @@ def run_at_once(monkeypatch, folder):
     monkeypatch.setattr(task_pages, "PYTHON", quick(WARM))
 
 
-LONG = {"attention", "compare-models", "compare-and-repair"}
-"""Pages whose commands take most of a minute; those of the other pages see a changed line of the program as well."""
+LONG = {
+    "attention",
+    "classifier",
+    "compare-models",
+    "compare-and-repair",
+    "own-model",
+}
+"""Pages whose commands take long; those of the other pages see a changed line of the program as well."""
 
 
 @pytest.mark.parametrize(

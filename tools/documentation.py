@@ -259,13 +259,7 @@ def inputs() -> str:
         ):
             lines = [f"## {head}", "", "| what | code | result |", "|---|---|---|"]
             for kind in group:
-                run, said = kinds.outcome(kind, names)
-                code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
-                lines.append(
-                    table_row(
-                        (kind.what, code, "works" if run is not None else _error(said))
-                    )
-                )
+                lines.append(row_of_kind(kind, names))
             parts.append("\n".join(lines))
     return f"""# Inputs
 
@@ -341,6 +335,19 @@ The program says in one line how it reads a file, on the terminal and in the man
 
 {_rules_of_roles()}
 """
+
+
+def row_of_kind(kind: Any, names: dict[str, Any]) -> str:
+    """A row of the page of inputs: a kind of input, its code, and what became of it."""
+    import input_kinds
+
+    return row_of_outcome(kind, *input_kinds.outcome(kind, names))
+
+
+def row_of_outcome(kind: Any, run: Any, said: str) -> str:
+    """A row of the page of inputs, of a kind that was measured to a run, or was refused in these words."""
+    code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
+    return table_row((kind.what, code, "works" if run is not None else _error(said)))
 
 
 def _rules_of_roles() -> str:

@@ -14,16 +14,33 @@ def find_missing_names(package: Path, files: list[Path]) -> list[str]:
     """
     missing = []
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if (
-                not isinstance(node, ast.ImportFrom)
-                or (node.module or "").partition(".")[0] != package.name
-            ):
+        for line, module, name in _list_imports(path):
+            if module.partition(".")[0] != package.name:
                 continue
-            for alias in node.names:
-                if not _has_name(package.parent, f"{node.module}", alias.name):
-                    missing.append(f"{path}:{node.lineno} {node.module}.{alias.name}")
+            if not _has_name(package.parent, module, name):
+                missing.append(f"{path}:{line} {module}.{name}")
     return missing
+
+
+@cache
+def _list_imports(path: Path) -> list[tuple[int, str, str]]:
+    """Return (line, module, name) of each name that a file imports from a module."""
+    found = []
+    for statement in iter_statements(ast.parse(path.read_text("utf-8"))):
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                found.append((statement.lineno, statement.module or "", alias.name))
+    return found
+
+
+def iter_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements inside a node, at any depth; expressions hold none, and are most of a tree."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        children = getattr(node, field, ())
+        if isinstance(children, list):
+            for child in children:
+                yield child
+                yield from iter_statements(child)
 
 
 def _has_name(root: Path, module: str, name: str) -> bool:

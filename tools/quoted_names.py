@@ -9,11 +9,24 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from imported_names import iter_statements
 
 IDENTIFIER = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)*")
 MARKED = re.compile(r"[_.]|[a-z][A-Z]")
 """What tells the name of a program from an English word: `head_dim`, `sums.groups`, `HeadReading`, `_paths`."""
+NO_WORDS = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+    tokenize.NUMBER,
+    tokenize.OP,
+}
+"""Tokens that hold no name."""
 DATA = {".css", ".j2", ".js", ".json", ".toml"}
 FILE_ENDINGS = {"gz", "tar", "wav"}
 
@@ -52,33 +65,47 @@ def list_words(text: str) -> list[str]:
 def iter_words_of_code(text: str) -> Iterator[str]:
     """Yield the words of a Python file, without those of its docstrings and comments."""
     in_docstrings: set[int] = set()
-    for docstring in iter_docstrings(text):
+    for docstring in list_docstrings(text):
         in_docstrings.update(
             range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1)
         )
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT and token.start[0] not in in_docstrings:
+    for token in _list_tokens(text):
+        if token.type in NO_WORDS or token.start[0] in in_docstrings:
+            continue
+        if token.type == tokenize.NAME:
+            yield token.string
+        else:
             yield from list_words(token.string)
 
 
-def iter_docstrings(text: str) -> Iterator[ast.Expr]:
-    """Yield texts that stand as a statement: of modules, classes, functions and assignments."""
-    for node in ast.walk(ast.parse(text)):
+# Both of what follows are asked for twice of each file in turn.
+@lru_cache(maxsize=1)
+def _list_tokens(text: str) -> list[tokenize.TokenInfo]:
+    """Return the tokens of a Python file."""
+    return list(tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+@lru_cache(maxsize=1)
+def list_docstrings(text: str) -> list[ast.Expr]:
+    """Return the texts that stand as a statement: of modules, classes, functions and assignments."""
+    found = []
+    for node in iter_statements(ast.parse(text)):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
-            yield node
+            found.append(node)
+    return found
 
 
 def iter_quoted_names(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line, name) for names in backquotes in the docstrings and comments of a Python file."""
     passages: list[tuple[int, str]] = []
-    for docstring in iter_docstrings(text):
+    for docstring in list_docstrings(text):
         assert isinstance(docstring.value, ast.Constant)
         passages.append((docstring.lineno, str(docstring.value.value)))
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in _list_tokens(text):
         if token.type == tokenize.COMMENT:
             passages.append((token.start[0], token.string))
     for line, passage in passages:
