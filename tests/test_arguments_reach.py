@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from trees import tree_of
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anisoscope"
 MEANT = {
@@ -35,7 +36,7 @@ MEANT = {
 
 @cache
 def trees():
-    return [ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")]
+    return [tree_of(path) for path in PACKAGE.rglob("*.py")]
 
 
 def is_dataclass(node):

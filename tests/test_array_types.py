@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from trees import tree_of
+
 import anisoscope
 
 ROOTS = [
@@ -17,9 +19,7 @@ def trees():
     for root in filter(Path.is_dir, ROOTS):
         for path in root.rglob("*.py"):
             parts = (root.name, *path.relative_to(root).with_suffix("").parts)
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(
-                path.read_text("utf-8")
-            )
+            found[".".join(parts).removesuffix(".__init__")] = tree_of(path)
     return found
 
 
@@ -63,7 +63,7 @@ def wrong(modules):
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping":
                 shapes |= {alias.asname or alias.name for alias in node.names}
-        for node in ast.walk(tree):
+        for node in ast.walk(tree) if shapes else ():
             if not (
                 isinstance(node, ast.Subscript)
                 and isinstance(node.value, ast.Name)

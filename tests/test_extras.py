@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from imported_names import iter_statements
 from quick import BARE, BASE, quick
+from trees import tree_of
 
 from anisoscope import extras
 from anisoscope.errors import ExtraError
@@ -182,7 +184,7 @@ def imported(folder):
     """Packages that the modules below a folder import, wherever in a file they do."""
     names = set()
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in iter_statements(tree_of(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

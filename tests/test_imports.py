@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from imported_names import find_missing_names
+from imported_names import find_missing_names, iter_statements
 from quick import quick
+from trees import tree_of
 
 import anisoscope
 from anisoscope import public
@@ -60,7 +61,7 @@ def modules():
             ".".join(
                 parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
             )
-        ] = ast.parse(path.read_text())
+        ] = tree_of(path)
     return found
 
 
@@ -433,7 +434,7 @@ OF_THE_TOOL = [
 
 def imported(tree):
     """Every module that a syntax tree imports, wherever in the file."""
-    for node in ast.walk(tree):
+    for node in iter_statements(tree):
         if isinstance(node, ast.ImportFrom):
             yield node.module or ""
         elif isinstance(node, ast.Import):
@@ -452,12 +453,7 @@ def test_the_tool_and_its_tests_import_nothing_of_the_papers():
     found = {
         path.relative_to(CHECKOUT).as_posix(): names
         for path in OF_THE_TOOL
-        if (
-            names := {
-                name.split(".")[0] for name in imported(ast.parse(path.read_text()))
-            }
-            & guests
-        )
+        if (names := {name.split(".")[0] for name in imported(tree_of(path))} & guests)
     }
     assert len(OF_THE_TOOL) > 200 and not found
     assert "anisoscope_papers.study" in imported(

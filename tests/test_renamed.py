@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_capture import Rectified
 from torch import nn
+from trees import tree_of
 from typed import invoke
 
 import anisoscope
@@ -273,7 +274,7 @@ def older_names(path):
         "replaced.",
         "explains.",
     }
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and (
             text in known or text.partition(":")[0] in renamed.CORPORA

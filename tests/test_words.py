@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import quoted_names
+from trees import tree_of
 
 import anisoscope
 
@@ -17,7 +18,7 @@ PACKAGE = Path(anisoscope.__file__).parent
 def sources():
     """{path below the package: syntax tree} of every module."""
     return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        path.relative_to(PACKAGE).as_posix(): tree_of(path)
         for path in sorted(PACKAGE.rglob("*.py"))
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import test_imports as of_tool
 from test_imports import circles, outside_functions
+from trees import tree_of
 
 import anisoscope
 import anisoscope_papers
@@ -52,9 +53,7 @@ def test_the_picture_of_layers_is_what_is_kept():
 def modules():
     """{dotted name inside the package: syntax tree}; packages are `name.__init__`."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(
-            path.read_text()
-        )
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): tree_of(path)
         for path in sorted(ROOT.rglob("*.py"))
     }
 

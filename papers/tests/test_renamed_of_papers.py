@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from trees import tree_of
 
 import anisoscope_papers
 from anisoscope import renamed
@@ -130,7 +131,7 @@ def test_older_names_are_not_used_by_the_papers():
     }
     found = []
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             text = (
                 getattr(node, "value", None) if isinstance(node, ast.Constant) else None
             )
