@@ -154,7 +154,7 @@ def test_a_common_offset_is_cured_by_centring():
     assert found.chosen is not None
     assert found.chosen.fit.name == "centre"
     assert found.chosen.isotropic
-    assert "centre fits" in found.text
+    assert "Best cure: centre." in found.text
 
 
 def test_an_isotropic_cloud_needs_no_cure_and_none_is_chosen():
@@ -501,7 +501,7 @@ def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(
             "-q",
         ]
     )
-    assert done.exit_code == 0 and "centre fits" in done.stdout
+    assert done.exit_code == 0 and "Best cure: centre." in done.stdout
     np.testing.assert_allclose(Fit.load(saved).mean, second.mean(0), atol=1e-9)
 
 

@@ -535,7 +535,7 @@ def test_a_comparison_says_what_differs_and_judges_conditions():
     ((name, beyond),) = found.judge("anisotropy.first > .05")
     assert (name, len(beyond)) == ("b", 1)
     assert describe_met("A > .05", name, beyond).startswith(
-        "A > .05 is met by b: +.100 [+.0"
+        "A > .05 is met by ‘b’: +.100 [+.0"
     )
 
 

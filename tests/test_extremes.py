@@ -498,7 +498,7 @@ def test_a_planted_sink_that_is_not_the_first_token_is_found(planted):
     }
     assert (
         "2 of 6 heads have a sink" in texts["sinks"]
-        and "2 at other tokens" in texts["sinks"]
+        and "all at other tokens" in texts["sinks"]
     )
     assert "adds next to nothing" in texts["sinks_without_value"]
 
@@ -551,9 +551,9 @@ def test_a_planted_sink_at_punctuation_is_named_so_wherever_it_is():
         )
     assert (
         "2 of 6 heads have a sink" in told["marked"]
-        and "2 at punctuation" in told["marked"]
+        and "all at punctuation" in told["marked"]
     )
-    assert "2 at other tokens" in told["unmarked"]
+    assert "all at other tokens" in told["unmarked"]
 
 
 def test_a_random_model_has_neither():

@@ -172,15 +172,17 @@ def test_carried_by_few(shares, text):
     [
         (
             (0.02, 0.04),
-            "Centring removes the anisotropy (A after centring .030 [.020, .040], q95 .100).",
+            "Centring removes the anisotropy (A after centring .030 [.020, .040], q95 of random directions .100).",
         ),
         (
             (0.11, 0.13),
-            "Centring does not remove the anisotropy (A after centring .120 [.110, .130], q95 .100).",
+            "Centring does not remove the anisotropy (A after centring .120 [.110, .130], "
+            "q95 of random directions .100).",
         ),
         (
             (0.05, 0.15),
-            "Whether centring removes the anisotropy is undecided (A after centring .100 [.050, .150], q95 .100).",
+            "Whether centring removes the anisotropy is undecided (A after centring .100 [.050, .150], "
+            "q95 of random directions .100).",
         ),
         ((NAN, NAN), None),
     ],

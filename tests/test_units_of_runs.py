@@ -623,6 +623,14 @@ def test_layers_are_matched_by_number_or_by_depth():
     assert [one.layer_other for one in final] == [7]
 
 
+def test_of_two_layers_that_are_equally_near_the_first_is_taken():
+    """Depths were floating-point numbers: at 5/6 layer 3 of 3 was taken, at 1/6 layer 0."""
+    ours = kept("a", [(layer, 0.1) for layer in range(7)])
+    theirs = kept("b", [(layer, 0.2) for layer in range(4)])
+    found = differences.compare_runs(ours, theirs, "drift")
+    assert [one.layer_other for one in found] == [0, 0, 1, 1, 2, 2, 3]
+
+
 def test_runs_are_paired_if_they_measured_the_same_units():
     a = kept("a", [(0, 0.1)])
     assert differences.are_paired(a, kept("b", [(0, 0.1)]))
@@ -712,7 +720,7 @@ def test_a_difference_is_told_where_its_interval_excludes_zero():
         and "no clear difference in 1 head." in said.text
     )
     assert comparison.describe_met("m > 0", "b", found[2:]).startswith(
-        "m > 0 is met by b: +.300 ["
+        "m > 0 is met by ‘b’: +.300 ["
     )
     assert comparison.describe_met("m > 0", "b", found[2:]).endswith(
         "at layer 3 and 1 more"

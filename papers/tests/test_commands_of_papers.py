@@ -127,7 +127,7 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
         "train classifier --corpus synthetic --epochs 2 -o c --overwrite -q --device cuda:0"
     )
     assert out == [
-        "validation: accuracy 0.912 of 1,200 (majority 0.500)",
+        "validation: accuracy 0.912 (1,200 texts; majority rate 0.500)",
         str(runs / "my c"),
     ]
     assert err == [

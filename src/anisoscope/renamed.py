@@ -53,7 +53,10 @@ def rename_typed_corpus(name: str) -> str:
 
 
 def rename_site(name: str) -> str:
-    """Return today's name of a site, alone or at the end of its place: `encoder.1.unrectified`."""
+    """Return the current name of a site that an older version wrote; other names are returned unchanged.
+
+    It may have stack and layer before it: `encoder.1.unrectified` becomes `encoder.1.pre_relu`.
+    """
     place, dot, site = name.rpartition(".")
     return f"{place}{dot}{SITES.get(site, site)}"
 

@@ -242,7 +242,8 @@ def classifier(
     if view.format == "table":
         for split, found in trained.training["results"].items():
             say(
-                f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})"
+                f"{split}: accuracy {found['accuracy']:.3f}"
+                f" ({found['n']:,} texts; majority rate {found['majority']:.3f})"
             )
     if drawn := describe_drawn_splits(trained.training["corpus"]):
         echo_wrapped(drawn, err=True, indent="  ")

@@ -501,7 +501,7 @@ def open_finished(folder: Path) -> Finished:
 
 
 def list_reproductions(folder: Path) -> list[Path]:
-    """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
+    """List the folders of finished studies in `folder`: that of one study, of one paper, or of several papers."""
     found = []
     # The folder of a study, its settings, its paper, or all: 0 to 3 levels above study.json.
     for depth in range(4):

@@ -355,8 +355,9 @@ def read_claims(paper: str, study: str) -> dict[str, Claim]:
 
 
 def declare(paper: str, name: str, **code: Any) -> Study:
-    """Create the study `name` of a paper from its functions (`code`) and its title, caption and claims in
-    published.toml.
+    """Create the study `name` of a paper; its title, caption and claims come from the paper's published.toml.
+
+    `code`: the study's functions, by the names of the fields of `Study`, such as `measure` and `draw`.
     """
     entry = _read_entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}

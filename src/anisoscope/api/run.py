@@ -298,7 +298,7 @@ class Run:
         return open_classifier(ClassesOptions(**(fields | columns)))
 
     def _draw_first_figure(self) -> str:
-        """Return the first figure as SVG; empty if there is none."""
+        """Return the first figure of the report as SVG; empty if there is none."""
         from anisoscope.charts.export import to_svg
 
         for figure in self._figures.values():

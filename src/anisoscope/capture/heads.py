@@ -395,7 +395,7 @@ class Heads:
         """Compute the statistics of attention rows and, if possible, the `output` of attention that follows from them.
 
         real      which queries are real tokens [sequence, query]; None: all
-        columns   also what each key receives (`mass`, `seen`)
+        columns   also the weight that each key gets (`mass`) and how many queries see it (`seen`)
         """
         try:
             return self._compute_rows(call, real, value=True, columns=columns)
@@ -481,11 +481,14 @@ class Heads:
         value: bool = False,
         columns: bool = False,
     ) -> dict[str, Tensor]:
-        """Compute the statistics of the attention rows (one per query) of a call, with its soft cap, sinks and scale.
+        """Recompute the attention weights of a call, and return statistics of its rows, such as `entropy` (one row per
+        query).
+
+        The soft cap, the sinks and the scale of the call are applied. `attention_rows` lists the statistics.
 
         real      which queries are real tokens [sequence, query]; None: all
         value     also compute the output of attention (rows times values), as `output`
-        columns   also compute what each key receives, as `mass` and `seen`
+        columns   also sum over queries, for each key: the weight it gets (`mass`) and how many queries see it (`seen`)
         """
         options: dict[str, Any] = {
             "softcap": call.settings.get("softcap"),

@@ -268,7 +268,7 @@ class Outputs:
         return max(types, key=lambda dtype: OUTPUTS[dtype], default=torch.float32)
 
     def measure_difference(self, other: "Outputs") -> float:
-        """Return the largest difference from the outputs of another forward call, as a share of the largest number.
+        """Return the largest difference from another call's outputs, relative to the largest number in them.
 
         Infinite if the shapes differ.
         """

@@ -181,7 +181,8 @@ def count_positions(
 ) -> tuple[int, int]:
     """Return (number of sequences, number of positions) of a block's input.
 
-    tokens_first   the axes are [token, sequence, dim]
+    block          tells for images whether channels come last
+    tokens_first   the axes are [token, sequence, dim] instead of [sequence, token, dim]
     """
     if x.is_nested:
         return x.size(0), 0

@@ -411,7 +411,7 @@ def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _sort_levels(values: pd.Series) -> list[str]:
-    """Return the labels of a discrete axis: numbers ascending, names in order of appearance."""
+    """Return distinct values as labels of an axis: numbers ascending, names in order of appearance."""
     levels = style.list_distinct(values)
     if pd.api.types.is_numeric_dtype(values):
         levels = sorted(levels)

@@ -19,12 +19,12 @@ OF_ACTIVATIONS = {
 """Columns of the table of activations; of its token the position is always known, the text sometimes."""
 OF_SINKS = {
     "sink rate": "sink rate",
-    "at first": "first token",
+    "at first": "rate at first",
     "strongest key": "strongest",
-    "mass on first": "mass there",
-    "mass on last": "last",
-    "mass on special": "special",
-    "mass on punctuation": "on marks",
+    "mass on first": "mass on first",
+    "mass on last": "on last",
+    "mass on special": "on special",
+    "mass on punctuation": "on punct.",
     "value norm": "value norm",
     "longest query": "longest q",
     "longest key": "longest k",

@@ -546,8 +546,9 @@ def _describe(
     if chosen is not None:
         after = chosen.scores["A"].after
         kept = chosen.scores["neighbours kept"].after
-        text = f"{chosen.fit.name} fits: A falls from {format_short(a)} to {format_short(float(after.value))}"
-        text += f" on units it was not fitted on, {format_short(float(kept.value), 2)} of the nearest neighbours stay"
+        text = f"Best cure: {chosen.fit.name}. On held-out units A falls from {format_short(a)}"
+        text += f" to {format_short(float(after.value))}"
+        text += f", {format_short(float(kept.value), 2)} of the nearest neighbours stay"
         if chosen.helped:
             text += f", and the task improves ({join_words(list(chosen.helped))})"
         return f"{text}."

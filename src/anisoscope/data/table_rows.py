@@ -326,8 +326,7 @@ class _Table:
         return _Record(values, taken, next(faults, ""))
 
     def _iter_open_lines(self, taken: list[str]) -> Iterator[str]:
-        """Yield the lines of a record from its first line on: the parser asks for the next while its quotation mark is
-        open.
+        """Yield the lines of one record to the CSV parser, which asks for more while a quoted field is not closed.
 
         taken   holds the first line, and receives the following ones
 

@@ -94,7 +94,7 @@ class GivenInputs:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of all inputs; for a loader, which may give other batches next time, a random one."""
+        """Return a hash of all inputs; for a DataLoader, which may give other batches next time, a random text."""
         if not isinstance(self.batches, list) or any(
             isinstance(item, Batch) for item in self.batches
         ):

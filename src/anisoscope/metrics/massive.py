@@ -110,7 +110,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _name_ranks(count: int) -> tuple[str, ...]:
-    """Return the names of ranks: "1", "2", … up to `count`."""
+    """Return the names of the largest activations by rank: "1", "2", … up to `count`."""
     return tuple(str(rank + 1) for rank in range(count))
 
 

@@ -65,7 +65,7 @@ def _list_causes(error: BaseException) -> list[BaseException]:
 
 
 def _explain_status(error: Any) -> Fault:
-    """Return the fault that an error reply of the hub stands for: by its kind, then by its HTTP status."""
+    """Return what an error reply of the hub means: by the class of the error, else by its HTTP status."""
     from huggingface_hub import errors, get_token
 
     status = int(error.response.status_code)

@@ -142,7 +142,7 @@ def shift_to_cosine(
 
 
 def _mean_cosine(vectors: Float[Tensor, "word dim"]) -> float:
-    """Return the mean cosine of two different vectors: (‖Σu‖² − n) / (n (n − 1)) of the unit vectors u."""
+    """Return the mean cosine over all pairs of different vectors: (‖Σu‖² − n) / (n (n − 1)) with unit vectors u."""
     count = len(vectors)
     total = torch.nn.functional.normalize(vectors, dim=1).sum(0)
     return float((total @ total - count) / (count * (count - 1)))

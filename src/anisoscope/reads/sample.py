@@ -168,7 +168,7 @@ class OfSample(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return the quantities to capture from the model: hidden states."""
+        """Return the names of the quantities to capture: always those of hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002

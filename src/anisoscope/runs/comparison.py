@@ -563,7 +563,7 @@ def _tell_gaps(
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
-    """Write a line on a condition that a run meets: `A.last > +.02 is met by b: +.034 [+.030, +.038] at layer 4`.
+    """Write a line on a condition that a run meets: `A.last > +.02 is met by ‘b’: +.034 [+.030, +.038] at layer 4`.
 
     name     the run
     beyond   the differences for which it holds
@@ -571,7 +571,7 @@ def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str
     top = max(beyond, key=lambda one: abs(one.value))
     more = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
     return (
-        f"{condition} is met by {name}: {format_signed_interval(top.value, top.low, top.high)} "
+        f"{condition} is met by ‘{name}’: {format_signed_interval(top.value, top.low, top.high)} "
         f"at {_place_name(top)}{more}"
     )
 

@@ -431,9 +431,11 @@ def _match_layers(
             if _read_layer(row) in by_layer:
                 yield row, by_layer[_read_layer(row)]
         return
-    depths = [_read_layer(other) / max(deepest_other, 1) for other in others]
+    # Both depths are multiplied by deepest · deepest_other: whole numbers, so that layers
+    # that are equally near are so exactly.
+    depths = [_read_layer(other) * max(deepest, 1) for other in others]
     for row in rows:
-        depth = _read_layer(row) / max(deepest, 1)
+        depth = _read_layer(row) * max(deepest_other, 1)
         distances = [abs(other_depth - depth) for other_depth in depths]
         # The first of two that are equally near.
         yield row, others[distances.index(min(distances))]

@@ -346,7 +346,8 @@ def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def _describe_kinds_of_keys(rows: pd.DataFrame, found: list[Any]) -> str:
-    """Say at which kinds of tokens sinks are, the most frequent kind first: `40 at the first token and 2 at …`.
+    """Say at which kinds of tokens sinks are, the most frequent kind first: `40 at the first token and 2 at …`,
+    or `all at the first token`.
 
     rows    records of one stack
     found   rows of the heads that have a sink
@@ -359,6 +360,8 @@ def _describe_kinds_of_keys(rows: pd.DataFrame, found: list[Any]) -> str:
         kind = kind_of.get((row.layer, row.head), "")
         name = KINDS.get(kind, "keys of no one kind")
         counts[name] = counts.get(name, 0) + 1
+    if len(counts) == 1 and len(found) > 1:
+        return f"all at {next(iter(counts))}"
     by_count = sorted(counts.items(), key=lambda item: -item[1])
     return join_words([f"{number} at {name}" for name, number in by_count])
 
@@ -379,7 +382,8 @@ def _describe_values_of_sinks(
             brief.append(row)
     if brief:
         mean = float(np.mean([row.value for row in brief]))
-        text = f"{before}In {len(brief)} of these heads the sink adds next to nothing to the output:"
+        share = "all" if len(brief) == len(found) > 1 else f"{len(brief)}"
+        text = f"{before}In {share} of these heads the sink adds next to nothing to the output:"
         text += f" its value vector is {format_short(mean)} times as long as the mean."
         yield Finding("sinks_without_value", text, tuple(map(entry, brief[:10])))
 

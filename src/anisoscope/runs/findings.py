@@ -99,8 +99,9 @@ def findings(
 
 
 def judge_stacks(records: pd.DataFrame) -> list[Depth]:
-    """Return A (anisotropy) by layer with verdicts, one `Depth` per stack, under the first token policy (which tokens
-    count).
+    """Return A (anisotropy) of each layer and whether it is anisotropic, one `Depth` per stack.
+
+    If the records have several token policies (rules for which tokens count), those of the first one are used.
     """
     records = select(records, head=None, site=SITES)
     # Layers whose A is undefined (no usable vector) get no verdict, and no row.
@@ -339,7 +340,8 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
         "anisotropic": "Centring does not remove the anisotropy",
         "undecided": "Whether centring removes the anisotropy is undecided",
     }[judge_isotropy(centred.low, centred.high, top.q95)]
-    text = f"{depth.before}{found} (A after centring {format_measured(centred)}, q95 {format_short(top.q95)})."
+    text = f"{depth.before}{found} (A after centring {format_measured(centred)},"
+    text += f" q95 of random directions {format_short(top.q95)})."
     yield Finding("removed_by_centring", text, (entry(centred),))
 
 

@@ -98,12 +98,13 @@ def open_or_measure(
 ) -> list[KeptRun]:
     """Open runs for a comparison, in the order of their names; models and vectors among them are measured first.
 
+    names       of runs (folders), models (folders or hub ids) and files of vectors
     measuring   how models are measured
     wanted      names of metrics that will be compared, as `A` or `attention.entropy`
     show        is called with the title of each measurement, and shows its progress
 
     A model that was measured before with these settings is not measured again. UsageError for a series of
-    checkpoints that is not measured, and for options of measuring if there is nothing to measure.
+    checkpoints that has not been measured yet, and for options of measuring if there is nothing to measure.
     """
     models = [name for name in names if is_model(name)]
     if not models:

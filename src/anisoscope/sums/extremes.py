@@ -154,9 +154,9 @@ def find_largest_over_tokens(
     """Return the largest value over all tokens of a batch, and the token that had it.
 
     x        values, −∞ at tokens that are not counted
-    places   which token each one is, as `WHERE` describes
+    places   four numbers that identify each token: unit, number in the unit, position, id (`WHERE`)
 
-    Of equal values, the one of the smallest unit wins, then that of the earliest token in the unit.
+    Of equal values, the one in the unit (document) with the lowest number wins, then that of the earliest token in it.
     """
     values = x.flatten(0, 1)
     tokens = places.flatten(0, 1)

@@ -155,8 +155,8 @@ def _put_ends_inside_bounds(
 ) -> Estimate:
     """Return a value with the interval value ± factor · error, whose ends stay inside the bounds.
 
-    If both bounds are finite, the interval is computed on the logit scale between them; otherwise it is cut at the
-    bound.
+    If both bounds are finite, they are mapped to 0 and 1 and the interval is computed for the logit; otherwise it is
+    cut at the bound.
     """
     least = np.broadcast_to(np.asarray(bounds[0], dtype=np.float64), value.shape)
     most = np.broadcast_to(np.asarray(bounds[1], dtype=np.float64), value.shape)

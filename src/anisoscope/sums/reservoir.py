@@ -120,7 +120,7 @@ class Reservoir:
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
-        """Keep the vectors at a site (place in the model) of the tokens that `begin` chose.
+        """Keep the vectors at a site (place in the model) of this batch's tokens that the last `begin` chose.
 
         x   all vectors of the batch
         """

@@ -177,9 +177,10 @@ def _keep(path: Path, *given: Any) -> None:
 def measure_piece(
     system: str, size: Size, seed: int, grid: Sequence[float], context: Context
 ) -> pd.DataFrame:
-    """Return the records of one untrained system (model), size and seed: every quantity at every N (norm of the bias)
-    of `grid`, and the fixed points.
+    """Measure one untrained model (`system`) of one size and seed, at every N of `grid`, and return the records.
 
+    N is the norm of the common bias that is added to the input. Measured are A, norms, weights and scores of attention;
+    also the fixed points, the N at which the mean output is as long as the mean input.
     `context`: the device, the dtype and the size of batches.
     """
     subject = build_untrained(system, size, seed, context.device, context.dtype)

@@ -135,9 +135,10 @@ def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
 
 
 def compute_shares(counts: Array, unit: float) -> pd.DataFrame:
-    """Turn counts [bin] into shares of bins that are equally wide in asinh(score / unit), the axis that is drawn.
+    """Convert a histogram of scores to bins that are equally wide on the drawn axis, asinh(score / unit).
 
-    Returns the columns `score` (middle of a bin) and `value`; `unit`: the root mean square of scores without a bias.
+    `counts` [bin]: how many scores lie between neighbouring `EDGES`; `unit`: the root mean square of the scores of the
+    block whose input has no added bias. Returns the columns `score` (middle of a new bin) and `value` (its share).
     """
     # The share of scores below each edge; between edges it is taken to rise evenly.
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()

@@ -157,9 +157,9 @@ class ClassifierAttention(nn.Module):
         folded: bool = False,
         **kwargs: Any,
     ) -> Float[Tensor, "sequence query dim"]:
-        """Return the attention outputs of all rows of x, or with `row_only` of the first one.
+        """Return the attention output of every token of x, or with `row_only` of the first token alone.
 
-        `folded`: without computing keys and values (the result is the same).
+        `folded`: the matrices of keys and values are applied to the query and to the output instead (same result).
         """
         if row_only:
             return self._first_row(x, mask, **kwargs)
