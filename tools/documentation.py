@@ -283,7 +283,7 @@ this page, after these lines:
 - `units=` names the unit of every sequence, such as its document. Two sequences of one document are not independent,
   so intervals leave out whole units.
 - A model that reads the patches of all images in one row (the image part of Qwen-VL) gets one image a batch, because
-  nothing in the row says where an image ends. `grid_thw` says how many images there are.
+  the row of patches does not show where an image ends. (The number of images is taken from `grid_thw`.)
 - A program of `torch.export` or `torch.jit`, and a model of MLX, Keras or JAX, cannot be captured. The error names what
   can: the PyTorch model it was made of, or its hidden states as vectors.
 - A generator is read to its end at once. A list or a `DataLoader` is read batch by batch. Arrays are converted to the

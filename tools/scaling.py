@@ -309,7 +309,7 @@ run = anisoscope.measure(model, texts, processor=tokenizer)
 
 With tensor parallelism, Anisoscope finds out from the tensors which of them are split, so it needs no parallelism plan. If the inputs differ between
 processes, it stops with an error. Every process computes the attention of all heads. On Gloo with 2 and 3 processes, the records equal those of one
-process to 1e-6. `tests/test_tensor_parallel.py` tests this for Llama with shared keys, Qwen3, gpt-oss, DeepSeek-V3, and a custom module that torch
+process to 1e-6. `tests/test_tensor_parallel.py` tests this for Llama with grouped-query attention, Qwen3, gpt-oss, DeepSeek-V3, and a custom module that torch
 splits. A `Monitor` does not change the losses of such a training. FSDP together with tensor parallelism is not supported and gives an error, because
 then no process knows which other processes read the same batch.
 
@@ -324,9 +324,9 @@ anisoscope merge runs/part-* -o runs/whole
 
 If the corpus is a folder of texts or tables with at least as many files as jobs, each job reads different files: job I of N reads the
 files I, I + N, I + 2N … in path order. (It also reads the start of the first table, to find the text column.) It reads one file after the other, so
-its memory hardly depends on the corpus, on the number of files or on their size. The table has the peak memory of splitting a corpus into
-batches, on one thread (`benchmarks/planning.py`; the files of a folder are links to one file, so 1 TB took 100 MB of disk). Texts and token ids of
-a file are kept on the disk meanwhile:
+its memory hardly depends on the corpus, on the number of files or on their size. Texts and token ids of
+a file are kept on the disk meanwhile. The table has the peak memory of splitting a corpus into
+batches, on one thread (`benchmarks/planning.py`; the files of a folder are links to one file, so 1 TB took 100 MB of disk):
 
 | files | each | corpus | files of a job | tokens of a job | peak memory |
 |---|---|---|---|---|---|

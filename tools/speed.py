@@ -58,10 +58,10 @@ FUSED_ROWS = (
     "heads of",
     "length",
     "dtype",
-    "three products",
-    "one product",
+    "three calls",
+    "one call",
     "blocks, output",
-    "products apart",
+    "calls apart",
     "blocks apart",
 )
 SHARED_RANKS = {
@@ -356,7 +356,7 @@ def _cell(value: Any) -> str:
 
 OTHERS = {
     "first_answer": (
-        "**The first answer.** Seconds from the start of the command of `make demo` until it prints what it found, and until the report is written. Two threads; median (smallest – largest) of so many runs. `benchmarks/first_answer.py`",  # noqa: E501
+        "**The first answer.** Seconds from the start of the command of `make demo` until it prints what it found, and until the report is written. Two threads; median (smallest – largest); *times* is the number of runs. `benchmarks/first_answer.py`",  # noqa: E501
         ("until", "seconds", "times", "load"),
     ),
     "modalities": (
@@ -415,8 +415,8 @@ SIZES = """- Vectors are measured before the first layer too, so a model of few 
   because the results of bfloat16 products are rounded to 8 bits on a CPU. So for models in bfloat16 the share of measuring is largest.
 - This machine reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""  # noqa: E501
 
-PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
-  passes it takes more than five times as long. No other tool needs that much.
+PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. If the forward passes are
+  subtracted, it takes much longer than any other tool (column *beyond*).
 - torchmetrics with one object per site makes the same sums, and takes about as long.
 - IsoScore's package is quicker than ours on a corpus this short. Ours computes seven measures with intervals, which takes 63 reductions of
   384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""  # noqa: E501
@@ -498,15 +498,15 @@ some of the statistics:
 They do not give the largest or the smallest weight. The table has their time as a multiple of the time of our blocks, which give all of these
 statistics (one thread, processor time, `benchmarks/fused_rows.py`).
 
-- *three products*: the three calls, which would replace the blocks of `--attention model`.
-- *one product*: only the first of the three calls, for the entropy. (It takes as long as the model's own attention call.)
+- *three calls*: all three, which would replace the blocks of `--attention model`.
+- *one call*: only the first of the three, for the entropy. (It takes as long as the model's own attention call.)
 - *blocks, output*: blocks that also give the output of attention (`--attention fused`), so that the model's own call is saved.
-- *products apart*, *blocks apart*: the largest error of an entropy, compared with float64, in nats.
+- *calls apart*, *blocks apart*: the largest error of an entropy, compared with float64, in nats.
 
 {fused_rows}
 
-The three products take {fused_least} to {fused_most} times as long as the blocks, at every length and in both dtypes. So attention rows are
-always computed in blocks. Even one product, which gives only the entropy, takes {one_least} to {one_most} times as long as the blocks. In bfloat16 a fused
+The three calls take {fused_least} to {fused_most} times as long as the blocks, at every length and in both dtypes. So attention rows are
+always computed in blocks. Even one call, which gives only the entropy, takes {one_least} to {one_most} times as long as the blocks. In bfloat16 a fused
 product rounds weights before it multiplies them, so the entropy is wrong by up to {fused_apart} nats. The blocks convert queries and keys to float32
 first. None of this was tried on a GPU.
 
@@ -527,7 +527,7 @@ and intervals of real layers get wider. Ranks are biased if there are few vector
 
 ## The spectrum of a share of the tokens
 
-Second moments cost dim² operations for each token, but ranks are fixed by far fewer tokens than a corpus has. `--spectrum-share .1` sums those of a
+Second moments cost dim² operations for each token, but far fewer tokens than a corpus has are enough to determine the ranks. `--spectrum-share .1` sums those of a
 tenth of the tokens, drawn at random. The same tokens are used at every site, however the corpus is cut into batches. All other metrics read every token. The table has the largest
 difference over layers from the ranks of all tokens (`benchmarks/spectrum_share.py`). With few tokens for each dimension ranks are too low:
 

@@ -749,9 +749,9 @@ def unfinished(rows: Sequence[dict[str, Any]]) -> list[str]:
 WHY = {
     ("fig23", "same-layers-over-seeds"): (
         "Where nothing moves, seeds have a little in common all the same: the mean correlation of two is about .07. "
-        "That is more than nothing and less than the .3 that the claim asks for. The judge tests the orders of the "
-        "layers against no agreement at all, and asks the number, not its interval, to be above .3. "
-        "If layers are shuffled in every seed, so that seeds have nothing in common, it errs as often as it may."
+        "That is more than nothing and less than the .3 that the claim asks for. The judge asks two things: that the "
+        "orders of the layers agree more than by chance, and that the number itself (not its interval) is above .3. "
+        "If layers are shuffled in every seed, so that seeds have nothing in common, it errs in 5 % of draws at most."
     ),
 }
 """Why a judge errs more often than it may, by study and claim."""
@@ -803,15 +803,21 @@ def page() -> str:
         "each: `python papers/tools/controls.py`. *False holds* is the share of draws in which the judge said",
         "*holds* although the claim is false. *False contrary* is the share in which it said *contrary* although",
         "the contrary is not true. Both should be 5 % at most; a claim with more is **marked**. (A judge that errs",
-        "in exactly 5 % of all draws exceeds 5 % in nearly half of all sets of 200.) The table has the worst world",
-        "of each claim. The worlds are described in `papers/tools/controls.py`, and all rows are in",
-        "`papers/results/controls.json`. *Said no* counts the draws in which the judge said contrary, too small or",
-        "beyond. A dash: in no world do we know that saying so is wrong.",
+        "in exactly 5 % of all draws exceeds 5 % in nearly half of all sets of 200.) *Said no* counts the draws in",
+        "which the judge said contrary, too small or beyond.",
         "",
-        "In a world at the edge there are as many numbers as the committed verdict has seeds, and they vary as",
-        "much as its interval says. Their mean is exactly the threshold of the claim (then *holds* is false) or",
-        "exactly no effect (then *contrary* is false). Other worlds change whole records: nothing moves, time runs",
-        "backwards, values of N are shuffled, or trained models are replaced by their untrained selves.",
+        "We call each kind of data a *world*. For each claim the table shows the world in which its judge erred",
+        "most. A dash: there is no world in which we know that this verdict would be wrong. The worlds:",
+        "",
+        "- *at the threshold, and no effect*: as many numbers as the published verdict has seeds, with the same",
+        "  spread. Their mean is exactly the threshold of the claim (then *holds* is false) or exactly no effect (then",
+        "  *contrary* is false).",
+        "- Other worlds change whole records: nothing changes during training, time runs backwards, values of N are",
+        "  shuffled, units of data are drawn again (*other units*), or trained models are replaced by their initial",
+        "  weights (*untrained selves*). *As found* means records that vary as the committed ones do. *Other",
+        "  systems*: records of small models under the names of the paper's models.",
+        "",
+        "`papers/tools/controls.py` describes every world, and all rows are in `papers/results/controls.json`.",
         "",
     ]
     if left := unfinished(found):
@@ -824,8 +830,8 @@ def page() -> str:
     # Of many sets of 200 draws some exceed 5 % although the judge errs in exactly 5 %.
     rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
-        f"Of {len(by_claim)} claims {len(bad)} are marked ({len(rare)} of them by more than chance explains in 200",
-        f"draws), and {len(never)} were never seen to fail. Over all draws, *holds* was false in",
+        f"Of {len(by_claim)} claims {len(bad)} are marked; for {len(rare)} of them chance in 200 draws does not explain it.",
+        f"{_describe_never_failed(len(never))} Over all draws, *holds* was false in",
         f"{_mean(found, *WRONG[0]):.1%} and *contrary* in {_mean(found, *WRONG[1]):.1%}.",
         "",
     ]
@@ -857,6 +863,13 @@ def page() -> str:
     return "\n".join([*lines, "", *_both_ways(found), ""])
 
 
+def _describe_never_failed(count: int) -> str:
+    """Say of how many claims the judge never said no."""
+    if not count:
+        return "Every judge said no at least once."
+    return f"{count} judges never said no."
+
+
 def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
     """Return lines with a table of the claims that are false, or true, by construction: how often each was denied, or
     held.
@@ -866,7 +879,7 @@ def _both_ways(found: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "## False, and true, by construction",
         "",
-        "No committed record is of GPT-2, ByT5 or MiT, so that judges of claims about them would never be tested.",
+        "We have no records of GPT-2, ByT5 or MiT, so the judges of claims about them would never be tested.",
         "Here, records of small models get these names. All layers of a model lie on one side of the claim's",
         "threshold, or at it; training adds to A or takes from it. Figure 23 asks whether seeds agree: in one",
         "world all seeds are nearly alike, in another the layers of every second seed are mirrored. For each",

@@ -79,7 +79,7 @@ The layers above it become sharp, and attention is used. Means over seeds:"""
 AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Four seeds of two and three layers,
 eight of one."""
 
-WHICH = """Which sentence of the paper holds under which recipe. These are the tests of *positions*: one split of each
+WHICH = """The next table says which sentence of the paper holds under which recipe. These are the tests of *positions*: one split of each
 corpus, intervals over seeds, and Holm's correction for all of these tests and those of deeper models. So some cells are
 *undecided* where a smaller set of tests, above, decides."""
 
@@ -102,12 +102,12 @@ def _shares() -> str:
                     words.append(word(verdict))
         decided = sum(outcome not in UNDECIDED for outcome in words)
         parts.append(
-            f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}"
+            f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) on those of {whose}"
         )
     return (
         f"**How much is decided.** A table or figure is judged by its primary claim. We also ran studies of our own, "
         f"on questions that neither paper asks ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
-        f"verdicts on primary claims, {' and '.join(parts)} are decided. The rest is undecided, true by construction, "
+        f"verdicts on primary claims, these are decided: {' and '.join(parts)}. The rest is undecided, true by construction, "
         f"or not comparable."
     )
 

@@ -52,7 +52,7 @@ SAYS = {
     ),
     "not correlated": (
         "drift and A do not go together, as in its family",
-        "drift and A go together, unlike its family",
+        "drift and A go together (the paper: not in convolutional networks)",
     ),
 }
 """What a claim that holds, and one that fails, says of a network, in the words of the table."""

@@ -89,7 +89,7 @@ OF_NETWORKS = [
     "anisotropic* is the claim of figure 18, which we apply to networks of all kinds; *middle layer* is that of figure 4 on",  # noqa: E501
     "convolutional networks. So CREPE contradicts both: one of its layers has an A near 0, and its middle layer has A > .2.",  # noqa: E501
     "ResNets were measured on two sets of photographs. If all tokens share a type vector, no change is given, because",
-    "that vector alone makes A about a third.",
+    "that vector alone gives the untrained network an A of about .33.",
 ]
 
 
@@ -106,13 +106,13 @@ def _how_to_read() -> list[str]:
         "  layer is *anisotropic* if the whole interval of its A lies above that bar.",
         "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common",
         "  vector of length **N** is added to every input as a drift. At one N, called **N\\***, the block's",
-        "  mean output is as long as its mean input. We say that the block keeps the length of the drift.",
+        "  mean output is as long as its mean input: the drift keeps its length.",
         "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention",
         "  is on one token; the logarithm of the number of tokens if it is uniform.",
         "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. Unless the text says otherwise, the",
-        "  number is a mean over n trainings or random draws, and the interval is over them, too. There is one",
-        "  exception: if a model was trained n times, its A is that of the training with the lowest A, and the interval",  # noqa: E501
-        "  of A is over documents or photographs.",
+        "  number is a mean over n training runs or random draws, and the interval is over them, too. One exception:",
+        "  for the A of a model that we trained n times, we show the lowest of the n values, with its interval over",
+        "  documents or photographs.",
         "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
         "  *Too small*: the direction is right, but the effect is smaller than claimed. *Beyond*: the claim says that",
         "  a number hardly changes, but it changes by more. *Undecided*: the interval allows both answers, in some",
