@@ -830,7 +830,8 @@ def page() -> str:
     # Of many sets of 200 draws some exceed 5 % although the judge errs in exactly 5 %.
     rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
-        f"Of {len(by_claim)} claims {len(bad)} are marked; for {len(rare)} of them chance in 200 draws does not explain it.",
+        f"Of {len(by_claim)} claims {len(bad)} are marked; for {len(rare)} of them, chance in 200 draws does not",
+        "explain it.",
         f"{_describe_never_failed(len(never))} Over all draws, *holds* was false in",
         f"{_mean(found, *WRONG[0]):.1%} and *contrary* in {_mean(found, *WRONG[1]):.1%}.",
         "",

@@ -79,9 +79,10 @@ The layers above it become sharp, and attention is used. Means over seeds:"""
 AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Four seeds of two and three layers,
 eight of one."""
 
-WHICH = """The next table says which sentence of the paper holds under which recipe. These are the tests of *positions*: one split of each
-corpus, intervals over seeds, and Holm's correction for all of these tests and those of deeper models. So some cells are
-*undecided* where a smaller set of tests, above, decides."""
+WHICH = """The next table says which sentence of the paper holds under which recipe. These are the tests of
+*positions*: one split of each corpus, intervals over seeds, and Holm's correction for all of these
+tests and those of deeper models. So some cells are *undecided* where a smaller set of tests, above,
+decides."""
 
 
 def _shares() -> str:
@@ -107,8 +108,8 @@ def _shares() -> str:
     return (
         f"**How much is decided.** A table or figure is judged by its primary claim. We also ran studies of our own, "
         f"on questions that neither paper asks ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
-        f"verdicts on primary claims, these are decided: {' and '.join(parts)}. The rest is undecided, true by construction, "
-        f"or not comparable."
+        f"verdicts on primary claims, these are decided: {' and '.join(parts)}. The rest is undecided, true by "
+        f"construction, or not comparable."
     )
 
 
