@@ -580,6 +580,6 @@ def test_a_verdict_on_one_line_has_what_is_known():
     assert line() == "fig1    HOLDS     c: A"
     assert line(value=1.0, low=0.5) == "fig1    HOLDS     c: A 1"
     whole = line(value=1.0, low=0.5, high=1.5, n=3, p=0.01, reason="r", subject="m")
-    assert whole.endswith("c (m): A 1 [0.5, 1.5], n = 3, p = 0.01 · r")
+    assert whole.endswith("c (m): A 1 [0.5, 1.5], n = 3, p = 0.01; r")
     kept = runner.describe_claims(study_of())[0]
     assert {*kept} >= {"floor", "because", "primary", "identity", "published"}

@@ -521,7 +521,7 @@ def format_verdict(study: Study, verdict: Verdict) -> str:
     if v.p is not None:
         numbers += f", p = {v.p:.2g}"
     subject = f" ({v.subject})" * bool(v.subject)
-    reason = f" · {v.reason}" * bool(v.reason)
+    reason = f"; {v.reason}" * bool(v.reason)
     return f"{study.name:7s} {v.word.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
 
 

@@ -142,7 +142,7 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     falls = bool((np.diff(ends) < 0).all())
     # For large d the cosine is normal with variance 1/d, so that q95·√d tends to 1.645.
     scaled = (ends * d**0.5).tolist()
-    words = f"q95·√d from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f}"
+    words = f"q95·√d goes from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f} (d = {d.iloc[-1]})"
     p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
     pairs = int(records["n_vectors"].iloc[0]) // 2
     largest = float(one["cosine_law.ks_distance"].max())
