@@ -185,6 +185,7 @@ def test_packed_sequences_begin_where_their_positions_begin_again():
     assert read(BOTH_WAYS, one) == [[[0, 1, 2, 3, 4]] * 5]
     assert read(BOTH_WAYS, position, query[:, :, :2]) == [[[3, 4], [3, 4]]]
     two = torch.zeros(2, 1, 5, 2)
+    assert read(BOTH_WAYS, position, two) == [[[0, 1, 2, 3, 4]] * 5] * 2
     assert read(BOTH_WAYS, position.repeat(2, 1), two) == [[[0, 1, 2, 3, 4]] * 5] * 2
 
 
