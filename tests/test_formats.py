@@ -24,7 +24,7 @@ COMMANDS = {
     "vectors": "measure {folder}/vectors.npy -o {folder}/vectors --overwrite",
     "merge": "merge {folder}/part-1 {folder}/part-2 -o {folder}/merged-{form}",
     "compare": "compare {folder}/run {folder}/run",
-    "classes": "classes --corpus synthetic --limit 12 --parts directions -o {folder}/classes --overwrite",
+    "classes": "classes {model} --corpus synthetic --limit 12 --parts directions -o {folder}/classes --overwrite",
 }
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "merge": "merge {folder}/part-1 {folder}/part-2 -o {folder}/merged-{columns}",
     "report": "report {folder}/run",
     "compare": "compare {folder}/run {folder}/run",
-    "classes": "classes --corpus synthetic --limit 12 --parts directions -o {folder}/classes --overwrite",
+    "classes": "classes {model} --corpus synthetic --limit 12 --parts directions -o {folder}/classes --overwrite",
     "cure": "cure {folder}/vectors.npy --cures centre --save {folder}/fit-{columns}.safetensors",
     "apply": "apply {folder}/fit-{columns}.safetensors {folder}/vectors.npy -o {folder}/cured-{columns}.npy",
     "atlas": "atlas {folder}/list.toml -o {folder}/atlas",

@@ -679,26 +679,26 @@ def test_a_common_direction_of_word_vectors_is_judged_by_what_it_changes():
 @pytest.mark.parametrize(("less", "expected"), [(0.0, "holds"), (0.15, "fails")])
 def test_a_difference_is_judged_over_seeds_utterances_and_splits(less, expected):
     generator, rows = np.random.default_rng(3), []
-    easy = {corpus: generator.random(4000) < 0.8 for corpus in grid.REAL}
+    easy = {corpus: generator.random(2000) < 0.8 for corpus in grid.REAL}
     for cell in PAPER.by_split():
         for what in ("test", cells.AFTERWARDS)[: 1 + (cell.arm == "learned")]:
             lost = less if cell.arm == "uniform" or what != "test" else 0.0
             right = np.where(
-                generator.random(4000) < 0.01, ~easy[cell.corpus], easy[cell.corpus]
+                generator.random(2000) < 0.01, ~easy[cell.corpus], easy[cell.corpus]
             )
-            right &= generator.random(4000) >= lost
+            right &= generator.random(2000) >= lost
             value = float(right.mean())
             rows.append(
                 row(cell, cells.RIGHT, value, component=cells.pack_bits(what, right))
             )
-            rows.append(row(cell, "accuracy", value, component=what, n_units=4000))
+            rows.append(row(cell, "accuracy", value, component=what, n_units=2000))
     records = as_records(pd.DataFrame(rows))
     verdicts = STUDIES["crossed"].judge(records)
     assert {v.outcome for v in verdicts} == {expected} and len(verdicts) == 2 * 2 * 3
     notes = {v.subject: v.reason for v in verdicts}
     assert (
-        "4 splits × 4000" in notes["YelpHat, sinusoids"]
-        and "8 seeds × 4000" in notes["e-SNLI, sinusoids"]
+        "4 splits × 2000" in notes["YelpHat, sinusoids"]
+        and "8 seeds × 2000" in notes["e-SNLI, sinusoids"]
     )
     assert set(STUDIES["crossed"].draw(records)) == {"crossed_1"}
 
