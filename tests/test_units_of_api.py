@@ -503,3 +503,26 @@ def test_a_copy_of_a_run_has_replicates_of_the_records_that_have_some(tmp_path):
     identity = json.loads((tmp_path / "copy" / "identity.json").read_text())
     assert identity == {"run": run.manifest["run"], "copy": True}
     assert math.isfinite(copy.table()["A"].item())
+
+
+# ---- inputs that are given -------------------------------------------------------------------------------------------
+
+
+def test_batches_that_may_change_cannot_be_resumed():
+    model = torch.nn.Linear(3, 3)
+    subject = SimpleNamespace(model=model)
+    batches = [torch.zeros(2, 3), torch.zeros(1, 3)]
+
+    def read(inputs, *, resume, **job):
+        given = (Job(**job), subject, inputs, None, None, {})
+        return functions._open_inputs(*given, OutputOptions(resume=resume))
+
+    loader = torch.utils.data.DataLoader(torch.zeros(3, 3), batch_size=2)
+    for inputs in (batches, loader):
+        job, _, opened = read(inputs, resume=False)
+        assert job.corpus == opened.corpus["name"] == "inputs"
+    job, _, opened = read(batches, resume=True, corpus="mine")
+    assert job.corpus == opened.corpus["name"] == "mine"
+    assert opened.corpus["kind"] == "list"
+    with pytest.raises(UsageError, match="same the next time"):
+        read(loader, resume=True)

@@ -1,6 +1,9 @@
 """Small decisions of the command line: cells, headings, widths, notes and faults, each on a few values."""
 
 import math
+import os
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +17,14 @@ from anisoscope.cli import (
     comparing,
     config,
     extreme_tables,
+    faults,
     measure_commands,
     printed_tables,
     view,
     words,
 )
 from anisoscope.errors import UsageError
+from anisoscope.runs.job import VectorColumns
 from anisoscope.store import as_records
 
 NAN = math.nan
@@ -625,3 +630,165 @@ def test_strengths_are_those_of_the_words(monkeypatch):
     strongest = max(seen[:4], key=lambda item: item[1])
     assert strongest[0] == "two" and np.sign(dict(seen[:4])["three"]) == -1
     assert len(seen) == 8
+
+
+# ---- what a command does with what it was given ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])
+def test_a_script_can_ask_whether_the_installation_works(monkeypatch, works, code):
+    found = SimpleNamespace(works=works)
+    monkeypatch.setattr("anisoscope.doctor.diagnose", lambda **_: found)
+    monkeypatch.setattr("anisoscope.doctor.render_diagnosis", lambda *_: "text")
+    assert answers.doctor(quiet=True) == code
+
+
+def test_cures_are_tried_and_fitted_on_the_columns_that_were_named(tmp_path):
+    """The file has units and classes; the partner is turned, so that a cure of both sides is another."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 4)) + np.array([3, 0, 0, 0])
+    partner = draw.normal(size=(60, 4)) + np.array([0, 9, 0, 0])
+    columns = {"vector": list(x), "who": np.arange(60) // 2, "what": np.arange(60) % 3}
+    pd.DataFrame(columns).to_parquet(tmp_path / "x.parquet")
+    np.save(tmp_path / "pairs.npy", partner)
+    named = VectorColumns(columns="vector", unit_column="who", label_column="what")
+    path = str(tmp_path / "x.parquet")
+    read = answers._read_vectors_to_cure(path, named, None, None, None, True)
+    np.testing.assert_allclose(read.vectors, x)
+    assert len(set(read.units)) == 30
+    assert len(set(read.labels)) == 3
+    given = {"cures": "centre", "quiet": True, "pairs": tmp_path / "pairs.npy"}
+    answers.cure(path, named, **given, write=tmp_path / "after.npy")
+    both = np.vstack([x, partner]).mean(0)
+    np.testing.assert_allclose(np.load(tmp_path / "after.npy"), x - both, atol=1e-5)
+
+
+def test_layers_of_runs_say_the_most_tokens_that_both_sampled(monkeypatch, capsys):
+    rows = [
+        {"run": run, "metric": "cka", "n_vectors": n, "value": value}
+        for run, n, value in (("b", 1200, 0.1), ("c", 3400, 0.2), ("d", 5, 0.3))
+    ]
+    monkeypatch.setattr(
+        "anisoscope.runs.across.compare_layers", lambda *_: pd.DataFrame(rows)
+    )
+    shown = []
+    monkeypatch.setattr(
+        comparing, "tabulate_layers", lambda part, _width: list(part["value"])
+    )
+    monkeypatch.setattr(comparing, "show", lambda tables, _view: shown.append(tables))
+    comparing._show_layers([], "cka", SimpleNamespace(format="table"), True)
+    assert shown == [[[0.1], [0.2], [0.3]]]
+    assert "3,400 tokens" in capsys.readouterr().err
+    comparing._show_layers([], "cka", SimpleNamespace(format="csv"), True)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupted_comparison_counts_what_it_measured_itself(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    hints = []
+
+    def hint(count, command):
+        hints.append((count, command))
+        return nullcontext()
+
+    def measure(names, *_):
+        for i, old in enumerate((True, True, False)):
+            path = tmp_path / "runs" / f"r{i}" / "manifest.json"
+            path.parent.mkdir(parents=True)
+            path.touch()
+            changed = 1.0 if old else time.time() + 1
+            os.utime(path, (changed, changed))
+        return names
+
+    monkeypatch.setattr(comparing, "interrupt_hint", hint)
+    monkeypatch.setattr("anisoscope.runs.models_as_runs.open_or_measure", measure)
+    assert comparing._open_or_measure(["a"], None, [], True) == ["a"]
+    ((count, command),) = hints
+    assert command == "the same command"
+    assert count() == "runs holds 1 models measured by this command"
+    os.utime(tmp_path / "runs" / "r2" / "manifest.json", (1.0, 1.0))
+    assert count() == ""
+
+
+def test_a_heading_of_two_lines_ends_where_the_others_do(monkeypatch):
+    """In a list, whose rows have no heading, cells of a row begin in one line."""
+    monkeypatch.setattr(view, "count_columns", lambda _: 14)
+    two = ("a", "one two three")
+    lines = view._to_text(table(two, ["x", "y"])).splitlines()
+    assert [line[:1].strip() for line in lines if "one" in line or "three" in line] == [
+        "",
+        "a",
+    ]
+    folded = view._to_text(table(("", ""), ["x", "one two three"])).splitlines()
+    (first,) = (line for line in folded if "one" in line)
+    assert first.startswith("x")
+
+
+def test_the_noise_floor_is_that_of_vectors_of_texts():
+    def floor(stack, value, n_vectors=1000):
+        place = {"stack": stack, "metric": "floor.cosine", "value": value}
+        return place | {"n_vectors": n_vectors, "n_units": 100}
+
+    def shown(*rows):
+        found = printed_tables.tabulate_opt_in_metrics(records(*rows))
+        return [value for each in found for value in each.records["value"]]
+
+    assert shown(floor("encoder", 0.1), floor("sentence", 0.2)) == [0.2]
+    assert shown(floor("encoder", 0.1)) == [0.1]
+    assert shown(floor("encoder", 0.1, 3), floor("sentence", 0.2, 3)) == []
+
+
+def test_options_of_a_file_that_are_typed_too_are_noted(monkeypatch):
+    noted = []
+    monkeypatch.setattr(config, "note_config", noted.append)
+    monkeypatch.setattr(config, "Dict", lambda *_, **__: lambda *_: None)
+    monkeypatch.setattr(config, "_find_typed_path", lambda _: "file.toml")
+    monkeypatch.setattr(config, "read_config", lambda _: {"limit": 5, "seed": 1})
+    typed = {"limit": "7", "quiet": "true"}
+    monkeypatch.setattr(config, "_list_typed_values", lambda _: typed)
+    config.apply_config(None, (), None)
+    (found,) = noted
+    assert found["options"] == {"limit": 5, "seed": 1}
+    assert found["overrides"] == {"limit": "7"}
+
+
+def test_an_option_that_does_not_exist_is_named_as_it_was_typed():
+    def explain(keyword, value, source="cli"):
+        argument = SimpleNamespace(parse=True, names=("--limit", "--batch-tokens"))
+        hidden = SimpleNamespace(parse=False, names=("--limts",))
+        token = SimpleNamespace(keyword=keyword, value=value, source=source)
+        error = SimpleNamespace(token=token, argument_collection=[argument, hidden])
+        return str(faults._explain_unknown_option(error, "anisoscope measure", "L"))
+
+    for found in (explain("--limt", "20"), explain(None, "--limt=20")):
+        assert "an option of anisoscope measure; got --limt" in found
+        assert "--limit" in found and "--limts" not in found
+    found = explain("[batch-token]", "20", "a.toml")
+    assert "options of anisoscope measure in a.toml; got batch_token" in found
+    assert "batch_tokens" in found
+
+
+@pytest.mark.parametrize(
+    ("seeds", "steps", "offered"),
+    [((0,), (1, 2), True), ((0,), (1,), False), ((0, 1), (1, 2), False)],
+)
+def test_checkpoints_of_one_seed_can_be_compared_with_the_first(
+    monkeypatch, capsys, tmp_path, seeds, steps, offered
+):
+    rows = [{"seed": seed, "step": step} for seed in seeds for step in steps]
+    series = SimpleNamespace(
+        records=as_records(pd.DataFrame(rows).assign(metric="drift", value=1.0)),
+        skipped={},
+        repeated=[("a", "b")],
+        folder=tmp_path,
+    )
+    monkeypatch.setattr(printed_tables, "tabulate_series", lambda *_: None)
+    monkeypatch.setattr("anisoscope.runs.findings.findings", lambda _: [])
+    monkeypatch.setattr(measure_commands, "show", lambda *_: None)
+    monkeypatch.setattr(measure_commands, "_announce_page", lambda *_: "a page")
+    measure_commands._show_series(series, "all", None, True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("every checkpoint against the first" in said) == offered
+    assert "the same weights, bit for bit: a, b" in said
