@@ -1684,3 +1684,125 @@ def test_tensors_are_compared_by_shape_size_and_some_numbers():
     tiny = torch.tensor([1.0, 1e-9])
     assert alike(tiny, torch.tensor([1.0, -1e-9])), "a small number may be all rounding"
     assert not alike(tiny, torch.tensor([-1.0, 1e-9]))
+
+
+class Doubled(splitting.Parts):
+    """Two processes: what is joined is there twice, and the axis is noted."""
+
+    def __init__(self):
+        super().__init__((0, 1))
+        self.axes = []
+
+    def join(self, x, axis, *, zeros_are_split=False):
+        self.axes.append((axis, zeros_are_split))
+        return torch.cat([x, x], axis)
+
+
+def test_a_call_is_joined_in_all_that_heads_have_of_their_own():
+    """Queries, keys, values, sinks; masks and biases if they have an entry for each head; the output."""
+    query, key, value = drawn(3, 2, 4, 5), drawn(3, 1, 6, 5), drawn(3, 1, 6, 7)
+    bias, sinks = drawn(1, 2, 4, 6), drawn(2)
+    output = drawn(3, 4, 2, 7)
+    settings = {"position_bias": bias, "s_aux": sinks, "softcap": 2.0}
+    mask = drawn(3, 2, 4, 6)
+    call = Call(
+        nn.Linear(1, 1), query, key, value, mask, settings, result=lambda: [output, 1]
+    )
+    parts = Doubled()
+    whole = parts.join_call(call, with_output=True)
+    for name, axis in (("query", 1), ("key", 1), ("value", 1), ("mask", 1)):
+        x = getattr(call, name)
+        assert torch.equal(getattr(whole, name), torch.cat([x, x], axis)), name
+    assert torch.equal(whole.settings["position_bias"], torch.cat([bias, bias], 1))
+    assert torch.equal(whole.settings["s_aux"], torch.cat([sinks, sinks]))
+    assert whole.settings["softcap"] == 2 and settings["s_aux"] is sinks
+    assert torch.equal(whole.result(), torch.cat([output, output], 2))
+    assert not any(split for _, split in parts.axes)
+    for mask in (drawn(3, 1, 4, 6), drawn(2, 4), None, drawn(2, 2, 6)):
+        found = Doubled().join_call(replace(call, mask=mask), with_output=False)
+        assert found.mask is mask and found.result is call.result
+    for result in (None, lambda: None, lambda: output[0], lambda: (None, output)):
+        found = Doubled().join_call(replace(call, result=result), with_output=True)
+        assert found.result() is None
+    finished = replace(call, finish=lambda x: x)
+    assert Doubled().join_call(finished, with_output=True).result() is None
+    for given in (output, (output, None)):
+        found = replace(call, result=lambda given=given: given)
+        assert splitting._read_output(found) is output
+
+
+def test_layers_that_do_not_exist_are_named():
+    model = Pipe()
+    own = a_tap(model, "hidden")
+    own._depth = {"encoder": 3, "decoder": 2}
+    own.running["encoder"].layer, own.running["decoder"].layer = 3, 2
+    for layers in ((0, 3), (-4,), (2,), ()):
+        own.layers = layers
+        own._check_layers()
+    for layers, wrong in (((4, 1), "4"), ((0, -5), "-5")):
+        own.layers = layers
+        with pytest.raises(UsageError, match=f"0 to 3.*got {wrong}"):
+            own._check_layers()
+    own.running["decoder"].layer = 4
+    own.layers = (3, 4)
+    own._check_layers()
+    own.layers = (1, -2, 0)
+    with pytest.raises(UsageError, match=r"each block once.*got -2\. .*0 to 4"):
+        own._check_layers()
+
+
+def test_attention_that_nobody_read_is_named_with_its_layer():
+    """By its kernel, or by what went wrong; a layer that was read before is given up."""
+    own = a_tap(nn.Identity(), "attention")
+    block = nn.Linear(1, 1)
+
+    def leave(layer, looks=0, kernels=(), loose=False, trouble=""):
+        here = vectors.RunningStack(layer, looks=looks, loose=loose, trouble=trouble)
+        here.kernels = list(kernels)
+        own._note_unseen_attention("encoder", block, here)
+
+    leave(1, looks=1, kernels=["a"])
+    leave(2)
+    assert not own._missed and own._seen_places == {("encoder", 1, "self")}
+    leave(3, kernels=["a", "b"])
+    leave(4, looks=1, kernels=["a"], loose=True)
+    leave(5, kernels=["a"], trouble="bmm: why")
+    leave(6, trouble="bmm: why")
+    assert dict(own._missed) == {
+        "encoder (a in Linear)": [3, 4],
+        "encoder (bmm: why in Linear)": [5],
+    }
+    assert own.refused == {}
+    leave(1, trouble="bmm: why")
+    assert own.refused == {("encoder", 1, "self"): "bmm: why in Linear"}
+
+
+def test_a_second_call_in_a_block_is_left_out_only_if_it_may_be():
+    module = OwnAttention()
+    call = replace(a_call(), module=module)
+    site = Site("encoder", 2, "attention")
+
+    def refused(windows, times, *, optional=True, inside=True, off=False):
+        own = a_tap(module)
+        own.inside = inside
+        own.optional |= {"attention"} if optional else set()
+        for _ in range(times):
+            found = own.heads._is_refused(site, call, windows, off)
+        return found, list(own.refused.values())
+
+    assert refused(1, 1) == (False, []) and refused(3, 1) == (False, [])
+    twice = ["OwnAttention computes it several times in one block"]
+    assert refused(1, 2) == (True, twice) and refused(1, 2, off=True) == (True, twice)
+    assert refused(1, 2, inside=False) == (False, [])
+    parts = (
+        "OwnAttention computes it in parts of a sequence that are not complete windows"
+    )
+    assert refused(0, 1) == (True, [parts])
+    assert refused(0, 1, optional=False) == refused(1, 2, optional=False) == (False, [])
+    own = a_tap(module)
+    own.inside = True
+    own.optional |= {"attention"}
+    assert not own.heads._is_refused(site, call, 1, False)
+    assert not own.heads._is_refused(site, call, 1, True), "of the other way of calling"
+    own.heads.begin()
+    assert not own.heads._is_refused(site, call, 1, False)
