@@ -13,6 +13,7 @@ from anisoscope.reads import LayerPair
 from anisoscope.reads.base import Batching, Gathered, pad, pad_pairs, split_batches
 from anisoscope.reads.pairs import SampledPair
 from anisoscope.reads.run_pairs import (
+    RunPair,
     SampledStack,
     _parse_site,
     read_across,
@@ -589,6 +590,9 @@ def test_tokens_of_two_runs_are_matched_by_their_hashes():
     )
     most = list(read_across(LayerPair(most=2), first, second, 4))
     assert most[0].data.first.vectors.tolist() == x[1:3].tolist()
+    few = next(read_across(RunPair(groups=3), first, second, 8)).data.first
+    assert few.group.tolist() == [30 % 8 % 3, 50 % 8 % 3, 70 % 8 % 3]
+    assert few.groups == 3
     assert list(read_across(LayerPair(most=1), first, second, 4)) == []
     assert list(read_across(LayerPair(), first, stack([2, 4], h1=y[:2]), 4)) == []
     assert second.depth == 7 and first.number_layer(Site("e", None, "final")) == 1

@@ -348,7 +348,11 @@ def test_tiles_are_of_the_highest_layer_and_name_it():
 
 def test_heads_of_tiles_attend_to_something():
     """A head that is uniform with its whole interval has no alignment to speak of."""
-    entropy = [(1, 0, 0.4, 0.3, 0.5), (1, 1, 0.999, 0.9985, 1.0), (2, 0, 0.6, 0.5, 0.7)]
+    entropy = [
+        (1, 0, 0.4, 0.3, 0.5),
+        (1, 1, 0.999, 0.9985, 1.0),
+        (2, 0, 0.6, 0.5, 0.9999),
+    ]
     cosine = [(1, 0, 0.2), (1, 1, 0.99), (2, 0, -0.7)]
     rows = [of_head("attention.entropy_normalised", *e) for e in entropy]
     rows += [of_head("query_key.cosine", *c) for c in cosine]

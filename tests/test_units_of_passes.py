@@ -586,6 +586,8 @@ def test_an_estimate_is_of_what_a_pass_allocates():
     assert found.sums == of_sums
     assert of_moments <= found.moments <= 3 * of_moments
     assert list(found.panels) == ["hidden", "spectrum"] and found.panels["spectrum"] > 0
+    # Σxxᵀ and Σuuᵀ, a multiplication and an addition each.
+    assert found.panels["spectrum"] >= 3 * 2 * 2 * 6 * 6
     half = cost.estimate_cost(
         shapes, dataclasses.replace(settings, spectrum_share=0.5), 8
     )
@@ -739,6 +741,8 @@ def test_tensors_are_moved_wherever_they_are():
     meta.child._hf_hook = SimpleNamespace(execution_device="meta")
     assert loop.find_device(meta) == torch.device("meta")
     assert loop.find_device(nn.Sequential(nn.Linear(1, 1))) == CPU
+    partly = nn.Sequential(nn.Linear(1, 1, device="meta"), nn.Linear(1, 1))
+    assert loop.find_device(partly) == CPU
 
 
 class WithTables(nn.Module):
@@ -819,6 +823,42 @@ def test_embeddings_are_read_once_or_by_all_together(monkeypatch):
         loop._add_embeddings(None, kept, together=together)
         assert calls == expected
         assert kept.weights == ({"x": 1} if expected else weights)
+
+
+def test_means_of_heads_are_over_all_groups_and_by_their_own_counts(monkeypatch):
+    """A head without a single query has a mean of zeros; only what decides about the sites is passed on."""
+    site = Site("e", 3, "scores", kind="cross")
+    by_group = {
+        "query": [[[2.0, 4.0], [0.0, 0.0]], [[4.0, 2.0], [0.0, 0.0]]],
+        "rows": [[1.0, 0.0], [2.0, 0.0]],
+        "key": [[[1.0, 1.0], [3.0, 9.0]], [[5.0, 2.0], [5.0, 3.0]]],
+        "keys": [[1.0, 2.0], [1.0, 2.0]],
+    }
+    terms = {(site.name, name): torch.tensor(x) for name, x in by_group.items()}
+    kept = SimpleNamespace(sites={site.name: site}, sums=SimpleNamespace(terms=terms))
+    asked = []
+    monkeypatch.setattr(
+        loop, "_measure_shared", lambda *given: asked.append(given) or kept
+    )
+    settings = Settings(
+        blocks=("B",), tokens_first=True, layers=(1,), tokens=("content", "all")
+    )
+    means = loop.measure_head_means("model", ["plan"], settings)
+    query, key = means["e", 3, "cross"]
+    assert query.tolist() == [[2, 2], [0, 0]] and key.tolist() == [[3, 1.5], [2, 3]]
+    ((model, plan, given),) = asked
+    assert (model, plan) == ("model", ["plan"]) and given.metrics == ("score_terms",)
+    assert (given.blocks, given.tokens_first, given.layers) == (("B",), True, (1,))
+    assert given.tokens == ("content",) and given.groups == 2
+    with pytest.raises(UsageError, match="an iterator"):
+        loop.measure_head_means("model", iter([1]), settings)
+
+
+def test_all_that_was_kept_is_handed_to_the_metrics():
+    kept = full(**SAMPLED)
+    found = kept.gather()
+    for name in ("sums", "sites", "reservoirs", "weights", "classes", "extremes"):
+        assert getattr(found, name) is getattr(kept, name), name
 
 
 def test_a_process_without_batches_calls_the_model_until_all_are_ready():
