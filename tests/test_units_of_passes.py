@@ -152,8 +152,10 @@ def test_each_panel_captures_what_its_metrics_read():
     for panel, expected in table.items():
         found = Settings(panel=panel)
         assert (found.what, found.sampled, found.labelled) == expected, panel
-    named = Settings(metrics=("mean_cosine", "entropy")[:1], panel=("attention",))
-    assert (named.what >= layers and "value" not in named.what - layers) or named.what
+    named = Settings(metrics=("floor",), panel=("attention",))
+    assert named.what == layers, "values belong to the panel alone"
+    both = Settings(panel=("hidden",), sample_heads=True).keepers
+    assert [k.heads for k in both if type(k).__name__ == "KeptSample"] == [True]
     assert Settings(panel=("spectrum",), sample_heads=True, sample=7).sampled == 7
     assert "moment" in Settings(panel=("spectrum",)).list_terms("hidden")
     assert "moment" not in Settings(panel=("hidden",)).list_terms("hidden")
@@ -586,7 +588,8 @@ def test_an_estimate_is_of_what_a_pass_allocates():
     assert found.sums == of_sums
     assert of_moments <= found.moments <= 3 * of_moments
     assert list(found.panels) == ["hidden", "spectrum"] and found.panels["spectrum"] > 0
-    # Σxxᵀ and Σuuᵀ, a multiplication and an addition each.
+    # An added product, of which torch's own counter knows nothing.
+    assert cost._count_added_flops(None, (5, 7), (7, 3)) == 2 * 5 * 7 * 3
     assert found.panels["spectrum"] >= 3 * 2 * 2 * 6 * 6
     half = cost.estimate_cost(
         shapes, dataclasses.replace(settings, spectrum_share=0.5), 8
