@@ -1040,3 +1040,37 @@ def test_numbers_of_a_hash_are_read_as_they_lie():
         bytes(identity._read_bytes(x.T)) == np.ascontiguousarray(x.numpy().T).tobytes()
     )
     assert identity._read_bytes(torch.zeros(0)) == b""
+
+
+# ---- what is loaded --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commit", "revision", "found"),
+    [("c0ffee", "main", "c0ffee"), (None, "main", "main"), (None, None, None)],
+)
+def test_a_model_has_the_commit_that_its_branch_had(
+    monkeypatch, tmp_path, commit, revision, found
+):
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=9, intermediate_size=8, **sizes)
+    BertModel(config).save_pretrained(tmp_path)
+    asked = []
+
+    def find(name, wanted, *, weights):
+        asked.append((name, wanted, weights))
+        return hub.ModelPlace(str(tmp_path), wanted, commit)
+
+    monkeypatch.setattr(loading, "checkpoint_path", find)
+    monkeypatch.setattr(loading, "_load_without_checkpoint", lambda *_: None)
+    monkeypatch.setattr(loading, "processor_of", lambda *_: None)
+    monkeypatch.setattr(loading, "processor_of_images_and_texts", lambda *_: None)
+    subject = loading.load("org/model", revision=revision)
+    assert asked == [("org/model", revision, True)]
+    assert subject.revision == found and subject.name == "org/model"
+    drawn = loading.load("org/model", untrained=True, seed=3)
+    assert asked[-1] == ("org/model", None, False)
+    assert loading.DRAWN in drawn.notes and loading.DRAWN not in subject.notes
+    assert drawn.weights_sha256 != subject.weights_sha256

@@ -2432,3 +2432,246 @@ def test_sentence_modules_that_need_the_last_states_alone(tmp_path):
         processor = types.SimpleNamespace(model_max_length=own)
         other_libraries._limit_length(processor, str(tmp_path))
         assert processor.model_max_length == kept_
+
+
+# ---- steps of a run --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_knows_what_it_read_and_with_what(monkeypatch):
+    model = torch.nn.Linear(3, 2)
+    monkeypatch.setattr(of_runs, "rank_and_world", lambda: (0, 4))
+    asked = []
+    monkeypatch.setattr(of_runs, "identify_units", lambda *given: asked.append(given))
+
+    class Plan(list):
+        tokens, fingerprint, tokens_hash = (1, 20, 300, 4000), "f", "t"
+
+    plan = Plan([None] * 4)
+    subject = types.SimpleNamespace(
+        model=model, revision="r", weights_sha256="w", notes=["of the model"]
+    )
+    subject.config = types.SimpleNamespace(_attn_implementation="sdpa")
+    given = job.Job("m", sequences=7, split="s", dtype="bfloat16")
+    reading = of_runs.OpenedCorpus(plan, {"name": "c", "warnings": ["of the corpus"]})
+    facts = of_runs._collect_facts(subject, given, reading, (1, 3))
+    assert facts["notes"] == ["of the model", "of the corpus"]
+    assert facts["corpus"]["n_tokens"] == 4020 and facts["corpus"]["n_batches"] == 4
+    assert (facts["parameters"], facts["processes"]) == (8, 4)
+    assert (facts["revision"], facts["weights_sha256"]) == ("r", "w")
+    assert (facts["plan"], facts["tokens_hash"]) == ("f", "t")
+    assert (facts["backend"], facts["dtype"], facts["device"]) == (
+        "sdpa",
+        "bfloat16",
+        "cpu",
+    )
+    assert facts["architecture"] == "Linear"
+    ((identified, *_),) = asked
+    assert (identified["sequences"], identified["split"]) == (7, "s")
+    assert identified["name"] == "c"
+
+
+def test_each_remark_of_a_pass_is_made_on_its_own(monkeypatch):
+    for name in ("_warn_of_units", "_warn_of_spectrum", "_warn_of_towers"):
+        monkeypatch.setattr(of_runs, name, lambda _: ())
+    monkeypatch.setattr(of_runs, "_warn_of_excluded", lambda _: ())
+    monkeypatch.setattr(of_runs, "describe_refused", list)
+    plain = {"pieces": 1, "unseen": set(), "weights": {}, "proof": None, "refused": ()}
+
+    def said(**given):
+        return list(of_runs._iter_warnings(types.SimpleNamespace(**plain | given)))
+
+    def proof(**given):
+        return types.SimpleNamespace(**given)
+
+    assert said() == []
+    assert said(proof=proof(moved=False, outputs=0.5)) == []
+    (one,) = said(proof=proof(moved=True, outputs=0.5))
+    assert "move by 5.0e-01 of the largest" in one
+    (one,) = said(pieces=2)
+    assert "in 2 parts" in one
+    (one,) = said(unseen={"b", "a"})
+    assert one.startswith("a, b not seen")
+    weights = {"large": {"rows": 1}, "small": {"rows": 1, "sums": 2}, "none": {}}
+    (one,) = said(weights=weights)
+    assert one.startswith("I(W), the isotropy of large, takes minutes")
+    assert said(refused=("x", "y")) == [
+        "not seen and left out, x; the rest is measured",
+        "not seen and left out, y; the rest is measured",
+    ]
+
+
+def test_tokens_of_the_largest_values_are_decoded_once():
+    where = torch.zeros(2, 3, len(of_runs.WHERE), dtype=torch.long) - 1
+    place = of_runs.WHERE.index("token")
+    where[0, :, place] = torch.tensor([12, 5, 12])
+    where[1, :, place] = torch.tensor([-1, 0, 7])
+    terms = {"one": (None, where[:1]), "two": (None, where[1:])}
+    measured = types.SimpleNamespace(extremes=types.SimpleNamespace(terms=terms))
+    processor = types.SimpleNamespace(decode=lambda ids: f" w{ids[0]} ")
+    assert of_runs._decode_tokens(measured, processor) == {
+        "tokens": {"0": "w0", "5": "w5", "7": "w7", "12": "w12"}
+    }
+    assert list(of_runs._decode_tokens(measured, processor)["tokens"]) == [
+        "0",
+        "5",
+        "7",
+        "12",
+    ]
+    assert of_runs._decode_tokens(measured, object()) == {}
+    measured.extremes.terms = {"none": (None, where[:1] * 0 - 1)}
+    assert of_runs._decode_tokens(measured, processor) == {}
+
+
+def test_a_pass_that_counted_nothing_at_all_is_an_error():
+    name, other = of_runs.COUNTS[:2]
+
+    def check(excluded, sites, **terms):
+        counts = {
+            (site, kind): torch.tensor(n) for (site, kind, n) in terms.pop("counts")
+        }
+        measured = types.SimpleNamespace(
+            excluded=lambda: excluded,
+            sums=types.SimpleNamespace(sites=lambda: sites, terms=counts),
+        )
+        of_runs._check_counted(measured)
+
+    left = {"a": {"zero": 3, "not_finite": 0}, "b": {"zero": 2, "not_finite": 5}}
+    nothing = [("a", name, [0, 0]), ("b", other, [0])]
+    check({}, ["a"], counts=nothing)
+    check({"a": left["a"]}, ["a", "c"], counts=nothing)
+    check(left, ["a", "b"], counts=[("a", name, [0, 0]), ("b", other, [0, 1])])
+    with pytest.raises(MeasureError, match=r"none at any site \(3 with zero at a\)"):
+        check(left, ["a", "b"], counts=nothing)
+    with pytest.raises(MeasureError, match="2 with zero and 5 with NaN or Inf at b"):
+        check({"b": left["b"]}, ["b"], counts=nothing)
+
+
+@pytest.mark.parametrize(
+    ("seed", "of_training", "found"), [(3, None, 3), (3, 0, 0), (3, 8, 8)]
+)
+def test_records_of_a_checkpoint_have_the_seed_of_its_training(
+    monkeypatch, tmp_path, seed, of_training, found
+):
+    own = as_records(pd.DataFrame([{"metric": "drift", "value": 1.0, "model": "x"}]))
+    more = as_records(pd.DataFrame([{"metric": "norms", "value": 2.0}]))
+    monkeypatch.setattr(of_runs, "_check_counted", lambda _: None)
+    monkeypatch.setattr(of_runs, "_iter_warnings", lambda _: ["a warning"])
+    written = []
+    monkeypatch.setattr(of_runs, "_write_state", lambda *given: written.append(given))
+    measured = types.SimpleNamespace(
+        records=lambda _: own,
+        settings=types.SimpleNamespace(groups=8),
+        sums=types.SimpleNamespace(units={1: 0, 2: 0}),
+        excluded=dict,
+        proof=None,
+    )
+    facts = {"run": "r", "model": "m", "revision": "v", "corpus": {"name": "c"}}
+    settings = {"train_seed": of_training, "settings": {"seed": seed}}
+    settings |= {"corpus": "a corpus", "step": 40, "no_state": bool(of_training)}
+    facts |= {"settings": settings, "notes": ["a note"]}
+    finished = []
+    target = types.SimpleNamespace(
+        folder=tmp_path, finish=lambda *given: finished.append(given)
+    )
+    of_runs.finish(target, measured, facts, more)
+    ((records, manifest),) = finished
+    assert list(records["metric"]) == ["drift", "norms"]
+    for name, value in {
+        "run": "r",
+        "model": "m",
+        "revision": "v",
+        "seed": found,
+    }.items():
+        assert set(records[name]) == {value}
+    assert set(records["corpus"]) == {"a corpus"} and set(records["step"]) == {40}
+    assert manifest["warnings"] == ["a note", "a warning"]
+    assert manifest["corpus"] == {"name": "c", "n_units": 2}
+    assert len(written) == (0 if of_training else 1)
+    of_runs.finish(target, measured, facts)
+    assert len(finished[1][0]) == 1
+    measured.records = lambda _: as_records(pd.DataFrame())
+    of_runs.finish(target, measured, facts, more.iloc[:0])
+    assert len(finished[2][0]) == 0
+
+
+def test_the_end_of_a_long_name_is_kept():
+    assert of_runs.make_slug("builtin:minilm") == "minilm"
+    assert of_runs.make_slug("Org/A_model v1.5") == "org-a-model-v1.5"
+    found = of_runs.make_slug("/".join(["folder"] * 20) + "/the-model")
+    assert len(found) == 60 and found.endswith("folder-the-model")
+
+
+def test_massive_activations_are_told_by_rate_and_place():
+    place = {"site": "hidden", "component": None}
+    rates = [
+        row("massive.rate", 1, 0.0, **place),
+        row("massive.rate", 2, 0.25, **place),
+        row("massive.rate", 3, 0.5, **place),
+    ]
+    largest = [
+        row("massive.largest", layer, value, **place | {"component": "1"})
+        for layer, value in ((1, 3.0), (2, 90.0), (3, 40.0))
+    ]
+    ratios = [
+        row("massive.over_median", layer, value, **place)
+        for layer, value in ((1, 2.0), (2, 700.0), (3, 5.0))
+    ]
+
+    def told(*rows):
+        found = extremes._describe_massive(as_records(pd.DataFrame(rows)), "", {})
+        return [(one.rule, one.text) for one in found]
+
+    ((rule, text),) = told(*rates, *largest, *ratios)
+    assert rule == "massive" and "in up to 50" in text
+    assert "The largest coordinate is 90.0 at layer 2" in text
+    assert "is 700.0 times the median" in text
+    ((rule, text),) = told(rates[0], *largest, *ratios)
+    assert rule == "massive_none"
+    ((_, text),) = told(rates[0], *largest)
+    assert "On average" not in text
+    assert told(*rates, *ratios) == told(*largest, *ratios) == []
+
+
+def test_a_corpus_is_opened_with_what_the_job_says(monkeypatch):
+    calls = []
+
+    def open_both(corpus, _model, processor, **reading):
+        calls.append(("both", corpus, processor, reading["limit"]))
+        return both
+
+    def open_one(corpus, _model, processor, *, modality, **reading):
+        calls.append((modality, corpus, processor, reading["limit"]))
+        assert reading.get("to_merge") is (True if given.to_merge else None)
+        return [types.SimpleNamespace(inputs={})], {"name": corpus}
+
+    monkeypatch.setattr(of_runs, "open_texts_with_images", open_both)
+    monkeypatch.setattr(of_runs, "open_plan", open_one)
+    monkeypatch.setattr(of_runs, "reads_own_files", lambda *_: False)
+    monkeypatch.setattr(
+        of_runs, "reads_images_and_texts", lambda x: hasattr(x, "tokenizer")
+    )
+    subject = types.SimpleNamespace(
+        model=None, modality="text", processor="words", config=object()
+    )
+    subject.of_images_and_texts = None
+    of_both = types.SimpleNamespace(tokenizer="its words")
+    given, both = job.Job("m", corpus="c", limit=3), None
+    # A string is no processor of both, but the name of one: it is looked at too.
+    subject.processor = object()
+    of_runs.open_plan_of(given, subject)
+    assert calls.pop() == ("text", "c", subject.processor, 3) and not calls
+    subject.processor = of_both
+    of_runs.open_plan_of(given, subject)
+    assert calls == [("both", "c", of_both, 3), ("text", "c", "its words", 3)]
+    calls.clear()
+    both = ("plan", {})
+    assert of_runs.open_plan_of(given, subject) == both
+    assert calls == [("both", "c", of_both, 3)]
+    given = job.Job("m", corpus="c", limit=3, to_merge=True)
+    with pytest.raises(UsageError, match="images with texts"):
+        of_runs.open_plan_of(given, subject)
+    calls.clear()
+    subject.processor, subject.of_images_and_texts = "words", of_both
+    both = None
+    of_runs.open_plan_of(given, subject)
+    assert calls == [("both", "c", of_both, 3), ("text", "c", "words", 3)]

@@ -743,3 +743,31 @@ def test_parts_of_entropy_are_drawn_under_their_own_names(monkeypatch):
         },
         "fig15_terms": {"by the mean query": [5.0], "by deviations": [6.0]},
     }
+
+
+def test_the_layers_of_sinks_count_from_one(monkeypatch):
+    """Weights of two layers, two heads: those of the first row, which has no choice, would change every share."""
+    given = {
+        layer: torch.tensor(
+            [[[[9.0, 0, 0], [a, 4 - a, 0], [b, 0, 8 - b]] for a, b in heads]]
+        )
+        for layer, heads in {0: ((1, 2), (2, 4)), 1: ((3, 2), (0, 8))}.items()
+    }
+    looks = []
+
+    def intercept(_model, look):
+        looks.append(look)
+        return contextlib.nullcontext()
+
+    def call(**_):
+        for layer, weights in given.items():
+            module = SimpleNamespace(layer_idx=layer)
+            looks[0](SimpleNamespace(module=module, scores=lambda w=weights: w))
+
+    monkeypatch.setattr(outcomes, "intercept_attention", intercept)
+    monkeypatch.setattr(outcomes.arms, "find_form", lambda _: None)
+    monkeypatch.setattr(outcomes.forms, "compute_weights", lambda _, scores: scores)
+    model = SimpleNamespace(config=SimpleNamespace(arm="base"), bert=call)
+    rows = list(outcomes._measure_sinks(model, [SimpleNamespace(inputs={})]))
+    found = [(row["layer"], row["head"], row["value"]) for row in rows]
+    assert found == [(1, 0, 0.25), (1, 1, 0.5), (2, 0, 0.5), (2, 1, 0.5)]
