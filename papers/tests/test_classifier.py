@@ -615,7 +615,7 @@ def test_other_bad_input_is_explained(tmp_path):
         assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     Path(tmp_path, "mine", "notes.txt").write_text("x")
-    with pytest.raises(OutputError, match="files that are no training"):
+    with pytest.raises(OutputError, match="files that belong to no training run"):
         train_classifier(SMALL, tmp_path / "mine")
 
 

@@ -88,7 +88,7 @@ def cure(
     ] = 0,
     write: Annotated[
         FilePath | None,
-        option("write the vectors that the chosen cure gives (.npy)", OUTPUT),
+        option("write the vectors after the chosen cure (.npy)", OUTPUT),
     ] = None,
     save: Annotated[
         FilePath | None,
@@ -259,7 +259,7 @@ def apply(
             INPUT,
         ),
     ],
-    vectors: Annotated[FilePath, option("file of vectors", INPUT)],
+    vectors: Annotated[FilePath, option("file of vectors to read", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,
     *,
@@ -294,7 +294,9 @@ def apply(
 def doctor(
     *,
     view: Format = FORMAT,
-    developers: Annotated[bool, option("extras for developers too", WHAT)] = False,
+    developers: Annotated[
+        bool, option("list also the extras that only developers need", WHAT)
+    ] = False,
     quiet: Quiet = False,
 ) -> int:
     """Say what this installation can do, and try it."""

@@ -50,7 +50,7 @@ def list_names(
     """Show everything of one kind that has a name: metrics, models, corpora and more."""
     if what not in LISTS:
         raise UsageError(
-            f"what to list among {', '.join(LISTS)}",
+            f"one of {', '.join(LISTS)} to list",
             repr(what),
             suggest_names(what, LISTS),
         )

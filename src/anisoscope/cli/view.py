@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anisoscope.runs.finding import Finding
 
-Quiet = Annotated[bool, option("no progress", OUTPUT, "-q")]
+Quiet = Annotated[bool, option("show no progress", OUTPUT, "-q")]
 Config = Annotated[
     FilePath | None,
     option(

@@ -170,7 +170,7 @@ def _expand_name(name: str) -> list[str]:
             raise UsageError(
                 "drop-dims:auto or drop-dims:J,K with numbers from 0",
                 repr(name),
-                "as drop-dims:12,588",
+                "for example drop-dims:12,588",
             )
         return [name]
     if argument:

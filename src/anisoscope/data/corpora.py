@@ -179,7 +179,9 @@ class CorpusOptions:
         if given:
             got = f"{', '.join(given)} with {name}"
             raise UsageError(
-                "a hub data set where a part of one is chosen", got, "leave it out"
+                "a data set of the hub, since a part of one is chosen",
+                got,
+                "leave out the part",
             )
 
 

@@ -43,7 +43,11 @@ class Item(NamedTuple):
     def read(self) -> bytes:
         """Read the encoded bytes. CorpusError if that fails."""
         if self.fault:
-            raise CorpusError(f"a readable {self.name}", self.fault)
+            raise CorpusError(
+                f"a readable {self.name}",
+                self.fault,
+                "restore the file, or take it out of the corpus",
+            )
         if isinstance(self.place, bytes):
             return self.place
         try:

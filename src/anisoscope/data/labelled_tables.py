@@ -121,7 +121,7 @@ def open_table(
     strange = set(columns) - set(GUESSES)
     if strange:
         raise CorpusError(
-            f"columns for {', '.join(GUESSES)}",
+            f"roles of columns among {', '.join(GUESSES)}",
             ", ".join(sorted(strange)),
             "name one of those",
         )

@@ -349,7 +349,7 @@ def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
         if value is not None and value != "auto":
             cure = "leave it out; --limit counts images or chats"
             raise UsageError(
-                "options of texts with images",
+                "options that apply to texts with images",
                 f"--{option.replace('_', '-')} {value}",
                 cure,
             )

@@ -703,7 +703,7 @@ def _read_saved_data_set(folder: Path, split: str | None) -> Content:
         raise CorpusError(
             f"a data set saved by datasets in {folder}",
             got,
-            "save it again: save_to_disk",
+            "save it again with dataset.save_to_disk",
         ) from error
     has_splits = hasattr(loaded, "keys")
     if has_splits:

@@ -96,7 +96,7 @@ class Metric:
             raise UsageError(
                 f"a function as `compute` of {self.name}",
                 repr(self.compute),
-                "give it uncalled",
+                "pass the function itself, without ()",
             )
         self._check_names("needs", self.needs, self.reads.terms)
         self._check_names("invariant", self.invariant, INVARIANCES)

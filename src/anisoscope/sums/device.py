@@ -75,8 +75,12 @@ def _sum_by_products(
     subsets: Shaped[Tensor, "sequence subset token"],
     squares: bool,
 ) -> dict[str, Tensor]:
-    """Return the sums by name, and as `inverse` the inverse norms [sequence, head, token], by operations of torch.
+    """Sum vectors, unit vectors u = x/‖x‖ and norms over tokens in plain torch, and return the sums by name.
 
+    Also returned are the inverse norms [sequence, head, token], as `inverse`.
+
+    masks     which tokens each token policy counts
+    subsets   which tokens are in each random subset
     squares   whether Σu∘u is among the sums
     """
     single = torch.promote_types(x.dtype, torch.float32)

@@ -104,8 +104,8 @@ def select_sharpest_layer(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
-    """Yield the tests of the paper's claims under each recipe of positions, and of what positions change, for each
-    depth.
+    """Yield, for each depth, the tests of the paper's claims under each kind of positions, and of the differences that
+    positions make.
 
     `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """

@@ -270,7 +270,10 @@ def make_tests(records: pd.DataFrame) -> Iterator[Test]:
 
 
 def make_claim_test(claim: Claim, row: pd.DataFrame) -> Test:
-    """Test one claim by its number in `row` (a table of one record), whose interval is over groups of reactions."""
+    """Test one claim against the value that was measured for it.
+
+    `row`: a table of one record, with the value and its interval over groups of reactions.
+    """
     value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
     n = int(row["n_units"].iloc[0])
     note = "n counts reactions: one model, fine-tuned once, by others"

@@ -75,7 +75,10 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 
 
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
-    """Return A by layer and I(W) of embeddings of published checkpoints, named as those of models trained here."""
+    """Measure published checkpoints: A of each layer, and the isotropy I(W) of the embedding matrix W.
+
+    The columns have the same names as those of the models that we trained.
+    """
     found = published.measure((A, "partition"), context)
     # Every size counts as a seed of one arm, so that the same claims are judged from
     # them.

@@ -179,7 +179,7 @@ def _read_finished(
     if any(not path.is_dir() for path in folder.rglob("*")):
         raise OutputError(
             f"{folder} to be empty",
-            "files that are no training",
+            "files that belong to no training run",
             "choose another --output",
         )
     return None

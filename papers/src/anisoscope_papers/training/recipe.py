@@ -189,7 +189,10 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     ] = 1.0
     penalty: Annotated[
         Literal["none", "entropy", "entropy-columns"],
-        option("none, entropy ([CLS] row) or entropy-columns", TRAINING),
+        option(
+            "on entropy: none, entropy (of what [CLS] attends to), entropy-columns",
+            TRAINING,
+        ),
     ] = "none"
     weight: Annotated[Number, option("weight λ of the penalty", TRAINING)] = 0.0
     penalty_layers: Annotated[
@@ -396,7 +399,7 @@ class Sizes:
     dropout: Annotated[
         Number | None,
         Field(ge=0, le=0.9),
-        option("default: the preset's (0 for small ones)", TRAINING),
+        option("dropout rate; default: that of the preset (0 in small ones)", TRAINING),
     ] = None
 
     def build(self) -> ModelSize:
