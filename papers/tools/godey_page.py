@@ -114,9 +114,10 @@ def _how_to_read() -> list[str]:
         "  for the A of a model that we trained n times, we show the lowest of the n values, with its interval over",
         "  documents or photographs.",
         "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
-        "  *Too small*: the effect is smaller than claimed, absent, or points the other way but not clearly. *Beyond*: the",
-        "  claim says that a number hardly changes, but it changes by more. *Undecided*: the interval allows both answers, in some",  # noqa: E501
-        "  cases only after a correction for several tests (Holm). *Identity*: true by construction, so no evidence.",
+        "  *Too small*: the effect is smaller than claimed, absent, or points the other way but not clearly.",
+        "  *Beyond*: the claim says that a number hardly changes, but it changes by more. *Undecided*: the interval",
+        "  allows both answers, in some cases only after a correction for several tests (Holm). *Identity*: true by",
+        "  construction, so no evidence.",
         "- **Evidence** says which models were measured. *The paper's own experiment* needs no trained weights. *Other",
         "  real weights* were trained by others. *Trained here*: small models of 4 layers and 128 dimensions.",
         "  *Identity*: algebra, which no model can confirm or refute. *Needs a hub*: only the paper's own models can",
