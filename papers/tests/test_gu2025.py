@@ -74,6 +74,29 @@ def test_it_is_what_the_tool_measures_of_a_softmax() -> None:
 
 
 @torch.no_grad()
+def test_norms_of_the_first_token_are_over_the_mean_of_the_others() -> None:
+    """Of values and keys as the projection gives them: a rotation of the keys changes no norm."""
+    model = sharp("base")
+    projected: list[torch.Tensor] = []
+    for layer in model.gpt_neox.layers:
+        layer.attention.query_key_value.register_forward_hook(
+            lambda _module, _inputs, output: projected.append(output)
+        )
+    model(TEXT)
+    found = measured(model)
+    for layer, of_layer in enumerate(projected[:2], start=1):
+        # [text, token, head, dim of query, key and value]
+        _, key, value = of_layer.view(*TEXT.shape, 2, -1).chunk(3, -1)
+        for name, vectors in (("key_norm", key), ("value_norm", value)):
+            norms = vectors.norm(dim=-1)
+            over_others = (norms[:, 0] / norms[:, 1:].mean(1)).mean(0).tolist()
+            for head in range(2):
+                assert found[f"sinks.{name}", layer, head] == pytest.approx(
+                    over_others[head], rel=1e-5
+                )
+
+
+@torch.no_grad()
 def test_a_key_bias_takes_its_share_of_every_row_and_gives_nothing() -> None:
     model = sharp("key-bias")
     scores = torch.zeros(1, 2, 3, 3).masked_fill(
