@@ -406,6 +406,22 @@ def test_cones_of_section_2_1():
     assert (torch.cosine_similarity(outputs, axis[None], dim=1) >= least).all()
 
 
+def test_cones_are_measured_of_the_tokens_of_each_utterance_alone(learnt):
+    """Utterances of a batch differ in length: the padding behind a short one has queries, keys and values too."""
+    plan = learnt.batches(learnt.plan.erased)
+    lengths = np.array(plan.encoded.lengths)
+    assert any(np.ptp(lengths[rows]) for rows in plan.batches)
+    expected = []
+    for query, key, value, _ in one_by_one(learnt.classifier[0], plan):
+        expected.append(
+            sec2_cones.compute_statements(query.double(), key.double(), value.double())
+        )
+    found = sec2_cones._measure_each(learnt)
+    assert len(found) == len(expected)
+    for name, mean in pd.DataFrame(expected).mean().items():
+        assert found[name].mean() == pytest.approx(mean, abs=1e-5), name
+
+
 def test_keys_of_one_direction_may_give_sharp_attention():
     """Norms from 5 to 60 along one direction: far from uniform, against the statement on directions."""
     axis = torch.nn.functional.normalize(torch.ones(1, 4, dtype=torch.float64))
