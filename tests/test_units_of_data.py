@@ -1515,6 +1515,13 @@ def test_a_part_of_a_local_copy_is_found_by_its_split(tmp_path):
             local.parse_paths([bad])
 
 
+def test_a_part_of_a_local_copy_may_have_an_ending_that_nobody_knows(tmp_path):
+    for name in ("wiki.train.raw", "wiki.valid.raw", "wiki.valid.wav"):
+        (tmp_path / name).write_bytes(b"text")
+    found = local.find_part_of_copy(tmp_path, "text", "validation")
+    assert found.name == "wiki.valid.raw"
+
+
 def test_what_a_path_mostly_holds(tmp_path):
     for name in ("a.wav", "b.FLAC", "c.png", ".hidden.png", ".other.png"):
         (tmp_path / name).write_bytes(b"")

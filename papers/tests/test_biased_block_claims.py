@@ -546,6 +546,27 @@ def test_histograms_are_added_over_seeds_and_drawn_without_loss(
     )
 
 
+def test_curves_inside_rows_share_the_axis_of_the_largest_norm(
+    small_run: tuple[BlockSettings, Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[np.ndarray[Any, Any], float]] = []
+    estimate = fig07_scores.estimate_density
+
+    def note(counts: np.ndarray[Any, Any], widest: float) -> pd.DataFrame:
+        given.append((counts, widest))
+        return estimate(counts, widest)
+
+    monkeypatch.setattr(fig07_scores, "estimate_density", note)
+    fig07_scores.draw(fig07_scores.measure(*small_run))
+    n_norms = len(small_run[0].norms)
+    assert len(given) == 2 * n_norms
+    for first in (0, n_norms):
+        of_system = given[first : first + n_norms]
+        reach = [fig07_scores.find_reach(counts) for counts, _ in of_system]
+        assert reach[-1] > 10 * reach[0]
+        assert {widest for _, widest in of_system} == {reach[-1]}
+
+
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
 def test_every_study_measures_judges_and_draws(
     study: Study, small_run: tuple[BlockSettings, Context]

@@ -1448,6 +1448,12 @@ def test_accuracy_is_drawn_on_to_as_many_pairs():
     assert extrapolate_accuracy(here) == pytest.approx(
         0.3 + 0.02 * np.log(549_361) + 0.01 * np.arange(3)
     )
+    # A seed without one of the sizes is left out; the others keep their lines.
+    del rows[4]
+    here = Evidence("table1", grid.add_options(as_records(pd.DataFrame(rows))), "esnli")
+    assert extrapolate_accuracy(here) == pytest.approx(
+        0.3 + 0.02 * np.log(549_361) + 0.01 * np.array([0, 2])
+    )
 
 
 def test_step_0_is_what_a_training_begins_with(context):
