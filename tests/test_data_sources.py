@@ -292,7 +292,7 @@ def test_bad_lines_are_skipped_and_counted_on_request(tmp_path: Path) -> None:
 def test_options_that_a_source_does_not_have(tmp_path: Path) -> None:
     name = write(tmp_path / "a.txt", "text")
     with pytest.raises(
-        UsageError, match=r"a hub data set .*; got --split, --revision with "
+        UsageError, match=r"a data set of the hub.*; got --split, --revision with "
     ):
         open_text(name, split="test", revision="main")
     with pytest.raises(UsageError, match=r"got --column with builtin:python-docs"):

@@ -137,7 +137,7 @@ def test_every_other_answer_is_as_published_too(folder, command):
     given = check_answer(out, command)
     if command == "cure":
         assert given["chosen"] == "centre"
-        assert given["findings"][0]["text"].startswith("centre fits")
+        assert given["findings"][0]["text"].startswith("Best cure: centre.")
     if command == "apply":
         assert given["records"] == [
             {"written": str(folder / "cured.npy"), "vectors": 90, "dimensions": 8}

@@ -181,7 +181,7 @@ class CorpusOptions:
             raise UsageError(
                 "a data set of the hub, since a part of one is chosen",
                 got,
-                "leave out the part",
+                "leave these options out",
             )
 
 
