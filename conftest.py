@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# Also where the shell says otherwise: hundreds of programs that tests begin would each compile the package again.
+# Bytecode is kept even if the shell has PYTHONDONTWRITEBYTECODE: else each of the hundreds of programs that tests
+# start would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -51,9 +52,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_old_is_collected():
-    """No collection goes through what earlier files have imported and kept: late in a session it takes a second, and
-    each training of `transformers` collects at its start.
+def _exempt_old_objects_from_collection():
+    """Keep the garbage collector from going through what earlier test files imported and kept.
+
+    Late in a session one collection takes a second, and each training of `transformers` collects when it starts.
     """
     gc.collect()
     gc.freeze()

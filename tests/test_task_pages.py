@@ -54,7 +54,6 @@ LONG = {
     "classifier",
     "compare-models",
     "compare-and-repair",
-    "own-model",
 }
 """Pages whose commands take long; those of the other pages see a changed line of the program as well."""
 

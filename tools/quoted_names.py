@@ -78,7 +78,7 @@ def iter_words_of_code(text: str) -> Iterator[str]:
             yield from list_words(token.string)
 
 
-# Both of what follows are asked for twice of each file in turn.
+# The two functions below are called twice in a row for each file, so the last answer is kept.
 @lru_cache(maxsize=1)
 def _list_tokens(text: str) -> list[tokenize.TokenInfo]:
     """Return the tokens of a Python file."""

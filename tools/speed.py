@@ -415,8 +415,8 @@ SIZES = """- Vectors are measured before the first layer too, so a model of few 
   because the results of bfloat16 products are rounded to 8 bits on a CPU. So for models in bfloat16 the share of measuring is largest.
 - This machine reads and writes memory at a quarter of the rate of the machine of the other tables, which slows measuring more than matrix products."""  # noqa: E501
 
-PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. If the forward passes are
-  subtracted, it takes 28 to 69 times as long as ours; other tools take about 3 times as long or less (column *beyond*).
+PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. What
+  measuring adds to the forward passes is compared in the column *beyond*, where the difference is much larger.
 - torchmetrics with one object per site makes the same sums, and takes about as long.
 - IsoScore's package is quicker than ours on a corpus this short. Ours computes seven measures with intervals, which takes 63 reductions of
   384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""  # noqa: E501

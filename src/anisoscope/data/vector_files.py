@@ -691,8 +691,10 @@ def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_saved_data_set(folder: Path, split: str | None) -> Content:
-    """Read the columns of a data set that `datasets` saved. CorpusError if it is
-    damaged, or has several splits and none is named."""
+    """Read the columns of a data set that `datasets` saved.
+
+    CorpusError if it is damaged, or has several splits and none is named.
+    """
     require_extra("data", f"to read {folder}, a saved data set")
     import datasets  # type: ignore[import-untyped]
 
