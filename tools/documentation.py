@@ -40,17 +40,17 @@ ENVIRONMENT = {
 
 TRAPS = {
     "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
-    "quarter of the characters, [CLS] first; padding changes what molecules are; NaN in float64 (its own masks)",
+    "quarter of the characters, [CLS] first; padding changes what molecules are; in float64 the model itself gives NaN, because of the masks it makes",
     "byt5": "encoder three times as deep as the decoder",
     "t5": "relative positions are part of the scores, not of q and k; scale 1",
-    "wav2vec2": "group norm over the whole clip: never padded; frames by the convolutions' strides",
+    "wav2vec2": "group norm over the whole clip: never padded; the strides of the convolutions decide how many frames a clip has",
     "wav2vec2-stable": "frames of padding are masked and never counted",
     "hubert": "as wav2vec 2.0",
     "whisper": "one frame per two mel frames; frames of padding are seen by the model but never counted; queries are "
-    "scaled before the interface, so `raw` is read at the projection",
-    "vit": "class token first: special",
-    "beit": "class token first: special; relative positions come with the mask",
-    "deit": "class and distillation token first: special",
+    "scaled before they reach the attention interface, so `raw` is read at the output of the projection",
+    "vit": "the class token comes first and counts as a special token",
+    "beit": "as ViT; relative positions come with the mask",
+    "deit": "the class token and the distillation token come first and count as special tokens",
     "segformer": "per block and per stage (after the stage's norm); keys and values are fewer than queries",
     "resnet": "`pre_relu` before each block's last ReLU: after it every cosine is ≥ 0",
     "efficientnet": "a stage ends with its last block; the top convolution is not a layer",
@@ -73,19 +73,26 @@ def architectures() -> str:
     return f"""# Architectures
 
 Layer 0 is the input of the first block, layer i the raw output of block i. The table comes from tiny random models that
-read 12 positions (240 samples, 24 frames or 32 × 32 pixels): counts and order are those of the family, sizes are not.
+read 12 positions (240 samples, 24 frames or 32 × 32 pixels). What is captured, and in which order, is as in the real models; the
+number of layers and all sizes are not.
 Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
 
 {chr(10).join(lines)}
 
 ## What is seen of other families and libraries
 
-A tiny random model of each, in float64, on a padded batch (images and latents whole); its outputs are the same bit for
-bit. *Layers* of queries, keys, values and rows are of those that blocks have. *Weights*: of the softmax of what was
-handed on, against those that the model itself returns, to 1e-6; where it returns none, as handed on
-(`tests/test_entry_points.py` computes them by hand, mechanism by mechanism). *Mechanism*: transformers' attention
-interface, torch's fused product, the fast path of torch's own layers, products around a softmax. Windows (Swin) are
-joined to their sequence. What runs unseen is named, and the rest measured; `tests/test_families.py` measures anew.
+Each family was measured as a tiny random model, in float64, on a padded batch (images and latents without padding). Its
+outputs are the same bit for bit as without measuring.
+
+- *q, k, v, rows*: in how many attention layers these are seen, of all attention layers that the blocks have.
+- *weights*, *the model's own*: the attention weights that we compute equal those that the model returns, to 1e-6. *As handed
+  on*: the model returns none, so `tests/test_entry_points.py` computes them by hand for each mechanism.
+- *alignment*: how queries and keys are matched to tokens. *Token by token*: they have the same positions as the hidden
+  states. *Positions N*: the model has N positions of its own.
+- *mechanism*: where the attention is found: transformers' attention interface, torch's fused product, the fast path of torch's own
+  layers, or products around a softmax. The windows of an image (Swin) are put together again into one sequence.
+
+Attention that we cannot see is named in the last column; everything else is measured. `tests/test_families.py` measures this table again.
 
 {chr(10).join(seen.table())}
 
@@ -275,8 +282,8 @@ this page, after these lines:
 ## Rules for a model's inputs
 
 - A list holds batches. A tuple holds the positional arguments of one call.
-- A loader can give pairs. The second element is taken for labels, and the run's `warnings` say so, in either of two
-  cases: it has one number for each sequence, or the model takes only one argument.
+- A loader can give pairs. The second element is taken for labels if it has one number for each sequence, or if the
+  model takes only one argument. Then the run's `warnings` say so.
 - An `attention_mask` [sequence, token] decides which tokens count. It is also given to the model, if the model
   accepts one. The same holds for `src_key_padding_mask` and similar masks, which are true at padding.
 - Any other mask is only given to the model. Every position counts then, and a warning says so.
@@ -365,7 +372,7 @@ def _error(said: str) -> str:
 TREE = {
     "src/anisoscope/": "the tool: measures any model; docs/architecture.md shows its layers",
     "tests/": "its tests, one file per concern; test_metrics.py covers every metric, test_capture.py the models",
-    "papers/src/": "anisoscope-papers: studies of the papers, judge and runner, small models, networks",
+    "papers/src/": "anisoscope-papers: studies of the papers, the code that runs and judges them, small models, networks",
     "papers/tests/": "its tests; papers/ also has results/ of real runs, tools, benchmarks and an example",
     "examples/": "scripts and notebooks: my checkpoint, training run, vectors, metric; a package with a metric",
     "tools/": "programs that write generated pages, and tiny random models; not in the package",

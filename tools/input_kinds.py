@@ -146,7 +146,7 @@ VECTORS = (
         'measure(hidden, mask=batch["attention_mask"])',
     ),
     Kind(
-        "a list of arrays, one for each request: [token, dim], of different lengths",
+        "a list of arrays [token, dim] of different lengths, one for each text",
         "measure([x[:5], x[5:12], x[12:15]])",
     ),
     Kind("a generator of vectors, or of requests", "measure(vector for vector in x)"),
@@ -227,7 +227,7 @@ REFUSED = (
     ),
     Kind("a number", "measure(bert, 7)", "expected a tensor, an array, a dict"),
     Kind(
-        "sequences without a batch axis",
+        "a list of single sequences: each lacks an axis",
         'measure(bert, list(batch["input_ids"]))',
         "expected batches with a sequence axis",
     ),
@@ -272,7 +272,7 @@ REFUSED = (
         "expected a known keyword; got 'panels'",
     ),
     Kind(
-        "one vector without an axis", "measure(x[0])", "expected vectors [vector, dim]"
+        "a single vector: it lacks an axis", "measure(x[0])", "expected vectors [vector, dim]"
     ),
     Kind(
         "vectors of words",

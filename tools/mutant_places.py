@@ -33,8 +33,8 @@ LEFT_OUT = """Changes that no test can see, or that none needs to see, are left 
 - in annotations, under `TYPE_CHECKING`, and within `raise` (texts of errors);
 - of `strict=`, `frozen=` and the like;
 - of decorators that only cache results or help a type checker;
-- `==` for `is`;
-- operators of sets or bits for those of arithmetic (a TypeError at once).
+- `is` replaced by `==`;
+- an arithmetic operator replaced by one of sets or bits (a TypeError at once).
 
 One change is drawn for each place. So `-`, which can become eleven others, counts once."""
 

@@ -163,7 +163,8 @@ def write(found: list[dict[str, Any]]) -> None:
         f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found})
     )
     commits = list(dict.fromkeys(each["commit"] for each in found))
-    head = f"Seed {seeds}, drawn at commit {commits[0]}. The last of them were tried at {commits[-1]}."
+    tried = "" if commits[-1] == commits[0] else f", the last tried at {commits[-1]}"
+    head = f"Mistakes drawn with seed {seeds} at commit {commits[0]}{tried}."
     head = f"{head} For each, the tests of its lines ran for {limits} s in all."
     known_to_live = ["", "What survives:" * bool(lines), "", *lines, ""]
     text = "\n".join(

@@ -232,7 +232,7 @@ the model alone for 10⁹ tokens at {flops} products a second. It was not measur
 |---|---|---|---|---|---|
 {products}
 
-Products are only a part of the time: exponentials and memory reads are left out. The next table compares both on one thread of a quiet CPU (built-in
+Products are only a part of the time: exponentials and memory reads are left out. The next table compares the time of products with the measured time, on one thread of a quiet CPU (built-in
 encoder, float32; [more on speed](limit.md)). For `hidden` and attention, most of the time is spent on other things than products. The
 spectrum takes less time than its products suggest, because a CPU computes only half of a symmetric product.
 
@@ -305,7 +305,7 @@ run = anisoscope.measure(model, texts, processor=tokenizer)
 | spread by | batches that a process reads | joined over processes |
 |---|---|---|
 | FSDP2, DDP | every N-th. All processes must call the model equally often, so one that has no batch left repeats its last one, which is not counted | the sums, at the end |
-| tensor parallelism (DTensor; plans of torch or transformers), also with tokens split between layers (sequence parallelism) | all: each process holds a part of every layer | heads of attention and split tokens, at each layer |
+| tensor parallelism (DTensor; plans of torch or transformers), also if the tokens are split over the processes outside of attention (sequence parallelism) | all: each process holds a part of every layer | heads of attention and split tokens, at each layer |
 
 With tensor parallelism, Anisoscope finds out from the tensors which of them are split, so it needs no parallelism plan. If the inputs differ between
 processes, it stops with an error. Every process computes the attention of all heads. On Gloo with 2 and 3 processes, the records equal those of one
@@ -403,8 +403,8 @@ numbers equal those of one process to 1e-12.
 We had no GPU when we wrote this. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
 devices, and counts how often the host waits.
 
-- On that device the records equal those of the CPU to 1e-8. The host does not wait more often if more layers are measured: with three layers it
-  waits as often for a batch as with one.
+- On that device the records equal those of the CPU to 1e-8. The host does not wait more often if more layers are measured: it waits
+  equally often in each batch with three layers as with one.
 - For a GPU, a thread prepares the next batch while the current one is measured. We have not measured whether this saves time.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
   minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are. At the end it prints a table.

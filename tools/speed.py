@@ -390,7 +390,7 @@ OTHERS = {
         ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),
     ),
     "training": (
-        "**A step of training.** Shares of its processor time. *rest* is the library's loop, the check of the loss, and the log. `papers/benchmarks/training.py`",  # noqa: E501
+        "**A step of training.** Shares of its processor time. *rest* is the training loop itself (the `Trainer` of transformers), the check of the loss, and the log. `papers/benchmarks/training.py`",  # noqa: E501
         (
             "case",
             "threads",
@@ -425,8 +425,8 @@ TEXT = """# Speed, and how far it is from the limit
 
 ## In short
 
-Time of a measurement, as a multiple of the time of the forward pass alone (the *bare* pass). This is wall-clock time; the two numbers are the smallest
-and the largest of four kinds of windows:
+Time of a measurement, as a multiple of the time of the forward pass alone (the *bare* pass). This is wall-clock time. Each cell has the smallest and the
+largest ratio over four kinds of windows (of 128, 256 and 512 tokens, and those of `make demo`):
 
 {short}
 
@@ -484,7 +484,7 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Fused.** `--attention fused` saves the model's own attention call, 1.7 ns per weight, and adds .8 ns for weights times values.
 - **Fused attention of torch** is not faster than our blocks on this CPU: see the next section.
 - **Training** of small models (`anisoscope train`). The model takes more than nine tenths of the time of a step. In the smallest one, the attention-only
-  classifier, it takes less: of the 10 ms of a step, the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
+  classifier, it takes less: of the 10 ms of a step, the training loop around them takes a tenth, batches a thirtieth and the optimiser an eighth.
 
 ## Attention rows from torch's fused attention
 

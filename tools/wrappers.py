@@ -563,8 +563,8 @@ Large models come in wrappers: sharded, quantised, compiled, offloaded, with ada
 was run on a CPU with a tiny Llama (two layers, 8 heads that share 4 keys; `tools/wrappers.py`).
 
 *right*: the records (values and intervals) differ from those of the bare model by less than {close}, absolutely or relative to the value. The largest difference
-was {worst}. Some wrappers change the model's own numbers (8 bits, adapters). For these, the linear layers of the bare model were made to return the outputs
-that the linear layers of the wrapped model have when nothing is measured.
+was {worst}. Some wrappers change the model's own numbers (8 bits, adapters). For these, we recorded the outputs of the wrapped
+model's linear layers in a pass without measuring. Then the linear layers of the bare model were made to return the same outputs.
 
 {table}
 

@@ -35,7 +35,7 @@ def page() -> str:
     return f"""# Atlas of real networks
 
 One table of all trained networks that we have: how anisotropic their layers are, what causes it, and how many heads are
-attention sinks. Of these networks: {" ".join(describe_atlas(table))}
+attention sinks. {" ".join(describe_atlas(table))}
 
 This command makes the table, a page, and a run folder for each network:
 

@@ -76,8 +76,8 @@ The model of the paper's text has no positions. With one layer its attention is 
 three layers only the first layer is nearly uniform. In that layer, training leaves attention as it was at the start.
 The layers above it become sharp, and attention is used. Means over seeds:"""
 
-AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Four seeds of two and three layers,
-eight of one."""
+AFTER_DEPTHS = """H is measured by the paper's formula, which can exceed 1 a little. Models of two and three layers
+have four seeds, those of one layer eight."""
 
 WHICH = """The next table says which sentence of the paper holds under which recipe. These are the tests of
 *positions*: one split of each corpus, intervals over seeds, and Holm's correction for all of these
@@ -89,7 +89,7 @@ def _shares() -> str:
     """Return how many of the primary verdicts are decided: of the paper, and of questions beyond it."""
     parts = []
     for paper, whose in (
-        ("fosse2023", "the paper's own"),
+        ("fosse2023", "the paper"),
         ("beyond", "our own studies"),
     ):
         places = sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
@@ -103,12 +103,12 @@ def _shares() -> str:
                     words.append(word(verdict))
         decided = sum(outcome not in UNDECIDED for outcome in words)
         parts.append(
-            f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) on those of {whose}"
+            f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}"
         )
     return (
         f"**How much is decided.** A table or figure is judged by its primary claim. We also ran studies of our own, "
-        f"on questions that neither paper asks ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
-        f"verdicts on primary claims, these are decided: {' and '.join(parts)}. The rest is undecided, true by "
+        f"on questions that the paper does not ask ([verdicts](verdicts.md)); each has a primary claim, too. Of the "
+        f"verdicts on primary claims, {' and '.join(parts)} are decided. The rest is undecided, true by "
         f"construction, or not comparable."
     )
 

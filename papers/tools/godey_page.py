@@ -63,7 +63,7 @@ def page() -> str:
     lines += [_row(row) for row in told["row"]]
     lines += [
         "",
-        "## What each network of others says",
+        "## What each network that others trained says",
         "",
         *OF_NETWORKS,
         "",

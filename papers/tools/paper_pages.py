@@ -24,8 +24,8 @@ from anisoscope_papers.models import PACKAGED
 FOUND = "<!-- What was found, made by `make docs` -->\n"
 TRAPS = {
     "character_bert": "reads words of 50 character ids; no vocabulary",
-    "manta": "one sequence at a time; odd kernels only; the encoder's positions are learnt blocks",
-    "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
+    "manta": "one sequence at a time; kernels have odd sizes; each position of the encoder is a block of bytes whose borders are learnt",
+    "van": "its attention is a gate of convolutions: no q, k, v; the site of a stage is its output after the norm",
 }
 """What to know of an architecture before its numbers are read."""
 OF_PHOTOGRAPHS = ("builtin:efficientnet-lite0",)
@@ -60,8 +60,9 @@ def networks() -> str:
     )
     return f"""# Networks of the papers
 
-Architectures of the papers that transformers lacks, under their published parameter names, as
-[architectures](architectures.md) shows the others.
+These architectures are used in the papers but are not in the library `transformers`. They keep the parameter names of the
+published code. The table is like that of [architectures](architectures.md), and comes from tiny models, too: their sizes
+are not those of the papers.
 
 {chr(10).join(lines)}
 
@@ -94,7 +95,7 @@ def commands() -> str:
 
 def found() -> str:
     """Return the findings of the README, with a link to all verdicts."""
-    return f"{findings.table()}\nAll verdicts, with their counts: [search them](docs/verdicts.md).\n\n"
+    return f"{findings.table()}\n[All verdicts](docs/verdicts.md) can be searched.\n\n"
 
 
 PAGES: Makers = {

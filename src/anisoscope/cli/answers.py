@@ -264,7 +264,7 @@ def apply(
     columns: VectorColumns = COLUMNS,
     *,
     output: Annotated[
-        FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")
+        FilePath, option("file to write the changed vectors to (.npy)", OUTPUT, "-o")
     ],
     layer: Annotated[
         Text | None, option("which layer, if the file has several", INPUT)

@@ -81,7 +81,7 @@ def compare(
     across: Annotated[
         Text,
         option(
-            "compare each layer of the first run with each of the others, by cka, procrustes, module:NAME",
+            "compare each layer of the first run with each layer of the other runs, by cka, procrustes, module:NAME",
             WHAT,
         ),
     ] = "",
@@ -89,7 +89,7 @@ def compare(
         tuple[Text, ...],
         option(
             "exit with code 8 if a run differs from the first by more than this, as 'A.last > +.02'; "
-            "METRIC.PLACE, where PLACE is last, first, max, min, any or a layer; the whole interval counts",
+            "METRIC.PLACE, where PLACE is last, first, max, min, any or a layer; the whole interval must lie beyond it",
             OUTPUT,
             metavar="CONDITION",
         ),

@@ -15,7 +15,7 @@ LISTS = ("metrics", "models", "corpora", *list_entries_of("listings"))
 
 def report(
     run: Annotated[
-        FilePath, option("run folder, or folder of reproductions: results", INPUT)
+        FilePath, option("run folder, or folder that reproduce wrote", INPUT)
     ],
     /,
     *,

@@ -4,9 +4,9 @@ Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n toke
            diagonal. H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)) is the unbiased estimate
            of their common variance (HSIC).
 Range      [−1, 1]. 1: the two clouds are equal up to a rotation, a shift and a scale; 0: nothing in common. (CKA
-           without debiasing is near 1 for any few tokens in many dimensions.)
+           without debiasing is near 1 if there are few tokens in many dimensions, whatever the layers are.)
 Unit       none (a correlation).
-Undefined  fewer than four tokens; a layer without variance: its estimate may be negative.
+Undefined  fewer than four tokens; a layer whose estimated variance is 0 or negative.
 Source     Kornblith et al. 2019; the unbiased HSIC: Song et al. 2012, eq. 4; in CKA: Nguyen et al. 2021, eq. 3. Tokens
            of one unit are not independent, so the interval leaves out groups of whole units.
 """

@@ -1,7 +1,8 @@
-"""The common direction of a head's queries and keys: the first of an uncentred SVD of all of them together.
+"""The common direction of a head's queries and keys: the first right singular vector of all of them together.
 
-Formula    v, v_Q, v_K: eigenvectors of the largest eigenvalue of Σqqᵀ + Σkkᵀ, Σqqᵀ, Σkkᵀ, that is the first right
-           singular vectors of the queries and keys stacked, and of either alone. share = vᵀ(Σqqᵀ + Σkkᵀ)v over its
+Formula    v, v_Q and v_K are eigenvectors, each of the largest eigenvalue of one matrix: v of Σqqᵀ + Σkkᵀ, v_Q of Σqqᵀ,
+           v_K of Σkkᵀ. So they are the first right singular vectors (not centred) of queries and keys together, of
+           queries alone, and of keys alone. share = vᵀ(Σqqᵀ + Σkkᵀ)v over its
            trace; query_alone = |v·v_Q|, key_alone = |v·v_K|, alone = |v_Q·v_K|.
 Range      share [1/d, 1], 1: one line; cosines [0, 1], 1: the same first direction.
 Unit       none.

@@ -1,4 +1,4 @@
-"""Attention sinks at any key: how often a head has one, which keys it is, how much attention goes to which keys.
+"""Attention sinks at any key: how often a head has one, at which key, and how much attention goes to which keys.
 
 Formula    For each sequence and head, αₖ is the mean weight that key k gets from the real queries that can see it.
            first_rate: the share of sequences with α > ε at the first real key.

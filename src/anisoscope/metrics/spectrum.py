@@ -11,9 +11,9 @@ Formula    λ: eigenvalues of the centred covariance; p = λ/Σλ; q = √λ/Σ�
 Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d]: 1 for isotropic directions. It also
            detects elongated clouds whose A is 0.
 Unit       dimensions (ranks); none otherwise. Precision: products are summed in float64. One exception: if a site has
-           more than 128 dimensions and more than 4·d vectors, those of float32 are first summed in float32. Then the
-           batch size changes ranks by up to 1e-5 (relative; seen after a normalisation that removes one direction),
-           and other values by 1e-7.
+           more than 128 dimensions and more than 4·d vectors, the products of float32 vectors are first summed in
+           float32. Then the batch size changes ranks by up to 1e-5 (relative), and other values by 1e-7. The largest
+           change was seen after a normalisation that removes one direction.
 Undefined  fewer than two vectors; no variance; isoscore at d = 1. If n < d, all ranks are biased low.
 Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore:
            Rudman et al. 2022.

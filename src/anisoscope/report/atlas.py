@@ -77,7 +77,7 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     """
     anisotropic = [row for row in iter_rows(table) if row.verdict == "anisotropic"]
     sentences = [
-        f"Anisotropic in at least one layer: {len(anisotropic)} of {len(table)}."
+        f"{len(anisotropic)} of {len(table)} networks are anisotropic in at least one layer."
     ]
     if anisotropic:
         causes = [str(row.cause) for row in anisotropic]
@@ -89,14 +89,14 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
             f"In {by_mean} of these, centring removes the anisotropy of the layer with the highest A."
         )
         sentences.append(
-            f"In {by_few} of these, ten dimensions or fewer contribute more than half of its A."
+            f"In {by_few} of these, ten dimensions or fewer contribute more than half of the A of that layer."
         )
     # Networks without attention, and runs that left it out, are not counted.
     heads = table[table["heads"].notna()]
     if len(heads):
         with_sinks = int(heads["sink_heads"].gt(0).sum())
         sentences.append(
-            f"With at least one sink head: {with_sinks} of the {len(heads)} whose attention was measured."
+            f"{with_sinks} of the {len(heads)} networks whose attention was measured have a sink head."
         )
     return sentences
 

@@ -72,7 +72,7 @@ class ModelAndCorpus:
         Text,
         option(
             "hub id (with @revision), folder, file of weights, preset, builtin:…, module:factory; or a series of "
-            "checkpoints: pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file",
+            "checkpoints: pattern such as step-{0..4} or step-{0,20,...,2000}, folder of step-* or checkpoint-*, list in a file",
             INPUT,
         ),
     ] = field(default="builtin:minilm", kw_only=False)
@@ -247,7 +247,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         bool,
         option(
             "write only the records, without the sample of vectors and what paired comparisons need later "
-            "(manifest.json lists its size)",
+            "(manifest.json lists the size of this state)",
             MACHINE,
             negative=(),
         ),
@@ -426,7 +426,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     limit: Annotated[
         Whole,
         Field(ge=1),
-        option("how many utterances are measured, the first of each class", INPUT),
+        option("how many utterances are measured in all, from every class equally many: its first ones", INPUT),
     ] = 999
     max_length: Annotated[
         Whole | None,
