@@ -364,8 +364,8 @@ def test_a_terminal_shows_each_number_under_its_name():
 def test_networks_are_counted_by_what_carries_their_anisotropy():
     sentences = describe_atlas(table_of_two_stacks())
     assert sentences == [
-        "Anisotropic in at least one layer: 2 of 2.",
+        "2 of 2 networks are anisotropic in at least one layer.",
         "In 1 of these, centring removes the anisotropy of the layer with the highest A.",
-        "In 1 of these, ten dimensions or fewer contribute more than half of its A.",
-        "With at least one sink head: 1 of the 1 whose attention was measured.",
+        "In 1 of these, ten dimensions or fewer contribute more than half of the A of that layer.",
+        "1 of the 1 networks whose attention was measured have a sink head.",
     ]

@@ -649,10 +649,10 @@ def test_an_atlas_in_sentences():
         }
     )
     assert atlas.describe_atlas(table) == [
-        "Anisotropic in at least one layer: 2 of 3.",
+        "2 of 3 networks are anisotropic in at least one layer.",
         "In 1 of these, centring removes the anisotropy of the layer with the highest A.",
-        "In 1 of these, ten dimensions or fewer contribute more than half of its A.",
-        "With at least one sink head: 1 of the 2 whose attention was measured.",
+        "In 1 of these, ten dimensions or fewer contribute more than half of the A of that layer.",
+        "1 of the 2 networks whose attention was measured have a sink head.",
     ]
     assert atlas._label_rows(table) == ["a, e", "a, d", "b"]
     made = types.SimpleNamespace(

@@ -40,10 +40,12 @@ ENVIRONMENT = {
 
 TRAPS = {
     "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
-    "quarter of the characters, [CLS] first; padding changes what molecules are; in float64 the model itself gives NaN, because of the masks it makes",
+    "quarter of the characters, [CLS] first; padding changes what molecules are; "
+    "in float64 the model itself gives NaN, because of the masks it makes",
     "byt5": "encoder three times as deep as the decoder",
     "t5": "relative positions are part of the scores, not of q and k; scale 1",
-    "wav2vec2": "group norm over the whole clip: never padded; the strides of the convolutions decide how many frames a clip has",
+    "wav2vec2": "group norm over the whole clip: never padded; "
+    "the strides of the convolutions decide how many frames a clip has",
     "wav2vec2-stable": "frames of padding are masked and never counted",
     "hubert": "as wav2vec 2.0",
     "whisper": "one frame per two mel frames; frames of padding are seen by the model but never counted; queries are "
@@ -73,8 +75,8 @@ def architectures() -> str:
     return f"""# Architectures
 
 Layer 0 is the input of the first block, layer i the raw output of block i. The table comes from tiny random models that
-read 12 positions (240 samples, 24 frames or 32 × 32 pixels). What is captured, and in which order, is as in the real models; the
-number of layers and all sizes are not.
+read 12 positions (240 samples, 24 frames or 32 × 32 pixels). What is captured, and in which order, is as in the real
+models; the number of layers and all sizes are not.
 Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
 
 {chr(10).join(lines)}
@@ -85,14 +87,16 @@ Each family was measured as a tiny random model, in float64, on a padded batch (
 outputs are the same bit for bit as without measuring.
 
 - *q, k, v, rows*: in how many attention layers these are seen, of all attention layers that the blocks have.
-- *weights*, *the model's own*: the attention weights that we compute equal those that the model returns, to 1e-6. *As handed
-  on*: the model returns none, so `tests/test_entry_points.py` computes them by hand for each mechanism.
+- *weights*, *the model's own*: the attention weights that we compute equal those that the model returns, to 1e-6. *As
+  handed on*: the model returns none, so `tests/test_entry_points.py` computes them by hand for each mechanism.
 - *alignment*: how queries and keys are matched to tokens. *Token by token*: they have the same positions as the hidden
   states. *Positions N*: the model has N positions of its own.
-- *mechanism*: where the attention is found: transformers' attention interface, torch's fused product, the fast path of torch's own
-  layers, or products around a softmax. The windows of an image (Swin) are put together again into one sequence.
+- *mechanism*: where the attention is found: transformers' attention interface, torch's fused product, the fast path of
+  torch's own layers, or products around a softmax. The windows of an image (Swin) are put together again into one
+  sequence.
 
-Attention that we cannot see is named in the last column; everything else is measured. `tests/test_families.py` measures this table again.
+Attention that we cannot see is named in the last column; everything else is measured. `tests/test_families.py` measures
+this table again.
 
 {chr(10).join(seen.table())}
 
@@ -372,7 +376,7 @@ def _error(said: str) -> str:
 TREE = {
     "src/anisoscope/": "the tool: measures any model; docs/architecture.md shows its layers",
     "tests/": "its tests, one file per concern; test_metrics.py covers every metric, test_capture.py the models",
-    "papers/src/": "anisoscope-papers: studies of the papers, the code that runs and judges them, small models, networks",
+    "papers/src/": "anisoscope-papers: studies of the papers, code that runs and judges them, small models, networks",
     "papers/tests/": "its tests; papers/ also has results/ of real runs, tools, benchmarks and an example",
     "examples/": "scripts and notebooks: my checkpoint, training run, vectors, metric; a package with a metric",
     "tools/": "programs that write generated pages, and tiny random models; not in the package",

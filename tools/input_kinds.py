@@ -272,7 +272,9 @@ REFUSED = (
         "expected a known keyword; got 'panels'",
     ),
     Kind(
-        "a single vector: it lacks an axis", "measure(x[0])", "expected vectors [vector, dim]"
+        "a single vector: it lacks an axis",
+        "measure(x[0])",
+        "expected vectors [vector, dim]",
     ),
     Kind(
         "vectors of words",

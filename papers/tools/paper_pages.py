@@ -24,7 +24,8 @@ from anisoscope_papers.models import PACKAGED
 FOUND = "<!-- What was found, made by `make docs` -->\n"
 TRAPS = {
     "character_bert": "reads words of 50 character ids; no vocabulary",
-    "manta": "one sequence at a time; kernels have odd sizes; each position of the encoder is a block of bytes whose borders are learnt",
+    "manta": "one sequence at a time; kernels have odd sizes; "
+    "each position of the encoder is a block of bytes whose borders are learnt",
     "van": "its attention is a gate of convolutions: no q, k, v; the site of a stage is its output after the norm",
 }
 """What to know of an architecture before its numbers are read."""
@@ -60,9 +61,9 @@ def networks() -> str:
     )
     return f"""# Networks of the papers
 
-These architectures are used in the papers but are not in the library `transformers`. They keep the parameter names of the
-published code. The table is like that of [architectures](architectures.md), and comes from tiny models, too: their sizes
-are not those of the papers.
+These architectures are used in the papers but are not in the library `transformers`. They keep the parameter names of
+the published code. The table is like that of [architectures](architectures.md), and comes from tiny models, too: their
+sizes are not those of the papers.
 
 {chr(10).join(lines)}
 

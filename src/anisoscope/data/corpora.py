@@ -202,7 +202,11 @@ class Columns:
     ] = None
     label_column: Annotated[Text | None, option("column of the class", INPUT)] = None
     rationale_column: Annotated[
-        Text | None, option("column that says of each word if people marked it as a reason for the class", INPUT)
+        Text | None,
+        option(
+            "column that says of each word if people marked it as a reason for the class",
+            INPUT,
+        ),
     ] = None
     split_column: Annotated[
         Text | None,

@@ -4,7 +4,8 @@ Formula    ‖x̄‖₂ with x̄ = Σx / n; share: ‖x̄‖ / (Σ‖x‖ / n).
 Range      drift [0, ∞), in units of the activations; share [0, 1]: 0 a centred cloud, 1 one constant direction.
 Unit       that of the activations (compare layers by the share).
 Undefined  no vector; share if all norms are 0.
-Source     Godey et al. 2024, section 3. (For unit vectors the square of the drift is nearly A: ‖ū‖² = A(n − 1)/n + 1/n.)
+Source     Godey et al. 2024, section 3. (For unit vectors the square of the drift is nearly A:
+           ‖ū‖² = A(n − 1)/n + 1/n.)
 """
 
 import numpy as np

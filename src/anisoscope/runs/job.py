@@ -72,7 +72,8 @@ class ModelAndCorpus:
         Text,
         option(
             "hub id (with @revision), folder, file of weights, preset, builtin:…, module:factory; or a series of "
-            "checkpoints: pattern such as step-{0..4} or step-{0,20,...,2000}, folder of step-* or checkpoint-*, list in a file",
+            "checkpoints: pattern such as step-{0..4} or step-{0,20,...,2000}, folder of step-* or checkpoint-*, or a "
+            "text file that lists them",
             INPUT,
         ),
     ] = field(default="builtin:minilm", kw_only=False)
@@ -426,7 +427,10 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     limit: Annotated[
         Whole,
         Field(ge=1),
-        option("how many utterances are measured in all, from every class equally many: its first ones", INPUT),
+        option(
+            "how many utterances are measured in all, from every class equally many: its first ones",
+            INPUT,
+        ),
     ] = 999
     max_length: Annotated[
         Whole | None,
