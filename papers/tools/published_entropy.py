@@ -165,7 +165,8 @@ The history of the code (github lolofo/AttentionGeometry, and Kihansi95/Explanat
    HateXplain at λ = 0: sim(K) = .745 and sim(V) = .578.
 3. Commit `2485546`, 41 seconds later (22:55:47), sets `normalize=False`. From then on the code has form A.
 4. The runs with λ > 0 exist only in the repository of 2023. The row of YelpHat, which was trained again,
-   is also found only there. All of these numbers are in form A. So H of YelpHat does not jump between λ = 0 and λ = 0.0001, and the others do.
+   is also found only there. All of these numbers are in form A. So H of YelpHat does not jump between λ = 0 and
+   λ = 0.0001, and the others do.
 
 So the H of HateXplain and e-SNLI at λ = 0 was most likely published in form C, and every other H in form A. No notebook
 prints .988 or .999, so this is not certain. But it agrees with everything else that we found.
