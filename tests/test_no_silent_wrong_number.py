@@ -1788,7 +1788,7 @@ def test_what_metric_cannot_take_is_said(given, named, message):
     [
         ("sample", -1, "at least 0"),
         ("sample", "three", "got .three"),
-        ("bins", (1, 0), "each above the last"),
+        ("bins", (1, 0), "each above the one before"),
         ("bins", (0.0, float("nan")), "got nan"),
         ("bins", (0,), "two finite edges"),
         ("medians", "x", ""),

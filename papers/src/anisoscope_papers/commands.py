@@ -52,21 +52,22 @@ PLACE, TRAINING, RECIPE, FORMAT = (
 )
 
 ONLY_HELP = (
-    "figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all"
+    "only these figures and tables, with commas and ranges: fig1-5,fig17,table3; "
+    "default: all"
 )
 EXPORT_HELP = "also write every claim, verified or falsified, for other tools: html (a page each) or csv"
 
 
 def reproduce(
-    paper: Annotated[Text, option(" or ".join(PAPERS), INPUT)],
+    paper: Annotated[Text, option(f"paper to reproduce: {', '.join(PAPERS)}", INPUT)],
     /,
     *,
     only: Annotated[Text, option(ONLY_HELP, WHAT)] = "",
     settings: Annotated[
         Text,
         option(
-            "quick (minutes, no download), paper (the paper's checkpoints and data), or others of the study: see "
-            "anisoscope list studies",
+            "quick (minutes, no download), paper (the paper's checkpoints and data), "
+            "or other settings of a study (names: anisoscope list studies)",
             WHAT,
         ),
     ] = "quick",
@@ -79,13 +80,15 @@ def reproduce(
         ),
     ] = (),
     device: Annotated[Device, option("cpu, cuda, cuda:1, mps", MACHINE)] = "cpu",
-    output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path(
-        "runs/reproduction"
-    ),
+    output: Annotated[
+        FilePath, option("folder to write the results to", OUTPUT, "-o")
+    ] = Path("runs/reproduction"),
     dry_run: Annotated[
         bool,
         option(
-            "list what would be measured and loaded: gigabytes, disk, hours", OUTPUT
+            "list what would be measured and downloaded (gigabytes, disk, hours), and "
+            "do nothing else",
+            OUTPUT,
         ),
     ] = False,
     export: Annotated[
@@ -228,7 +231,7 @@ def classifier(
     place: OutputOptions = PLACE,
     view: Format = FORMAT,
     *,
-    device: Annotated[Device, option("cpu or cuda; one device", MACHINE)] = "cpu",
+    device: Annotated[Device, option("cpu or cuda (only one GPU)", MACHINE)] = "cpu",
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier, and print its accuracy and its folder."""

@@ -44,14 +44,19 @@ if TYPE_CHECKING:
 FORMAT = Format()
 COLUMNS = VectorColumns()
 CURES_HELP = (
-    "cures, with commas: centre, standardise, whiten, remove-top:K or "
+    "cures (changes of all vectors) to try, with commas: centre, standardise, whiten, "
+    "remove-top:K or "
     "remove-top:A..B, drop-dims:auto or drop-dims:J,K"
 )
 
 
 def cure(
     vectors: Annotated[
-        Text, option("file of vectors, run folder, or model, as for measure", INPUT)
+        Text,
+        option(
+            "file of vectors, run folder, or model (anything that measure accepts)",
+            INPUT,
+        ),
     ],
     /,
     columns: VectorColumns = COLUMNS,
@@ -59,40 +64,58 @@ def cure(
     *,
     corpus: Annotated[
         CorpusName | None,
-        option("for a model: what it is measured on, as for measure", INPUT),
+        option(
+            "for a model: what it reads: built-in name, hub data set, file or folder",
+            INPUT,
+        ),
     ] = None,
     limit: Annotated[
         Whole | None,
         Field(ge=1),
-        option("for a model: the first units of the corpus only", INPUT),
+        option(
+            "for a model: read only the first N documents, clips or images of the "
+            "corpus",
+            INPUT,
+        ),
     ] = None,
     cures: Annotated[Text, option(CURES_HELP, WHAT)] = "",
     pairs: Annotated[
         FilePath | None,
         option(
-            "file with as many vectors: its row i belongs to row i (a question and its answer)",
+            "file with as many vectors, of which row i is the partner of row i (an "
+            "answer to a question)",
             INPUT,
         ),
     ] = None,
     layer: Annotated[
         Text | None,
         option(
-            "which layer, if there are several (5, final, decoder 5); default: the highest anisotropy A",
+            "which layer, if there are several, as 5, final or decoder 5; default: the "
+            "one with the highest anisotropy A",
             INPUT,
         ),
     ] = None,
     seed: Annotated[
         Whole,
         Field(ge=0),
-        option("seed that decides on which half of the units cures are fitted", WHAT),
+        option(
+            "seed that decides on which half of the documents (or clips, images) cures "
+            "are fitted",
+            WHAT,
+        ),
     ] = 0,
     write: Annotated[
         FilePath | None,
-        option("write the vectors after the chosen cure (.npy)", OUTPUT),
+        option(
+            "file to write the vectors to, changed by the chosen cure (.npy)", OUTPUT
+        ),
     ] = None,
     save: Annotated[
         FilePath | None,
-        option("save the chosen cure, for anisoscope apply (.safetensors)", OUTPUT),
+        option(
+            "file to save the chosen cure to, for anisoscope apply (.safetensors)",
+            OUTPUT,
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -295,7 +318,7 @@ def doctor(
     *,
     view: Format = FORMAT,
     developers: Annotated[
-        bool, option("list also the extras that only developers need", WHAT)
+        bool, option("list also the optional packages that only developers need", WHAT)
     ] = False,
     quiet: Quiet = False,
 ) -> int:

@@ -19,7 +19,7 @@ EXIT_CODES = {
     2: "usage: a wrong option, or options that contradict each other",
     3: "model: not found, not readable or not trusted, or its training diverged",
     4: "corpus: not found, not readable, or nothing in it to measure",
-    5: "measurement: a site that the model never computes, or sums that do not fit together",
+    5: "measurement: the model never computes what was to be measured, or parts of a run do not fit together",
     6: "output: a folder that cannot be written or read",
     7: "partial: some models or data were unavailable and were skipped (reproduce, atlas)",
     8: "condition: a run differs from the first as --fail-if says (compare)",

@@ -22,18 +22,21 @@ OUTPUT_FOLDER = Path("runs/atlas")
 
 def atlas(
     networks: Annotated[
-        FilePath, option("list of networks: a TOML file of [[network]] tables", INPUT)
+        FilePath,
+        option("TOML file that lists the networks, each in a [[network]] table", INPUT),
     ],
     /,
     *,
     only: Annotated[
         Names,
         option(
-            "these networks alone, by the names in the list", INPUT, metavar="NAME,…"
+            "measure only these networks, by their names in the list",
+            INPUT,
+            metavar="NAME,…",
         ),
     ] = (),
     output: Annotated[
-        FilePath, option("folder of runs, table and page", OUTPUT, "-o")
+        FilePath, option("folder to write runs, table and page to", OUTPUT, "-o")
     ] = OUTPUT_FOLDER,
     view: Format = FORMAT,
     quiet: Quiet = False,

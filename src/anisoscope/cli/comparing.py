@@ -54,7 +54,11 @@ MOST_ROWS = 60
 def compare(
     runs: Annotated[
         tuple[Text, ...],
-        option("run folders or that of a series; or models to be measured", INPUT),
+        option(
+            "run folders; or one folder of a series; or models, which are measured "
+            "first",
+            INPUT,
+        ),
     ],
     /,
     measuring: ModelsOptions = MODELS,
@@ -62,18 +66,27 @@ def compare(
     view: Format = FORMAT,
     metric: Annotated[
         Text,
-        option("metric to compare, or one of its values (attention.entropy)", WHAT),
+        option("metric to compare, or one value of a metric (attention.entropy)", WHAT),
     ] = "A",
     tokens: Annotated[
-        TokenPolicy, option("token policy: all, content, no-first", WHAT)
+        TokenPolicy,
+        option(
+            "which tokens count: all, content (no special tokens), no-first (without "
+            "the first token)",
+            WHAT,
+        ),
     ] = "all",
     heads: Annotated[
-        bool, option("head by head; else means over the heads of a layer", WHAT)
+        bool,
+        option(
+            "compare each attention head; default: the mean over the heads of a layer",
+            WHAT,
+        ),
     ] = False,
     component: Annotated[
         Names,
         option(
-            "of a metric with components (classes, dimensions): these alone",
+            "only these components, if the metric has some (classes, dimensions)",
             WHAT,
             metavar="NAME,…",
         ),
@@ -96,7 +109,7 @@ def compare(
     ] = (),
     output: Annotated[
         FilePath | None,
-        option("folder for a page with figures and all numbers", OUTPUT, "-o"),
+        option("folder to write a page with figures and all numbers to", OUTPUT, "-o"),
     ] = None,
     quiet: Quiet = False,
 ) -> int:

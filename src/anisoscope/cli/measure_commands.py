@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
 
-RunFolders = Annotated[tuple[FilePath, ...], option("run folders", INPUT)]
+RunFolders = Annotated[tuple[FilePath, ...], option("run folders to join", INPUT)]
 JOB = Job()
 CLASSES = ClassesOptions()
 OUTPUT_OPTIONS = OutputOptions()
@@ -55,14 +55,16 @@ def measure(
     dry_run: Annotated[
         bool,
         option(
-            "say what it would cost (for a series: list steps and seeds); load and measure nothing",
+            "say what this would cost (for a series: list steps and seeds); load and "
+            "measure nothing",
             OUTPUT,
         ),
     ] = False,
     report_to: Annotated[
         Names,
         option(
-            "log the layers to trackers, with commas: tensorboard, wandb, trackio",
+            "also log the values of each layer to trackers, with commas: tensorboard, "
+            "wandb, trackio",
             OUTPUT,
             metavar="NAME,…",
         ),
@@ -371,7 +373,9 @@ def merge(
     runs: RunFolders,
     /,
     *,
-    output: Annotated[FilePath, option("new run folder", OUTPUT, "-o")],
+    output: Annotated[
+        FilePath, option("folder to write the joined run to", OUTPUT, "-o")
+    ],
     view: View = VIEW,
     quiet: Quiet = False,
 ) -> None:

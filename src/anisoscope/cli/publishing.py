@@ -17,17 +17,25 @@ FORMAT = Format()
 
 def push(
     run: Annotated[FilePath, option("run folder, or folder of a series", INPUT)],
-    repository: Annotated[Text, option("data set of the hub, OWNER/NAME", OUTPUT)],
+    repository: Annotated[
+        Text,
+        option("data set on the Hugging Face hub to push to, as OWNER/NAME", OUTPUT),
+    ],
     /,
     *,
     create: Annotated[
-        bool, option("make the data set if there is none", OUTPUT)
+        bool, option("make the data set if it does not exist", OUTPUT)
     ] = False,
     private: Annotated[
-        bool, option("make it for you or your organisation alone", OUTPUT)
+        bool,
+        option(
+            "make the data set private: only you or your organisation can read it",
+            OUTPUT,
+        ),
     ] = False,
     licence: Annotated[
-        Text, option("identifier of a licence for its card, as cc-by-4.0", OUTPUT)
+        Text,
+        option("licence to name on the card of the data set, as cc-by-4.0", OUTPUT),
     ] = "",
     dry_run: Annotated[
         bool, option("write the folder that would be pushed, and push nothing", OUTPUT)
@@ -35,7 +43,8 @@ def push(
     output: Annotated[
         FilePath | None,
         option(
-            "with --dry-run: the folder; default: RUN-to-push, next to the run",
+            "with --dry-run: the folder to write; default: RUN-to-push, next to the "
+            "run",
             OUTPUT,
             "-o",
         ),
@@ -95,10 +104,14 @@ def card(
     *,
     repository: Annotated[
         Text,
-        option("data set that the run was pushed to, for a badge and a link", INPUT),
+        option(
+            "data set that the run was pushed to (OWNER/NAME); badge and section then "
+            "link to it",
+            INPUT,
+        ),
     ] = "",
     badge: Annotated[
-        FilePath | None, option("write the badge too (.svg)", OUTPUT)
+        FilePath | None, option("file to write a badge to (.svg)", OUTPUT)
     ] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,

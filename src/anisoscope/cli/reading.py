@@ -20,7 +20,9 @@ def report(
     /,
     *,
     quiet: Quiet = False,
-    pdf: Annotated[bool, option("figures as PDF too, for print", OUTPUT)] = False,
+    pdf: Annotated[
+        bool, option("also write figures as PDF, for print", OUTPUT)
+    ] = False,
     view: Format = FORMAT,
 ) -> None:
     """Rebuild the page of a run, and say where it is."""

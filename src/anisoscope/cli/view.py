@@ -23,7 +23,7 @@ Quiet = Annotated[bool, option("show no progress", OUTPUT, "-q")]
 Config = Annotated[
     FilePath | None,
     option(
-        'file of these options (limit = 20, panel = "hidden"), or a run folder, whose options are then used',
+        'TOML file of options (limit = 20, panel = "hidden"), or a run folder, to use the same options again',
         INPUT,
     ),
 ]
@@ -48,10 +48,10 @@ class View(Format):
     """The options that say how a run is shown."""
 
     wide: Annotated[
-        bool, option("every column that was measured, with intervals", OUTPUT)
+        bool, option("show every column that was measured, with intervals", OUTPUT)
     ] = False
     heads: Annotated[
-        bool, option("attention head by head, not layer by layer", OUTPUT)
+        bool, option("show attention for each head, not for each layer", OUTPUT)
     ] = False
 
 

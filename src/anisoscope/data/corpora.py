@@ -192,15 +192,17 @@ class Columns:
     text_column: Annotated[
         Text | None,
         option(
-            "column of the text in a table; default: guessed, as is the second text. If you name only this one, no "
-            "second text is read",
+            "column of the text in a table; default: guessed. A column of second texts "
+            "is guessed too, unless you name only this one",
             INPUT,
         ),
     ] = None
     second_column: Annotated[
-        Text | None, option("column of the second text", INPUT)
+        Text | None, option("column of the second text, in pairs of texts", INPUT)
     ] = None
-    label_column: Annotated[Text | None, option("column of the class", INPUT)] = None
+    label_column: Annotated[
+        Text | None, option("column of the class; default: guessed", INPUT)
+    ] = None
     rationale_column: Annotated[
         Text | None,
         option(
@@ -210,7 +212,9 @@ class Columns:
     ] = None
     split_column: Annotated[
         Text | None,
-        option("column of each row's split: train, validation, test", INPUT),
+        option(
+            "column that names the split of each row: train, validation or test", INPUT
+        ),
     ] = None
 
     @property

@@ -82,9 +82,11 @@ class Settings:
         tuple[Panel, ...],
         split_names(PANELS),
         option(
-            "hidden, spectrum, attention, several with commas, or all of these three; on request only: alignment (what "
-            "the drift of queries and keys does), extremes (sinks, massive activations, largest logits), floor "
-            "(cosines of unrelated units; measured by default for sentence models), class (class directions, if "
+            "hidden, spectrum, attention, several with commas, or all of these three; "
+            "on request only: alignment (what the mean query and key do to attention), "
+            "extremes (sinks, massive activations, largest logits), floor (cosines of "
+            "unrelated documents or clips; measured by default for sentence models), "
+            "class (class directions, if "
             "vectors have labels)",
             WHAT,
             shown="all",
@@ -95,7 +97,8 @@ class Settings:
         tuple[TokenPolicy, ...],
         split_names(("all",)),  # the name of a selection, not every one
         option(
-            "token policies, with commas: all, content, no-first",
+            "which tokens count, with commas: all, content (no special tokens), "
+            "no-first (without the first token)",
             WHAT,
             metavar="NAME,…",
         ),
@@ -103,13 +106,18 @@ class Settings:
     groups: Annotated[
         Whole,
         Field(ge=2, le=MOST_GROUPS),
-        option("groups of units left out in turn for the intervals", WHAT),
+        option(
+            "number of groups that documents (clips, images) are divided into; "
+            "intervals leave out one in turn",
+            WHAT,
+        ),
     ] = 32
     spectrum_groups: Annotated[
         Whole | None,
         Field(ge=1, le=MOST_GROUPS),
         option(
-            "the same for the spectrum; default: 8 up to 1,024 dimensions, 1 (no interval) up to 2,048; beyond that no "
+            "groups for the spectrum; default: 8 for vectors of at most 1,024 "
+            "dimensions, 1 (no interval) for at most 2,048; wider vectors: no "
             "spectrum, unless --panel spectrum alone is chosen",
             WHAT,
         ),
@@ -127,7 +135,9 @@ class Settings:
         Whole,
         Field(ge=0, le=1 << 31),
         option(
-            "vectors kept for each site, for metrics that need single vectors", WHAT
+            "number of vectors kept of each layer, for metrics that need single "
+            "vectors; 0: none",
+            WHAT,
         ),
     ] = 2048
     sample_heads: Annotated[bool, PYTHON_ONLY] = False
@@ -135,16 +145,20 @@ class Settings:
         Whole,
         Field(ge=0),
         option(
-            "seed of everything random (sample of vectors, untrained weights)", WHAT
+            "seed of all random choices (sample of vectors, untrained weights)", WHAT
         ),
     ] = 0
-    medians: Annotated[bool, option("medians of attention rows (slow)", WHAT)] = False
+    medians: Annotated[
+        bool,
+        option("also measure the median attention weight of each query (slow)", WHAT),
+    ] = False
     bins: Annotated[tuple[Number, ...], PYTHON_ONLY] = ()
     metrics: Annotated[
         Names,
         BeforeValidator(name_metrics),
         option(
-            "these metrics alone, in place of panels (see anisoscope list metrics); one of your own as module:NAME",
+            "measure only these metrics, and no panels (names: anisoscope list "
+            "metrics); your own as module:NAME",
             WHAT,
             "--metric",
             metavar="NAME,…",
@@ -153,7 +167,8 @@ class Settings:
     blocks: Annotated[
         Names,
         option(
-            "which modules are blocks, by class (BertLayer) or name pattern (encoder.layers.*), if they are not found",
+            "if blocks are not found: which modules are blocks, by class (BertLayer) "
+            "or name pattern (encoder.layers.*)",
             INPUT,
             metavar="NAME,…",
         ),
@@ -161,28 +176,33 @@ class Settings:
     tokens_first: Annotated[
         bool | None,
         option(
-            "the outputs of blocks are [token, sequence, dim], or [sequence, token, dim]; default: read from the model",
+            "whether blocks put out [token, sequence, dim] or [sequence, token, dim]; "
+            "default: read from the model",
             INPUT,
             negative="--sequences-first",
         ),
     ] = None
     flatten: Annotated[
         Flatten,
-        option("convolutional maps as one vector per position, or one per image", WHAT),
+        option(
+            "for maps of convolutions: one vector per position, or one per image", WHAT
+        ),
     ] = "position"
     at: Annotated[At, PYTHON_ONLY] = "first"
     attention: Annotated[
         Literal["model", "fused"],
         option(
-            "model: outputs are the model's own, bit for bit; fused: outputs are computed from the measured weights, "
-            "which saves a product and changes them by rounding",
+            "where the outputs of attention come from. model: its own computation, bit "
+            "for bit; fused: the measured weights, which saves one matrix product and "
+            "changes outputs by rounding",
             MACHINE,
         ),
     ] = "model"
     layers: Annotated[
         Numbers,
         option(
-            "0,8,16,-1: these layers of each stack only; 0 is the input of the first block, −1 the last",
+            "measure only these layers (of encoder and decoder alike), as 0,8,16,-1; 0 "
+            "is the input of the first block, −1 the last layer",
             WHAT,
             shown="all",
             metavar="INT,…",
@@ -199,17 +219,21 @@ class Settings:
                 metrics.find_metric_by_name(name)
         if not self.tokens:
             raise UsageError(
-                "at least one token policy", "none", f"choose of {', '.join(POLICIES)}"
+                "at least one token policy",
+                "none",
+                f"choose from {', '.join(POLICIES)}",
             )
         if not (self.panel or self.metrics):
             raise UsageError(
-                "at least one panel", "none", f"choose of {', '.join(get_args(Panel))}"
+                "at least one panel",
+                "none",
+                f"choose from {', '.join(get_args(Panel))}",
             )
         # Infinite ends make a NaN or an infinite edge fail the comparison as well.
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError(
-                "bins as two finite edges or more, each above the last",
+                "`bins` with at least two finite edges, each above the one before",
                 repr(self.bins),
                 "sort them",
             )

@@ -80,7 +80,8 @@ class ModelAndCorpus:
     corpus: Annotated[
         CorpusName,
         option(
-            "built-in name, hub data set, file or folder; default: the built-in corpus for the model",
+            "what the model reads: built-in name, hub data set, file or folder; "
+            "default: the built-in corpus for the model",
             INPUT,
             "-c",
         ),
@@ -109,7 +110,8 @@ class LoadOptions:
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16", "float16", "auto"],
         option(
-            "float32, float64, bfloat16, float16, or auto: the checkpoint's own; sums are float64 always",
+            "dtype of the model: float32, float64, bfloat16, float16, or auto (that of "
+            "the checkpoint); sums are always float64",
             MACHINE,
         ),
     ] = "float32"
@@ -123,7 +125,8 @@ class LoadOptions:
     device_map: Annotated[
         Literal["auto", "balanced", "sequential"] | None,
         option(
-            "auto: spread the blocks over all devices and the CPU's memory (accelerate); also balanced, sequential",
+            "spread a large model over all devices and the CPU's memory: auto, "
+            "balanced or sequential (as in accelerate)",
             MACHINE,
         ),
     ] = None
@@ -133,16 +136,26 @@ class LoadOptions:
 class ReadOptions:
     """How a corpus is read. The fields are keyword arguments of `data.opening.open_plan`."""
 
-    split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
+    split: Annotated[
+        Text | None,
+        option(
+            "split of a hub data set; default: validation, else test, else train", INPUT
+        ),
+    ] = None
     column: Annotated[
         Text | None,
-        option("column of a table: text, or paths of clips or images", INPUT),
+        option(
+            "column of a table that holds the text, or the paths of clips or images; "
+            "default: guessed",
+            INPUT,
+        ),
     ] = None
     documents: Annotated[
         Text,
         AfterValidator(check_rule),
         option(
-            "what a document is in a text file: auto, file, blank-line, line, tokens:N",
+            "what counts as one document in a text file: auto (guessed), file, "
+            "blank-line, line, tokens:N (N tokens)",
             INPUT,
         ),
     ] = "auto"
@@ -150,30 +163,33 @@ class ReadOptions:
         Whole | None,
         Field(ge=1),
         option(
-            "first N units of the corpus only: documents, clips (or speakers), images",
+            "read only the first N documents, clips (or speakers) or images of the "
+            "corpus",
             INPUT,
         ),
     ] = None
     sequences: Annotated[
         Whole | None,
         Field(ge=1),
-        option("only so many windows of the text, evenly spread over it", INPUT),
+        option("read only so many windows of the text, evenly spread over it", INPUT),
     ] = None
     max_length: Annotated[
         Whole | None,
         Field(ge=1),
         option(
-            "tokens a window, special ones counted; default: what the model reads, 512 at most",
+            "tokens per window of text, special tokens included; default: as many as "
+            "the model reads, at most 512",
             INPUT,
         ),
     ] = None
-    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = (
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens per batch", MACHINE)] = (
         4096
     )
     skip_bad: Annotated[
         bool,
         option(
-            "leave out and count unreadable items and checkpoints instead of stopping",
+            "leave unreadable files, rows and checkpoints out and count them, instead "
+            "of stopping",
             INPUT,
         ),
     ] = False
@@ -186,15 +202,17 @@ class VectorColumns:
     columns: Annotated[
         Text | None,
         option(
-            "for a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by "
-            "rules; a file that can be read in two ways is refused",
+            "for a file of vectors: the columns that hold the vectors, as 0-7, 'dim_*' "
+            "or embedding; default: guessed by rules; a file that can be read in two "
+            "ways is refused",
             INPUT,
         ),
     ] = None
     unit_column: Annotated[
         Text | None,
         option(
-            "for a file of vectors: the column (or array) with the unit of each vector",
+            "for a file of vectors: the column (or array) with the unit (document, "
+            "speaker) of each vector",
             INPUT,
         ),
     ] = None
@@ -221,7 +239,8 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         tuple[Whole, Whole],
         BeforeValidator(read_shard),
         option(
-            "I/N: measure part I of N: files of a folder of texts, else batches; anisoscope merge joins the parts",
+            "measure only part I of N; anisoscope merge joins the parts. A folder of "
+            "texts is divided by files, any other corpus by batches",
             MACHINE,
             shown="1/1",
             metavar="I/N",
@@ -231,7 +250,8 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     to_merge: Annotated[
         bool,
         option(
-            "this run will be joined with runs of other files, by anisoscope merge",
+            "keep what anisoscope merge needs to join this run with runs of other "
+            "files",
             MACHINE,
             negative=(),
         ),
@@ -240,7 +260,8 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         Whole,
         Field(ge=1),
         option(
-            "for a series: how many downloaded checkpoints are on the disk at a time",
+            "for a series of checkpoints: how many downloads are on the disk at the "
+            "same time",
             MACHINE,
         ),
     ] = 2
@@ -357,7 +378,8 @@ class ModelsOptions(LoadOptions, ReadOptions):
     corpus: Annotated[
         CorpusName,
         option(
-            "what a model reads: built-in name, hub data set, file or folder; default: the built-in corpus",
+            "what a model reads: built-in name, hub data set, file or folder; default: "
+            "the built-in corpus for the model",
             INPUT,
             "-c",
         ),
@@ -371,7 +393,7 @@ class OutputOptions:
     output: Annotated[
         FilePath | None,
         option(
-            "folder; default: a folder in runs/, named after model and corpus",
+            "folder to write; default: a folder in runs/, named after model and corpus",
             OUTPUT,
             "-o",
         ),
@@ -401,14 +423,16 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     model: Annotated[
         Text,
         option(
-            "folder or hub id (with @revision) of a classifier; other text models: fewer analyses",
+            "folder or hub id (with @revision) of a classifier; other text models get "
+            "fewer analyses",
             INPUT,
         ),
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         CorpusName,
         option(
-            "corpus with labels, as for train classifier; default: the one that the model was trained on",
+            "corpus with labels: built-in name, hub data set, table or folder; "
+            "default: the one that the model was trained on",
             INPUT,
             "-c",
         ),
@@ -416,13 +440,16 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     split: Annotated[
         Text,
         option(
-            "train, validation, test, another split of the corpus, or all; default: test; if a table has no splits, "
-            "all rows that the model was not trained on",
+            "split to measure: train, validation, test, another one of the corpus, or "
+            "all; default: test; if a table has no splits, all rows that the model was "
+            "not trained on",
             INPUT,
         ),
     ] = ""
     split_seed: Annotated[
-        Whole, Field(ge=0), option("seed of the splits, if the corpus has none", INPUT)
+        Whole,
+        Field(ge=0),
+        option("seed for making splits, if the corpus has none", INPUT),
     ] = 0
     limit: Annotated[
         Whole,
@@ -435,12 +462,17 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     max_length: Annotated[
         Whole | None,
         Field(ge=3),
-        option("tokens; longer utterances are cut, and counted", INPUT),
+        option(
+            "longest text in tokens; longer ones are cut and counted; default: what "
+            "the model was trained with, or can read",
+            INPUT,
+        ),
     ] = None
     at: Annotated[
         At | None,
         option(
-            "which vector represents an utterance: first, last, mean or max of its tokens; default: what the head "
+            "which vector represents a text: that of its first or last token, or the "
+            "mean or max over its tokens; default: what the head of the classifier "
             "reads",
             WHAT,
         ),
@@ -449,7 +481,9 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
         tuple[ClassesPart, ...],
         split_names(PARTS, renamed=renamed.PARTS),
         option(
-            "with commas: directions, ablation (what attention is worth), attribution (words that decide), or all",
+            "analyses, with commas: directions (in which vectors of the classes "
+            "differ), ablation (what attention is worth), attribution (words that "
+            "decide), or all",
             WHAT,
             shown="all",
             metavar="NAME,…",
@@ -459,10 +493,10 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
         Whole,
         Field(ge=1),
         option(
-            "how many utterances are used for slow analyses (many passes each)", WHAT
+            "how many texts the slow analyses use (each text takes many passes)", WHAT
         ),
     ] = 60
-    seed: Annotated[Whole, Field(ge=0), option("seed of everything random", WHAT)] = 0
-    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = (
+    seed: Annotated[Whole, Field(ge=0), option("seed of all random choices", WHAT)] = 0
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens per batch", MACHINE)] = (
         4096
     )

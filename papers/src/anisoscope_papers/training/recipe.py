@@ -107,15 +107,18 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     model: Annotated[
         Text,
         option(
-            "attention (the attention-only model, from scratch), or any encoder to fine-tune",
+            "attention (the attention-only model, trained from scratch), or any "
+            "encoder, which is fine-tuned",
             INPUT,
         ),
     ] = field(default=ATTENTION, kw_only=False)
     corpus: Annotated[
         CorpusName,
         option(
-            "labelled: synthetic, synthetic-pairs, yelphat, hatexplain, esnli, imdb, yelp-polarity, 20newsgroups (see "
-            "anisoscope list corpora), a .jsonl, .csv or .tsv table, a folder of them, a hub id",
+            "corpus with labels: synthetic, synthetic-pairs, yelphat, hatexplain, "
+            "esnli, imdb, yelp-polarity, 20newsgroups (see "
+            "anisoscope list corpora), a .jsonl, .csv or .tsv table, a folder of "
+            "tables, or a hub id",
             INPUT,
             "-c",
         ),
@@ -123,15 +126,21 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     limit: Annotated[
         Whole | None,
         Field(ge=1),
-        option("examples of each split, over all classes", INPUT),
+        option("read only so many examples of each split, over all classes", INPUT),
     ] = None
     max_length: Annotated[
         Whole | None,
         Field(ge=3),
-        option("longer utterances are cut, and counted", INPUT),
+        option(
+            "longest text in tokens; longer ones are cut and counted; default: 1024, "
+            "or what the encoder reads",
+            INPUT,
+        ),
     ] = None
     split_seed: Annotated[
-        Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)
+        Whole,
+        Field(ge=0),
+        option("seed for making splits, if the corpus has none", INPUT),
     ] = 0
     layers: Annotated[
         Whole, Field(ge=1), option("layers of the attention-only model", MODEL)
@@ -142,102 +151,157 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     dim: Annotated[
         Whole | None,
         Field(ge=2),
-        option("its width; default: that of the vectors, or 300", MODEL),
+        option(
+            "width of the attention-only model; default: that of the word vectors, or "
+            "300 if they are random",
+            MODEL,
+        ),
     ] = None
     text: Annotated[
-        bool, option("follow the paper's equations instead of its code", MODEL)
+        bool,
+        option(
+            "follow the equations of Fosse et al. 2023 instead of their code", MODEL
+        ),
     ] = False
     vectors: Annotated[
         Text,
         option(
-            "word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL
+            "word vectors to begin with: a GloVe or fastText file, a checkpoint, or "
+            "random",
+            MODEL,
         ),
     ] = "builtin:minilm"
     vector_norm: Annotated[
-        Number | None, Field(gt=0), option("scale the vectors to this mean norm", MODEL)
+        Number | None,
+        Field(gt=0),
+        option("scale the word vectors to this mean norm", MODEL),
     ] = None
     vector_cosine: Annotated[
         Number | None,
         Field(ge=0, lt=1),
-        option("shift the vectors to this mean cosine of two words", MODEL),
+        option(
+            "add one vector to all word vectors, so that two words have this mean "
+            "cosine",
+            MODEL,
+        ),
     ] = None
-    frozen: Annotated[bool, option("do not train the vectors", MODEL)] = False
+    frozen: Annotated[bool, option("do not train the word vectors", MODEL)] = False
     tokens: Annotated[
-        Tokens, option("paper (words of the training split) or checkpoint", MODEL)
+        Tokens,
+        option(
+            "what a token is: paper (a word of the training split) or checkpoint (as "
+            "in the checkpoint of --vectors)",
+            MODEL,
+        ),
     ] = "paper"
-    separator: Annotated[bool, option("<sep> between the texts of a pair", MODEL)] = (
-        False
-    )
+    separator: Annotated[
+        bool, option("put a token <sep> between the texts of a pair", MODEL)
+    ] = False
     attention: Annotated[
         Arm,
         option(
-            "learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)",
+            "attention weights: learned; or not learned: uniform, random (fixed, by "
+            "position); or frozen (learned up to --freeze-after)",
             MODEL,
         ),
     ] = "learned"
     freeze_after: Annotated[
         Whole | None,
         Field(ge=0),
-        option("steps after which attention is frozen; default: one epoch", MODEL),
+        option(
+            "for --attention frozen: after how many steps; default: one epoch", MODEL
+        ),
     ] = None
     positions: Annotated[
         Positions,
-        option("added to word vectors: sinusoidal, learned, or none", MODEL),
+        option(
+            "position vectors that are added to word vectors: sinusoidal, learned, or "
+            "none",
+            MODEL,
+        ),
     ] = "sinusoidal"
     position_scale: Annotated[
-        Number, Field(ge=0), option("multiply the sinusoidal positions by this", MODEL)
+        Number,
+        Field(ge=0),
+        option("multiply the sinusoidal position vectors by this", MODEL),
     ] = 1.0
     penalty: Annotated[
         Literal["none", "entropy", "entropy-columns"],
         option(
-            "on entropy: none, entropy (of what [CLS] attends to), entropy-columns",
+            "penalty on attention entropy: none, entropy (of the weights of [CLS]), "
+            "entropy-columns (of sums of weights by column)",
             TRAINING,
         ),
     ] = "none"
-    weight: Annotated[Number, option("weight λ of the penalty", TRAINING)] = 0.0
+    weight: Annotated[
+        Number,
+        option("weight λ of the penalty on attention entropy; 0: no penalty", TRAINING),
+    ] = 0.0
     penalty_layers: Annotated[
         tuple[Whole, ...],
         split_numbers(),
         option(
-            "layers it acts on, from 1, with commas; all", TRAINING, metavar="INT,…"
+            "layers that the penalty acts on, counted from 1, with commas; or all",
+            TRAINING,
+            metavar="INT,…",
         ),
     ] = (1,)
     rate: Annotated[
         Number | None,
         Field(ge=0),
-        option("learning rate; default: published (1e-3, or 5e-5)", TRAINING),
+        option(
+            "learning rate; default: 1e-3 for the attention-only model, 5e-5 for "
+            "fine-tuning",
+            TRAINING,
+        ),
     ] = None
     decay: Annotated[
         Number | None,
         Field(ge=0),
-        option("weight decay; default: published (0, or 0.01)", TRAINING),
+        option(
+            "weight decay; default: 0 for the attention-only model, 0.01 for "
+            "fine-tuning",
+            TRAINING,
+        ),
     ] = None
     batch: Annotated[
-        Whole | None, Field(ge=1), option("utterances a step; default 64", TRAINING)
+        Whole | None, Field(ge=1), option("texts per step; default: 64", TRAINING)
     ] = None
     epochs: Annotated[
-        Whole | None, Field(ge=1), option("most epochs; default 50", TRAINING)
+        Whole | None,
+        Field(ge=1),
+        option("largest number of epochs; default: 50", TRAINING),
     ] = None
     patience: Annotated[
         Whole | None,
         Field(ge=1),
-        option("epochs without a lower loss; default 5", TRAINING),
+        option(
+            "stop after so many epochs without a lower validation loss; default: 5",
+            TRAINING,
+        ),
     ] = None
     steps: Annotated[
         Whole | None,
         Field(ge=1),
         option(
-            "train so many steps and keep the last; default: the best epoch is kept",
+            "train exactly so many steps and keep the last weights; default: keep the "
+            "best epoch",
             TRAINING,
         ),
     ] = None
-    warmup: Annotated[Whole, Field(ge=0), option("steps of warm-up", TRAINING)] = 0
+    warmup: Annotated[
+        Whole,
+        Field(ge=0),
+        option("steps over which the learning rate rises to its full value", TRAINING),
+    ] = 0
     clip: Annotated[
-        Number, Field(ge=0), option("largest gradient norm; 0: none", TRAINING)
+        Number,
+        Field(ge=0),
+        option("scale gradients down to at most this norm; 0: no limit", TRAINING),
     ] = 0.0
     buckets: Annotated[bool, PYTHON_ONLY] = True
     seed: Annotated[
-        Whole, Field(ge=0), option("of weights, order and dropout", TRAINING)
+        Whole, Field(ge=0), option("seed of weights, order and dropout", TRAINING)
     ] = 0
 
     def __post_init__(self) -> None:
@@ -374,32 +438,48 @@ class Sizes:
     """A preset by name, and changes to it."""
 
     preset: Annotated[
-        Preset, option("tiny, small, mini, bert-small or bert-base", MODEL)
+        Preset,
+        option(
+            "size of the model: tiny, small, mini, or (as large as these BERTs) "
+            "bert-small or bert-base",
+            MODEL,
+        ),
     ] = "small"
     vocab_size: Annotated[
         Whole | None,
         Field(ge=300),
-        option("most tokens learnt; default: the preset's", MODEL),
+        option(
+            "largest number of tokens in the vocabulary that is learnt; default: that "
+            "of the preset",
+            MODEL,
+        ),
     ] = None
     window: Annotated[
         Whole | None,
         Field(ge=4),
-        option("tokens a sequence; default: the preset's", MODEL),
+        option("tokens per sequence; default: that of the preset", MODEL),
     ] = None
     batch: Annotated[
         Whole | None,
         Field(ge=1),
-        option("sequences per step, over all devices", TRAINING),
+        option(
+            "sequences per step, over all devices; default: that of the preset",
+            TRAINING,
+        ),
     ] = None
     rate: Annotated[
         Number | None,
         Field(ge=0),
-        option("highest learning rate; default: the preset's", TRAINING),
+        option("highest learning rate; default: that of the preset", TRAINING),
     ] = None
     dropout: Annotated[
         Number | None,
         Field(ge=0, le=0.9),
-        option("dropout rate; default: that of the preset (0 in small ones)", TRAINING),
+        option(
+            "dropout rate; default: that of the preset (0.1 for the two BERT sizes, "
+            "else 0)",
+            TRAINING,
+        ),
     ] = None
 
     def build(self) -> ModelSize:
@@ -431,22 +511,35 @@ class Training(Sizes):
     own_size: Annotated[ModelSize | None, PYTHON_ONLY] = None
     corpus: Annotated[
         CorpusName,
-        option("text as in measure: name, hub data set, file or folder", INPUT, "-c"),
+        option(
+            "text to train on: built-in name, hub data set, file or folder", INPUT, "-c"
+        ),
     ] = "builtin:python-docs"
-    split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
-    column: Annotated[Text | None, option("text column of a table", INPUT)] = None
+    split: Annotated[
+        Text | None,
+        option(
+            "split of a hub data set; default: validation, else test, else train", INPUT
+        ),
+    ] = None
+    column: Annotated[
+        Text | None,
+        option("column of a table that holds the text; default: guessed", INPUT),
+    ] = None
     limit: Annotated[
-        Whole | None, Field(ge=1), option("first N documents only", INPUT)
+        Whole | None, Field(ge=1), option("read only the first N documents", INPUT)
     ] = None
     vocabulary: Annotated[
         Text | None,
         option(
-            "checkpoint whose vocabulary is used; default: learn one on the corpus",
+            "checkpoint whose tokenizer is used; default: a vocabulary is learnt on "
+            "the corpus",
             INPUT,
         ),
     ] = None
     steps: Annotated[
-        Whole | None, Field(ge=1), option("default: the preset's", TRAINING)
+        Whole | None,
+        Field(ge=1),
+        option("number of training steps; default: that of the preset", TRAINING),
     ] = None
     seed: Annotated[
         Whole, Field(ge=0), option("seed of the weights and of dropout", TRAINING)
@@ -455,18 +548,18 @@ class Training(Sizes):
         Whole | None,
         Field(ge=0),
         option(
-            "seed of the order of the text and of the masks; default: as --seed",
+            "seed of the order of the text and of the masks; default: that of --seed",
             TRAINING,
         ),
     ] = None
     per_octave: Annotated[
         Whole,
         Field(ge=1),
-        option("checkpoints each time the number of steps doubles", TRAINING),
+        option("number of checkpoints per doubling of the number of steps", TRAINING),
     ] = 2
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        option("float32, or mixed precision: bfloat16, float16", MACHINE),
+        option("float32, or mixed precision with bfloat16 or float16", MACHINE),
     ] = "float32"
     accumulate: Annotated[
         Whole,
@@ -474,12 +567,15 @@ class Training(Sizes):
         option("split each batch into this many parts to save memory", MACHINE),
     ] = 1
     device: Annotated[
-        Device, option("cpu or cuda (several: start it with torchrun)", MACHINE)
+        Device,
+        option(
+            "cpu or cuda (for several GPUs, start the command with torchrun)", MACHINE
+        ),
     ] = "cpu"
     report_to: Annotated[
         Names,
         option(
-            "trackers, with commas: tensorboard, wandb, trackio",
+            "log the training to trackers, with commas: tensorboard, wandb, trackio",
             OUTPUT,
             metavar="NAME,…",
         ),
