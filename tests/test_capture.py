@@ -1128,7 +1128,7 @@ def test_a_place_that_never_fires_names_the_attention_classes_and_the_cure():
 
     model = Convolutional()
     expected = (
-        r"through attention, query; got no call there; .* of Convolutional: "
+        r"compute attention, query; got nothing that can be captured; .* of Convolutional: "
         r"none\. Cure: measure hidden states only"
     )
     with (

@@ -201,7 +201,7 @@ def test_a_model_without_a_tokenizer_says_so(folder):
         path.unlink()
     error = refused(folder)
     assert (
-        error.expected == f"a tokenizer beside {folder}"
+        error.expected == f"a tokenizer with {folder}"
         and "tokenizer.save_pretrained" in error.cure
     )
     assert "none of tokenizer.json, vocab.txt" in error.got

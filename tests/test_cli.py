@@ -52,17 +52,17 @@ TYPOS = [
     (
         ["measure", "--zzz"],
         2,
-        "got --zzz. Cure: anisoscope measure --help lists what there is",
+        "got --zzz. Cure: anisoscope measure --help lists all options",
     ),
     (
         ["measure", "builtin:minilm", "more"],
         2,
-        "expected fewer words after anisoscope measure; got 'more'",
+        "expected fewer arguments after anisoscope measure; got 'more'",
     ),
     (
         ["merge", "runs/a", "runs/b"],
         2,
-        "expected --output of anisoscope merge; got none. Cure: name it",
+        "expected --output of anisoscope merge; got none. Cure: add it",
     ),
     (["compare"], 2, "expected runs of anisoscope compare; got none"),
     (
@@ -131,7 +131,7 @@ TYPOS = [
         r"got 'runs/b\x1b[31m'. Cure: correct or rename it",
     ),
     (["measure", "--shard", "3/2"], 2, "1 ≤ I ≤ N"),
-    (["measure"], 2, "builtin:minilm on all of builtin:python-docs"),
+    (["measure"], 2, "builtin:minilm would be measured on all of builtin:python-docs"),
     (
         ["measure", "--quiet", "-o", "runs/mine"],
         2,
@@ -156,11 +156,11 @@ TYPOS = [
     (["measure", "--format", "jsn"], 2, "did you mean json?"),
     (["classes", "--at", "middle"], 2, "first, last, mean"),
     (["classes", "--parts", "direction"], 2, "did you mean directions?"),
-    (["merge", "runs/a", "-o", "runs/b"], 2, "name all shards"),
+    (["merge", "runs/a", "-o", "runs/b"], 2, "name the folders of all shards"),
     (["compare", "runs/a"], 2, "at least two run folders"),
     (["measure", "--device", "gpu"], 2, "use cuda"),
     (["list", "metric"], 2, "did you mean metrics?"),
-    (["report", "/nonexistent"], 6, "name the folder that measure wrote"),
+    (["report", "/nonexistent"], 6, "name a folder that anisoscope measure wrote"),
 ]
 
 

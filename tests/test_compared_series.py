@@ -175,7 +175,7 @@ def _hidden_states(checkpoint, small_series):
         ),
         (
             ["checkpoints"],
-            r"a series that is measured; got the checkpoints checkpoints.*anisoscope measure checkpoints",
+            r"a series that was measured before; got the checkpoints checkpoints.*anisoscope measure checkpoints",
         ),
         (
             ["checkpoints/seed-0", "one"],

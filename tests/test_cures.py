@@ -171,7 +171,7 @@ def test_a_single_cure_that_is_named_is_written_even_if_none_is_needed(tmp_path)
     words = ["cure", tmp_path / "x.npy", "-q", "--write", tmp_path / "y.npy"]
     refused = invoke(words)
     assert isinstance(refused.exception, UsageError)
-    assert "name a single one" in str(refused.exception)
+    assert "name it alone" in str(refused.exception)
     assert invoke([*words, "--cures", "centre"]).exit_code == 0
     np.testing.assert_allclose(
         np.load(tmp_path / "y.npy"), x - x.mean(axis=0), atol=1e-6
@@ -714,10 +714,12 @@ def test_a_cure_that_cannot_be_fitted_does_not_end_the_others():
         -1
     ] == "remove-top:3" and found.chosen is not None
     assert any(
-        note.startswith("drop-dims:auto is left out: expected dimensions that are left")
+        note.startswith(
+            "drop-dims:auto is left out: expected at least one dimension that is not dropped"
+        )
         for note in found.notes
     )
-    with pytest.raises(MeasureError, match="dimensions that are left"):
+    with pytest.raises(MeasureError, match="dimension that is not dropped"):
         try_cures(x, "drop-dims:auto")
 
 
@@ -726,13 +728,13 @@ def test_what_python_cannot_cure_is_told():
     found = anisoscope.cure(isotropic)
     assert found.chosen is None
     with pytest.raises(
-        UsageError, match=r"a cure that fits; got No cure is needed.*cures='centre'"
+        UsageError, match=r"a cure that works; got No cure is needed.*cures='centre'"
     ):
         found.apply(isotropic)
     assert anisoscope.cure(isotropic, cures="centre").apply(
         isotropic
     ).mean() == pytest.approx(0, abs=1e-12)
-    with pytest.raises(UsageError, match="`units` and `labels` with an array"):
+    with pytest.raises(UsageError, match="`units` and `labels` only with an array"):
         anisoscope.cure("x.npy", units=[1])
-    with pytest.raises(UsageError, match="one in memory"):
+    with pytest.raises(UsageError, match="a run in memory"):
         anisoscope.cure(anisoscope.measure(isotropic, quiet=True))

@@ -292,7 +292,8 @@ def test_bad_lines_are_skipped_and_counted_on_request(tmp_path: Path) -> None:
 def test_options_that_a_source_does_not_have(tmp_path: Path) -> None:
     name = write(tmp_path / "a.txt", "text")
     with pytest.raises(
-        UsageError, match=r"a data set of the hub.*; got --split, --revision with "
+        UsageError,
+        match=r"no --split, --revision with .*; got --split, --revision with ",
     ):
         open_text(name, split="test", revision="main")
     with pytest.raises(UsageError, match=r"got --column with builtin:python-docs"):
@@ -300,7 +301,7 @@ def test_options_that_a_source_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"limit of at least 1 unit; got 0"):
         open_text("builtin:python-docs", limit=0)
     with pytest.raises(
-        CorpusError, match=r"where a column is named; got .*leave --column out"
+        CorpusError, match=r"because --column names a column; got .*leave --column out"
     ):
         open_text(name, column="text")
 

@@ -96,8 +96,8 @@ def test_rules_of_documents_are_part_of_a_plan(tmp_path):
     [
         ("lines", "did you mean line"),
         ("tokens", "--documents out of"),
-        ("tokens:0", "tokens:512, say"),
-        ("tokens:many", "tokens:512, say"),
+        ("tokens:0", "for example tokens:512"),
+        ("tokens:many", "for example tokens:512"),
     ],
 )
 def test_rules_that_are_none(tmp_path, rule, message):
@@ -109,10 +109,10 @@ def test_rules_where_there_is_nothing_to_choose(tmp_path):
     path = written(tmp_path / "t.jsonl", ROWS)
     with pytest.raises(
         UsageError,
-        match=r"--documents tokens:N, or none, with the table .*every row is a document",
+        match=r"no --documents but tokens:N with the table .*every row is a document",
     ):
         open_text(path, documents="line")
-    with pytest.raises(UsageError, match="--documents with text of your own"):
+    with pytest.raises(UsageError, match="--documents only with text of your own"):
         open_text("builtin:python-docs", documents="line")
 
 

@@ -625,7 +625,7 @@ def test_a_classifier_in_memory_is_measured_as_its_folder_is(
         (
             "memory",
             {"processor": True, "corpus": ["a text", "another"]},
-            "a list of (text, label); got 'a text' at place 0",
+            "a list of (text, label); got 'a text' at index 0",
         ),
         (
             "memory",
@@ -635,7 +635,7 @@ def test_a_classifier_in_memory_is_measured_as_its_folder_is(
         (
             "memory",
             {"processor": True, "output": "there"},
-            "an explanation, which is returned",
+            "no output with a text to explain",
         ),
         ("memory", {"processor": True, "corups": "x"}, "corpus"),
     ],

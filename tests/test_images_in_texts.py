@@ -115,7 +115,7 @@ def test_each_tower_is_a_stack_of_its_own_with_its_own_tokens(model_type):
 
 def test_patches_of_several_sequences_in_one_row_are_refused_with_the_cure():
     model = build(tiny_config("qwen2_vl", 0))
-    with pytest.raises(MeasureError, match="one sequence a batch"):
+    with pytest.raises(MeasureError, match="one sequence per batch"):
         anisoscope.measure(model, inputs_for(model, 2))
 
 
@@ -133,7 +133,7 @@ def test_patches_of_a_tower_alone_are_no_units_of_their_own():
         "hidden_states": inputs["hidden_states"].repeat(2, 1),
         "grid_thw": torch.tensor([[1, 4, 4]] * 2),
     }
-    with pytest.raises(MeasureError, match="one sequence a batch"):
+    with pytest.raises(MeasureError, match="one sequence per batch"):
         anisoscope.measure(tower, two)
 
 
@@ -437,7 +437,7 @@ def test_chats_with_images_are_read_by_both_towers(form, template, tmp_path):
                 "messages": [{"role": "user", "content": "<image>1"}],
                 "images": ["0.png", "1.png"],
             },
-            "1 images more",
+            "1 images without a mark",
         ),
         (
             {

@@ -241,7 +241,7 @@ def test_a_run_of_inputs_is_written_and_found_again(bert, batch, tmp_path):
         bert, batch, output=tmp_path / "run", resume=True, **QUICK
     )
     assert again.manifest["started"] == first.manifest["started"]
-    with pytest.raises(UsageError, match="the same the next time"):
+    with pytest.raises(UsageError, match="the same each time"):
         anisoscope.measure(
             bert,
             DataLoader(TensorDataset(batch["input_ids"])),
@@ -417,7 +417,7 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path):
         (
             {"a": np.ones((5, 4)), "b": np.ones((6, 4))},
             {},
-            "layers of the same vectors",
+            "layers of the same shape",
         ),
         (np.ones((5, 4)), {"units": [1, 2]}, "a unit for each of 5"),
         (
@@ -428,7 +428,7 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path):
         (np.ones((5, 3, 4)), {"labels": [0, 1, 0, 1, 0]}, "pool them"),
         (np.ones((5, 3, 4)), {"mask": torch.ones(5, 4)}, "a mask of the shape"),
         (np.ones((5, 4)), {"metrics": ["attention"]}, "metrics of vectors"),
-        (np.ones((5, 4)), {"tokens": "content"}, "token policies of vectors"),
+        (np.ones((5, 4)), {"tokens": "content"}, "token policies that vectors have"),
         (np.ones((5, 4)), {"panel": "attention"}, "the panels hidden and spectrum"),
         (np.ones((5, 4)), {"corpus": "builtin:python-docs"}, "vectors alone"),
     ],

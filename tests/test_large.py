@@ -82,7 +82,7 @@ def test_chosen_layers_are_those_of_the_whole_run(every_layer, name, layers, cho
 
 @pytest.mark.parametrize("layer", [4, -5])
 def test_a_layer_that_is_not_there_is_told_with_those_that_are(layer):
-    with pytest.raises(UsageError, match=r"0 to 3, or −1 and less"):
+    with pytest.raises(UsageError, match=r"from 0 to 3, or from the end"):
         records("bert", layers=(0, layer))
 
 

@@ -270,7 +270,7 @@ def test_a_name_that_is_taken_is_refused():
 
 
 REFUSED = [
-    ({"name": "My metric"}, "a name of a metric.*got 'My metric'"),
+    ({"name": "My metric"}, "a name for the metric.*got 'My metric'"),
     ({"reads": Vectors}, r"got .*Vectors.*, a class: call it"),
     ({"compute": 3}, "a function as `compute` of foreign; got 3"),
     (

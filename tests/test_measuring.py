@@ -590,7 +590,9 @@ def test_the_state_is_saved_now_and_then(tmp_path, monkeypatch):
 
 def test_a_state_of_another_plan_is_refused(tmp_path):
     measured("bert").save(tmp_path / "state")
-    with pytest.raises(MeasureError, match=r"another plan in .*--overwrite"):
+    with pytest.raises(
+        MeasureError, match=r"sums of another corpus or other settings in .*--overwrite"
+    ):
         Measurement.restore(tmp_path / "state", SETTINGS, "that plan")
 
 

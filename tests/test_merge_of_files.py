@@ -159,7 +159,8 @@ def test_documents_must_be_told_apart_alike(tmp_path):
     folder = run(job(tmp_path / "texts", to_merge=True), tmp_path / "folder").folder
     split = run(job(tmp_path / "lone.txt", to_merge=True), tmp_path / "split").folder
     with pytest.raises(
-        MeasureError, match=r"told apart by one rule; got files in .*same --documents"
+        MeasureError,
+        match=r"separated by the same rule; got files in .*same --documents",
     ):
         merge_runs([folder, split], tmp_path / "merged")
 
@@ -170,7 +171,7 @@ def test_what_is_no_whole_file_is_refused():
         ({"sequences": 3}, "--sequences"),
     ):
         with pytest.raises(
-            UsageError, match=f"--to-merge for whole files; got it with {named}"
+            UsageError, match=f"--to-merge only for whole files; got it with {named}"
         ):
             Job(to_merge=True, **given)
     with pytest.raises(UsageError, match="the panel alignment"):

@@ -88,8 +88,8 @@ def test_files_of_shards_are_joined_in_the_order_of_the_corpus():
     for corpora, said in (
         ((files_of("a"), files_of("b")), "2; missing: 1/2 .c."),
         ((files_of("a"), files_of("b"), files_of("b")), "b, in run-2 and in run-3"),
-        ((files_of("a"), files_of("b", all_files=["a", "b"])), "c, which was there"),
-        ((files_of("a"), files_of("b", all_files=[*"abcd"])), "d, which was there"),
+        ((files_of("a"), files_of("b", all_files=["a", "b"])), "c, which is in"),
+        ((files_of("a"), files_of("b", all_files=[*"abcd"])), "d, which is in"),
     ):
         with pytest.raises(MeasureError, match=said):
             merge._join_files(*made(*corpora, **shard))

@@ -872,7 +872,7 @@ def test_9_blocks_nope_through_the_program(program, tmp_path):
     )
     assert done.code == 2 and "Traceback" not in done.told
     assert (
-        "'Nope', which fits none" in " ".join(done.told.split())
+        "'Nope', which matches no module" in " ".join(done.told.split())
         and "BertLayer" in done.told
     )
 
@@ -1715,7 +1715,8 @@ def test_nan_given_to_metric_is_an_error_or_counted():
         anisoscope.metric("mean_cosine", torch.zeros_like(x))
     x[3, 1, 2], x[5, 0] = math.nan, 0.0
     with pytest.warns(
-        UserWarning, match="of 120 vectors, left out: 1 with NaN or infinity, 1 zero"
+        UserWarning,
+        match="of 120 vectors, these were left out: 1 with NaN or infinity, 1 zero",
     ):
         got = anisoscope.metric("drift", x)
     assert 0 < got["drift"].value < 10

@@ -83,7 +83,7 @@ def test_int8_modules_are_measured_and_told_apart_by_their_weights():
 @pytest.mark.parametrize(
     ("text", "norm", "said"),
     [
-        ("a 0 0\nb 0 0\n", 1.0, "zeros alone"),
+        ("a 0 0\nb 0 0\n", 1.0, "only zeros"),
         ("a\nb\n", None, "'a' alone in line 1"),
         ("a 1 2\nb 1\n", None, "got 1 in line 2"),
         ("a nan 2\nb 1 2\n", 1.0, "NaN, Inf"),

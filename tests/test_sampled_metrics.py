@@ -253,7 +253,7 @@ def test_a_token_that_one_layer_cannot_use_is_in_no_layer():
     y = x @ np.diag(np.arange(1.0, 7)) + 0.1
     spoiled = y.copy()
     spoiled[::10] = np.nan
-    with pytest.warns(UserWarning, match="vectors, left out"):
+    with pytest.warns(UserWarning, match="vectors, these were left out"):
         got = anisoscope.metric("cka", (x, spoiled), unit=np.arange(60))
     kept = np.arange(60) % 10 > 0
     alone = anisoscope.metric("cka", (x[kept], y[kept]), unit=np.arange(60)[kept])

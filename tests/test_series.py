@@ -192,14 +192,14 @@ def test_series_that_cannot_be_read(folders, tmp_path):
     bad = tmp_path / "bad.txt"
     for text, message in {
         "m one": "line 1",
-        "m-step-1\nn-step-1": "every step once",
+        "m-step-1\nn-step-1": "every step only once",
         "model-a": "a step that",
     }.items():
         bad.write_text(text)
         with pytest.raises(UsageError, match=message):
             expand(str(bad))
     bad.write_bytes(b"\x00\x01" * 9)  # the error held the whole file
-    with pytest.raises(ModelError, match=r"got .*bad.txt, none of them"):
+    with pytest.raises(ModelError, match=r"got .*bad.txt, which is none of these"):
         expand(str(bad))
     bad.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ModelError, match="a list of checkpoints"):
@@ -208,7 +208,7 @@ def test_series_that_cannot_be_read(folders, tmp_path):
     with pytest.raises(ModelError, match="matches nothing"):
         expand(str(tmp_path / "empty"))
     shutil.copytree(folders / "seed-0", folders / "again-0")
-    with pytest.raises(UsageError, match="every step once a seed"):
+    with pytest.raises(UsageError, match="every step only once per seed"):
         expand(str(folders))
 
 
@@ -618,7 +618,8 @@ def test_what_a_job_costs_is_told_of_text_alone_and_from_its_configuration(
     cost = run_module.estimate_cost_before(replace(job, model=str(place / "step-1")))
     assert cost.tokens == 16 and cost.weights > 0
     with pytest.raises(
-        UsageError, match="--dry-run of a model with a configuration; got small:vit"
+        UsageError,
+        match="--dry-run only for a model with a configuration; got small:vit",
     ):
         run_module.estimate_cost_before(replace(job, model="small:vit"))
     sizes = {

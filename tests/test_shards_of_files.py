@@ -190,7 +190,7 @@ def test_batches_that_are_built_anew_are_those_that_were_counted(tmp_path, monke
         file.write_text(json.dumps({"text": "another text"}))
     with pytest.raises(
         CorpusError,
-        match=r"stay as they are .* got .*jsonl, whose text is another one now",
+        match=r"stay as they are .* got .*jsonl, whose text has changed",
     ):
         for i in range(len(anew)):
             anew[i]
@@ -239,7 +239,7 @@ def test_a_file_that_came_later_is_named(tmp_path):
     first = run(job(corpus, (0, 2)), tmp_path / "0").folder
     (corpus / "new.txt").write_text(sentence(3))
     second = run(job(corpus, (1, 2)), tmp_path / "1").folder
-    with pytest.raises(MeasureError, match=r"new\.txt, which was there for only one"):
+    with pytest.raises(MeasureError, match=r"new\.txt, which is in only one"):
         merge_runs([first, second], tmp_path / "merged")
 
 

@@ -183,7 +183,7 @@ def test_a_finished_state_is_a_run_folder_with_a_page(tmp_path):
 def test_units_without_names_need_states_with_names():
     one, other = (anisoscope.State().add(VECTORS[:100]) for _ in range(2))
     with pytest.raises(
-        MeasureError, match=r"two called '' .*State\(name=…\) or units=…"
+        MeasureError, match=r"two called '' .*State\(name=…\), or its units, units="
     ):
         one.merge(other)
     named = anisoscope.State("second").add(VECTORS[100:200])
@@ -205,11 +205,11 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
         anisoscope.State(group=4)
     with pytest.raises(UsageError, match="groups = 32"):
         state.merge(anisoscope.State(groups=8).add(VECTORS))
-    with pytest.raises(UsageError, match="alignment, which takes two"):
+    with pytest.raises(UsageError, match="alignment, which needs two passes"):
         anisoscope.State(panel="alignment").add_batch(bert(), texts_of(1)[0])
     other = tmp_path / "no.state"
     other.write_text("nothing")
-    with pytest.raises(OutputError, match="which is not one"):
+    with pytest.raises(OutputError, match="which is not such a file"):
         anisoscope.State.load(other)
 
 

@@ -462,7 +462,7 @@ def test_a_function_of_one_s_own(tmp_path, monkeypatch):
         load("mine_to_measure:fails")
     with pytest.raises(ModelError, match=r"returns a torch\.nn\.Module"):
         load("mine_to_measure:another")
-    with pytest.raises(UsageError, match="let the function draw"):
+    with pytest.raises(UsageError, match="let that function make a model"):
         load("mine_to_measure:make", untrained=True)
     with pytest.raises(ModelError, match="no_such"):
         load("mine_to_measure:no_such")

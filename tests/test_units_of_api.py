@@ -269,7 +269,7 @@ def test_texts_are_texts_in_their_order():
     assert runs_in_python.list_texts(("x",)) == ["x"]
     with pytest.raises(UsageError, match="the columns a, b"):
         runs_in_python.list_texts(pd.DataFrame({"a": [1], "b": [2]}))
-    with pytest.raises(UsageError, match="3 at place 1"):
+    with pytest.raises(UsageError, match="3 at index 1"):
         runs_in_python.list_texts(["x", 3])
 
 
@@ -418,7 +418,7 @@ def test_the_cure_that_is_used_is_the_only_one_named_or_the_one_that_fits(
     assert found.chosen == chosen and found.notes == ["n"]
     if used is None:
         assert found.fit is None and fitted == []
-        with pytest.raises(UsageError, match="a cure that fits"):
+        with pytest.raises(UsageError, match="a cure that works"):
             found.apply([1.0])
         return
     assert fitted == [(used, "vectors", "partner")]
@@ -449,7 +449,7 @@ def test_names_of_classifiers_and_of_texts_in_memory():
     assert classifiers._name_model(Path("a/b"), None) == ("a/b", None)
     with pytest.raises(UsageError, match="leave processor out"):
         classifiers._name_model("a", "p")
-    with pytest.raises(UsageError, match="a tokenizer beside a model in memory"):
+    with pytest.raises(UsageError, match="a tokenizer for a model in memory"):
         classifiers._name_model(torch.nn.Linear(1, 1), None)
     name, subject = classifiers._name_model(torch.nn.Linear(1, 1), "p")
     assert name == "Linear" and subject.processor == "p"
@@ -461,7 +461,7 @@ def test_pairs_of_text_and_label_are_a_table_and_a_file_for_a_while():
     table = classifiers._tabulate_pairs(iter([("a", "x"), ["b", "y"]]))
     assert table.to_dict("list") == {"text": ["a", "b"], "label": ["x", "y"]}
     for bad, place in (([("a", "x"), ("b",)], 1), ([(1, "x")], 0), (["ab"], 0)):
-        with pytest.raises(UsageError, match=f"at place {place}"):
+        with pytest.raises(UsageError, match=f"at index {place}"):
             classifiers._tabulate_pairs(bad)
     with pytest.raises(UsageError, match="got int"):
         classifiers._tabulate_pairs(3)
@@ -524,5 +524,5 @@ def test_batches_that_may_change_cannot_be_resumed():
     job, _, opened = read(batches, resume=True, corpus="mine")
     assert job.corpus == opened.corpus["name"] == "mine"
     assert opened.corpus["kind"] == "list"
-    with pytest.raises(UsageError, match="same the next time"):
+    with pytest.raises(UsageError, match="same each time"):
         read(loader, resume=True)

@@ -224,7 +224,7 @@ def test_no_text_is_explained_by_itself(monkeypatch):
     assert len(faithfulness._choose_for_directions(alike, "all", twins[:1])) == 1
     monkeypatch.setattr(faithfulness, "DIRECTED", 2)
     assert len(faithfulness._choose_for_directions(given, "test", ())) == 2
-    with pytest.raises(MeasureError, match="more examples than those"):
+    with pytest.raises(MeasureError, match="further examples than the explained"):
         faithfulness._choose_for_directions(alike, "all", twins)
 
 

@@ -153,9 +153,9 @@ def test_which_cure_is_written():
     assert answers._choose_cure(trials("whiten", "", *both), both) == "whiten"
     assert answers._choose_cure(trials(None, "", "centre"), ["centre"]) == "centre"
     assert answers._choose_cure(trials("whiten", "", *both), ["centre"]) == "centre"
-    with pytest.raises(UsageError, match="got none of the cures tried"):
+    with pytest.raises(UsageError, match="got none that works among those tried"):
         answers._choose_cure(trials(None, "None fits.", *both), both)
-    with pytest.raises(UsageError, match="got no need of one"):
+    with pytest.raises(UsageError, match="got vectors that need no cure"):
         answers._choose_cure(trials(None, "No cure is needed: …", *both), both)
 
 

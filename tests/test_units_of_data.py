@@ -71,7 +71,7 @@ def test_the_first_line_is_a_header_or_a_vector(text, header, names, index):
     ("text", "said"),
     [
         ("0,1,2 3,4,5 6,7,8", "a first line of whole numbers"),
-        ("9,4 .5,.25", "names, or a vector"),
+        ("9,4 .5,.25", "which may be names or a vector"),
         ("a,b", "a header"),
     ],
 )

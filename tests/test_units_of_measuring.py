@@ -315,7 +315,7 @@ def test_two_halves_of_a_pass_are_the_whole(tmp_path):
         and list(again.sites) == ["encoder.1.hidden"]
     )
     pd.testing.assert_frame_equal(again.records(), first.records())
-    with pytest.raises(MeasureError, match="another plan"):
+    with pytest.raises(MeasureError, match="sums of another corpus"):
         accumulator.Measurement.restore(tmp_path / "x", first.settings, "other")
     (tmp_path / "y").write_bytes(b"x")
     with pytest.raises(OutputError, match="a damaged file"):

@@ -177,7 +177,9 @@ def test_wrong_names_of_blocks_are_told_with_what_repeats():
     )
     found = blocks.find_blocks(model, ("layers.1", "ReLU"))
     assert found == {"encoder": [model["layers"][1], model["out"]]}
-    with pytest.raises(UsageError, match=r"'layer\.\*', which fits none.*layers\.\*"):
+    with pytest.raises(
+        UsageError, match=r"'layer\.\*', which matches no module.*layers\.\*"
+    ):
         blocks.find_blocks(model, ("ReLU", "layer.*"))
     with pytest.raises(
         ModelError, match=r"--blocks Linear,.*it repeats Linear, layers"
@@ -482,7 +484,7 @@ def test_a_revision_is_of_the_hub(tmp_path, monkeypatch):
         ("o/m", "asked", "o/m@pinned"),
     ]
     for name in (str(tmp_path), packaged.BUILTIN):
-        with pytest.raises(ModelError, match="a hub id where a revision is named"):
+        with pytest.raises(ModelError, match="a hub id, because a revision is named"):
             loading.checkpoint_path(name, "main")
 
 
@@ -950,7 +952,7 @@ def test_word_vectors_get_norm_and_cosine_and_words_without_one_keep_zeros():
         with pytest.raises(UsageError):
             vectors.adjust_vectors(x.clone(), "file", norm=norm, cosine=cosine)
     vectors.adjust_vectors(x.clone(), "file", cosine=0.0)
-    with pytest.raises(ModelError, match="word vectors of file with a direction"):
+    with pytest.raises(ModelError, match="word vectors in file that are not zero"):
         vectors.adjust_vectors(torch.zeros(3, 2), "file", norm=1.0)
 
 

@@ -698,7 +698,7 @@ def test_a_pass_begins_with_its_state_and_without_attention_that_was_given_up(tm
     assert missing.batches == set() and missing.refused == {EVERYWHERE: "moved"}
     again = loop._begin_or_restore(plan, kept.settings, tmp_path / "x", "moved")
     assert again.batches == {0} and again.refused[EVERYWHERE] == "moved"
-    with pytest.raises(MeasureError, match="another plan"):
+    with pytest.raises(MeasureError, match="sums of another corpus"):
         loop._begin_or_restore(
             SimpleNamespace(fingerprint="z"), kept.settings, tmp_path / "x", None
         )

@@ -439,7 +439,7 @@ REFUSED = {
     ),
     "matrices.pt": (
         lambda p: torch.save([torch.tensor(X)] * 3, p),
-        "a list of 3 matrices: layers, or sequences",
+        "a list of 3 matrices, which may be layers or sequences",
     ),
     "state.pt": (
         lambda p: torch.save(torch.nn.Linear(8, 8).state_dict(), p),
@@ -451,7 +451,7 @@ REFUSED = {
     ),
     "npy-layers-or-pieces": (
         lambda p: write_folder(p, lambda f, rows: np.save(f, X[rows]), ".npy", "abc"),
-        "3 files of the shape .20, 8.: layers, or pieces",
+        "3 files of the shape .20, 8., which may be layers or pieces",
     ),
     "datasets-splits": (
         lambda p: datasets.DatasetDict(
@@ -538,8 +538,8 @@ def test_columns_that_are_not_there_are_told_with_what_is(tmp_path):
     NAMED.to_csv(tmp_path / "x.csv")
     for columns, said in (
         ("dim_9", "dim_0–dim_7"),
-        ("7-12", "places go from 0 to 8"),
-        (" ", "names, patterns or places"),
+        ("7-12", "columns are numbered from 0 to 8"),
+        (" ", "names, patterns or numbers"),
     ):
         with pytest.raises(AnisoscopeError, match=said):
             open_vectors(tmp_path / "x.csv", columns=columns)

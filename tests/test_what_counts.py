@@ -496,7 +496,7 @@ def test_a_metric_alone_counts_what_it_leaves_out():
         warnings.simplefilter("always")
         value = anisoscope.metric("norms", x)["norms.mean"].value
     assert [str(each.message) for each in said] == [
-        "norms: of 8 vectors, left out: 1 with NaN or infinity, 1 zero"
+        "norms: of 8 vectors, these were left out: 1 with NaN or infinity, 1 zero"
     ]
     assert value == pytest.approx(
         float(x[[0, 1, 4, 5, 6, 7]].norm(dim=1).mean())

@@ -229,7 +229,7 @@ REFUSED = (
     Kind(
         "a list of single sequences: each lacks an axis",
         'measure(bert, list(batch["input_ids"]))',
-        "expected batches with a sequence axis",
+        "expected batches with an axis of sequences",
     ),
     Kind(
         "lists of different lengths",

@@ -276,7 +276,7 @@ def test_a_mean_cosine_that_vectors_cannot_have_is_refused(tmp_path, cosine):
     with pytest.raises(UsageError, match="a mean cosine of at least 0"):
         word_vectors(str(tmp_path / "v.txt"), WORDS, [], cosine=cosine)
     (tmp_path / "v.txt").write_text("cat 1 2\n")
-    with pytest.raises(UsageError, match="two word vectors or more"):
+    with pytest.raises(UsageError, match="at least two word vectors"):
         word_vectors(str(tmp_path / "v.txt"), WORDS, [], cosine=0.5)
 
 

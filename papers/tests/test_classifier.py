@@ -606,7 +606,7 @@ def test_other_bad_input_is_explained(tmp_path):
         (
             {"vectors": "random", "separator": True},
             UsageError,
-            "pairs for --separator; got synthetic",
+            "pairs of texts for --separator; got synthetic",
         ),
         ({"penalty": "entropy", "weight": math.nan}, UsageError, "a finite weight"),
     ):

@@ -324,7 +324,8 @@ def test_weights_files_of_both_kinds_are_read(suffix: str, tmp_path: Path) -> No
         "the model's own numbers, whatever the file's"
     )
     with pytest.raises(
-        ModelError, match=r"expected a file of weights; got .*nowhere, which is no file"
+        ModelError,
+        match=r"expected a file of weights; got .*nowhere, which is not a file",
     ):
         load_published(model, tmp_path / "nowhere")
 

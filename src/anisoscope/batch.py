@@ -40,14 +40,14 @@ class Stream:
                 raise UsageError(
                     f"`{name}` of the mask's shape {shape}",
                     str(tuple(tensor.shape)),
-                    "make them alike",
+                    f"give `{name}` that shape",
                 )
         if len(shape) != 2 or tuple(self.start.shape) != shape[:1]:
             got = f"a mask of {shape} and starts of {tuple(self.start.shape)}"
             raise UsageError(
                 "a mask [sequence, token] and a start for each sequence",
                 got,
-                "make them alike",
+                "give both the same number of sequences",
             )
 
     def to(self, device: torch.device) -> "Stream":
@@ -97,7 +97,9 @@ class Batch:
         if self.label is not None and tuple(self.label.shape) != (count,):
             expected = f"labels of {count} sequences, as many as there are units"
             raise UsageError(
-                expected, str(tuple(self.label.shape)), "one entry a sequence, in order"
+                expected,
+                str(tuple(self.label.shape)),
+                "give one label per sequence, in order",
             )
         for name, stream in self.streams.items():
             if len(stream.mask) != count:
@@ -105,7 +107,7 @@ class Batch:
                 raise UsageError(
                     f"masks of {count} sequences, as many as there are units",
                     got,
-                    "make them alike",
+                    "give both the same number of sequences",
                 )
 
     def split(self, count: int) -> "list[Batch]":
@@ -138,7 +140,7 @@ class Batch:
                 if len(value) != len(self.unit):
                     got = f"a tensor {list(value.shape)} for {len(self.unit)} sequences"
                     raise UsageError(
-                        "inputs that can be cut into sequences, for want of memory",
+                        "inputs that can be cut into sequences, since memory is full",
                         got,
                         "give smaller batches",
                     )

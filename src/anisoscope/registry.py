@@ -207,7 +207,7 @@ def _find_group(thing: Any) -> str:
     # A class itself was given where one of its objects is needed: the likeliest slip.
     came = type(thing).__name__
     if isinstance(thing, type):
-        came = f"{thing!r}, a class: call it"
+        came = f"{thing!r}, a class: make an instance of it"
     raise UsageError(
         f"one of {', '.join(names)}", came, "see anisoscope.registry.GROUPS"
     )

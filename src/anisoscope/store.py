@@ -319,12 +319,14 @@ class RunFolder:
                 if not resume:
                     cure = "add --resume to continue, or --overwrite to start again"
                     raise OutputError(
-                        f"{folder} to be new", "this very run, begun or finished", cure
+                        f"{folder} to be new",
+                        "a folder that already holds this run, unfinished or finished",
+                        cure,
                     )
         elif folder.is_dir() and any(folder.iterdir()):
             raise OutputError(
                 f"{folder} to be empty",
-                "files that are no run",
+                "files that belong to no run",
                 "choose another --output",
             )
         # After all refusals, when it is sure that the files are a run's.

@@ -118,7 +118,9 @@ def explain(
     settings, output, _ = read_keywords(ClassesOptions, given)
     if output != OutputOptions():
         raise UsageError(
-            "an explanation, which is returned", "a folder for output", "leave it out"
+            "no output with a text to explain, as the explanation is returned",
+            "output",
+            "leave output out",
         )
     # A model in memory is loaded already, whatever is installed.
     if subject is None:
@@ -185,14 +187,14 @@ def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
     if isinstance(model, str | Path):
         if processor is not None:
             raise UsageError(
-                "processor with a torch.nn.Module", "a name", "leave processor out"
+                "processor only with a torch.nn.Module", "a name", "leave processor out"
             )
         return str(model), None
     subject = wrap_module(model, processor)
     # What `anisoscope.load` returned was loaded with its tokenizer, if there is one.
     if subject is not model and subject.processor is None:
         raise UsageError(
-            "a tokenizer beside a model in memory",
+            "a tokenizer for a model in memory",
             "none",
             "give processor=, the model's tokenizer",
         )
@@ -238,7 +240,7 @@ def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
     for number, pair in enumerate(pairs):
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2
         if not (is_pair and isinstance(pair[0], str)):
-            raise UsageError(expected, f"{str(pair)[:60]!r} at place {number}", cure)
+            raise UsageError(expected, f"{str(pair)[:60]!r} at index {number}", cure)
     return pd.DataFrame(pairs, columns=["text", "label"])
 
 

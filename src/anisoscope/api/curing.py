@@ -66,7 +66,9 @@ class Cures:
         """Return the fitted cure; UsageError if there is none."""
         if self.fit is None:
             raise UsageError(
-                "a cure that fits", self.text, "name a single one: cures='centre'"
+                "a cure that works",
+                self.text,
+                "to use a cure all the same, name it alone: cures='centre'",
             )
         return self.fit
 
@@ -117,17 +119,17 @@ def cure(
     if isinstance(vectors, Run):
         if vectors.folder is None:
             raise UsageError(
-                "a run in a folder",
-                "one in memory",
-                "give measure an output, or save the run",
+                "a run that is saved in a folder",
+                "a run in memory",
+                "save it: run.save(folder), or give measure an output",
             )
         vectors = vectors.folder
     if isinstance(vectors, str | Path):
         if units is not None or labels is not None:
             raise UsageError(
-                "`units` and `labels` with an array",
+                "`units` and `labels` only with an array of vectors",
                 f"them with {vectors}",
-                "leave them out",
+                "leave units and labels out",
             )
         array, units, labels = _read_path(vectors, layer)
     else:

@@ -125,9 +125,9 @@ def _set_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
     """
     # The tokenizer of a model that is loaded later comes with its checkpoint.
     if subject is not None and subject.processor is None and subject.modality == "text":
-        cure = "give processor=, or inputs"
+        cure = "give processor= (the model's tokenizer), or inputs"
         raise UsageError(
-            "a tokenizer for a corpus", f"{subject.name} without one", cure
+            "a tokenizer that reads the corpus", f"{subject.name} without one", cure
         )
     check_corpus(corpus)
     return replace(job, corpus=corpus)
@@ -217,9 +217,9 @@ def measure_vectors(
     is_path = isinstance(vectors, str | Path)
     if job.corpus:
         raise UsageError(
-            "vectors alone",
+            "no corpus with vectors",
             f"the corpus {job.corpus}",
-            "leave it out: the file is what will be measured",
+            "leave corpus out: the vectors are measured as they are",
         )
     title = str(vectors) if is_path else "vectors"
     with show_progress(title, "vectors", quiet=quiet) as progress:
@@ -359,7 +359,7 @@ def _open_inputs(
     if output.resume and not isinstance(plan.batches, list):
         cure = "give a list of batches, or leave resume out"
         raise UsageError(
-            "inputs that are the same the next time, where a run is resumed",
+            "inputs that are the same each time, so that a run can be resumed",
             type(inputs).__name__,
             cure,
         )
@@ -388,7 +388,9 @@ def _open_texts(
         )
     if units is not None:
         raise UsageError(
-            "texts without units (each is one)", "units", "join the texts of a unit"
+            "no units with a list of texts, as each text is one unit",
+            "units",
+            "join the texts of a unit into one text",
         )
     # Corpora are read from files; the texts are in memory once the plan is open.
     with tempfile.TemporaryDirectory() as folder:
@@ -410,7 +412,7 @@ def _refuse_argument(wanted: str, got: str, **arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value is not None:
-            raise UsageError(f"{name} with {wanted}", got, f"leave {name} out")
+            raise UsageError(f"{name} only with {wanted}", got, f"leave {name} out")
 
 
 def series(

@@ -65,9 +65,9 @@ def read_vectors_of_table(
             continue
         if isinstance(given, str):
             raise UsageError(
-                f"{role}s, one each a row",
+                f"{role}s: an array with one entry per row",
                 repr(given),
-                f"name a column with {role}_column={given!r}",
+                f"to name a column, give {role}_column={given!r}",
             )
         # They become one more column, so that files and tables are read by the same
         # code.
@@ -222,7 +222,7 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     if not isinstance(base, nn.Module):
         got = f"a {type(model).__name__} whose first module is {type(first).__name__}"
         raise UsageError(
-            "a model of transformers",
+            "a sentence-transformers model built on transformers",
             got,
             "measure its vectors: anisoscope.measure(model.encode(texts))",
         )

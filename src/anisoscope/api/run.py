@@ -77,7 +77,9 @@ class Run:
         if records is None or manifest is None:
             if self.folder is None:
                 raise UsageError(
-                    "a run folder", "none", "give its path, or measure something"
+                    "a run folder",
+                    "none",
+                    "give the path of one, or measure something first",
                 )
             if not self.folder.exists():
                 raise OutputError(
@@ -196,7 +198,7 @@ class Run:
             raise UsageError(
                 "a folder for the report",
                 "a run in memory",
-                "give one: run.report('runs/mine')",
+                "name a folder: run.report('runs/mine')",
             )
         # A page reads the records of its own folder: another folder gets a copy of the run.
         if target != self.folder:
@@ -290,7 +292,7 @@ class Run:
             raise UsageError(
                 "a run of anisoscope.classes",
                 repr(self),
-                "measure the classes of a classifier",
+                "make one: anisoscope.classes(model, corpus)",
             )
         fields = {"model": self.manifest["model"]} | identity["classes"]
         # The identity has {role: column}; the options have a field for each role.
@@ -337,12 +339,14 @@ def list_texts(texts: Iterable[object]) -> list[str]:
     if isinstance(texts, pd.DataFrame):
         columns = ", ".join(map(str, texts))
         raise UsageError(
-            "texts", f"a table with the columns {columns}", "name a column: table[…]"
+            "texts", f"a table with the columns {columns}", "choose a column: table[…]"
         )
     listed = []
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UsageError("texts", f"{text!r} at place {number}", "leave it out")
+            raise UsageError(
+                "texts", f"{text!r} at index {number}", "leave that item out"
+            )
         listed.append(text)
     return listed
 

@@ -145,7 +145,9 @@ class State:
         if "centred" in self.settings.what:
             cure = "leave the panel alignment out, or use anisoscope.measure"
             raise UsageError(
-                "panels that one pass gives", "alignment, which takes two", cure
+                "panels that need one pass over the data",
+                "alignment, which needs two passes",
+                cure,
             )
         # Summaries are of the weights, which are the same for every batch.
         if self.settings.summaries and not measurement.weights:
@@ -186,7 +188,7 @@ class State:
             with safe_open(source, framework="pt") as file:
                 about = json.loads(file.metadata()["state"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            got = f"{source}, which is not one ({error})"
+            got = f"{source}, which is not such a file ({error})"
             raise OutputError(
                 "a file that State.save wrote", got, "name another file"
             ) from error
@@ -249,7 +251,7 @@ class State:
             self._measurement = Measurement(make_settings())
             self.of = described
         elif described != self.of:
-            cure = "make a state for each"
+            cure = "use one State per model"
             raise UsageError(
                 f"a state of one model or one kind of vectors ({self.of})",
                 str(described),
@@ -323,7 +325,7 @@ class State:
             raise UsageError(
                 f"a unit for each of {count} vectors or sequences",
                 str(len(names)),
-                "one unit each",
+                "give one unit per vector or sequence",
             )
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
@@ -357,14 +359,16 @@ class State:
             raise MeasureError(
                 f"states of the same model or vectors ({self.of})",
                 str(other.of),
-                "merge those alone",
+                "merge only states of the same model",
             )
         # Units without names are numbered from a start that depends on the state: two of one name would share numbers.
         shared_names = self.names & other.names
         if shared_names and self._numbered and other._numbered:
             got = f"two called {min(shared_names)!r} whose units have no names"
             raise MeasureError(
-                "states of different data", got, "give State(name=…) or units=…"
+                "states of different data",
+                got,
+                "name the data of each, State(name=…), or its units, units=…",
             )
         merged = State(self.name)
         merged.settings = self.settings

@@ -41,7 +41,7 @@ def compare(
     """
     expanded = expand_series(_name_runs(runs))
     if len(expanded) < 2:
-        raise UsageError("at least two runs", str(len(expanded)), "name another one")
+        raise UsageError("at least two runs", str(len(expanded)), "name one more run")
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
     measuring = build_settings(ModelsOptions, given, also=("quiet",))

@@ -346,8 +346,8 @@ class Heads:
             or not quantities & {"key", "value"}
         ):
             return
-        expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
-        cure = "measure what is per query: capture(model, ('query', 'attention'))"
+        expected = f"one key per token in {type(call.module).__name__}, which --panel attention needs"
+        cure = "in Python capture what needs no key per token: capture(model, ('query', 'attention'))"
         raise MeasureError(
             expected,
             f"{keys} keys for {positions} positions: some represent several tokens",

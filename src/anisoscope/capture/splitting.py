@@ -161,7 +161,7 @@ def _require_equal_but_for(axis: int, shapes: list[list[int]]) -> None:
     for shape in shapes:
         other_lengths.add((*shape[:axis], *shape[axis + 1 :]))
     if len(other_lengths) > 1:
-        expected = f"parts of a tensor that differ in size along axis {axis} alone"
+        expected = f"parts of a tensor that differ in size only along axis {axis}"
         raise MeasureError(
             expected,
             f"parts of {shapes}",

@@ -218,7 +218,9 @@ class Tap:
     def __getitem__(self, name: str) -> Any:
         """Return the last tensor captured at a site, by the site's name; MeasureError if there is none."""
         if name not in self.kept:
-            cure = suggest_names(name, self.kept) if self.kept else "run the model"
+            cure = (
+                suggest_names(name, self.kept) if self.kept else "run the model first"
+            )
             raise MeasureError(f"a captured site named {name!r}", "none", cure)
         return self.kept[name]
 
@@ -253,9 +255,11 @@ class Tap:
         # own may be called again.
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
-            cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
+            cure = "measure hidden states only (--panel hidden,spectrum), or a part of the model that runs once"
             raise MeasureError(
-                expected, "a second one, whose vectors would count as new ones", cure
+                expected,
+                "a second call, whose vectors would be counted as further ones",
+                cure,
             )
         if site.place in self.refused and site.quantity in HEADS:
             return
@@ -348,9 +352,9 @@ class Tap:
         real   which positions are real tokens [sequence, token], if known
         """
         if x.dim() == 4 and vectors.are_streams(self.model, x, real):
-            came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
+            came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams per token"
             cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
-            raise MeasureError("blocks that pass on one vector a token", came, cure)
+            raise MeasureError("blocks that pass on one vector per token", came, cure)
 
     def _join_parts(self, stack: str, x: Tensor) -> Tensor:
         """Join the vectors of all images of one sequence: [part, token, dim] becomes [1, part · token, dim].
@@ -537,7 +541,10 @@ class Tap:
                 expected = f"{type(self.model).__name__} to run each block once in a forward call"
                 came = f"{self.names[block]} run again on other input: every vector would count twice"
                 raise MeasureError(
-                    expected, came, f"measure the {stack} itself, one input a call"
+                    expected,
+                    came,
+                    f"measure the {stack} as a model of its own, with one input per "
+                    "call",
                 )
             here = self.running[stack] = vectors.RunningStack()
             self._now.clear()
@@ -688,11 +695,11 @@ class Tap:
             self.unseen.add(f"attention of layers {list_ranges(numbers)} of {where}")
         if missing:
             cure = (
-                "measure hidden states only (--panel hidden,spectrum), or a model on "
-                "transformers' attention interface"
+                "measure hidden states only (--panel hidden,spectrum), or use a model "
+                "with transformers' attention interface"
             )
             raise UnseenError(
-                f"the model to pass through {', '.join(missing)}",
+                f"the model to compute {', '.join(missing)}",
                 self._explain_missing(),
                 cure,
             )
@@ -703,7 +710,7 @@ class Tap:
             return "; ".join(describe_refused(self.refused))
         names = {type(module).__name__ for module in self.names if is_attention(module)}
         classes = ", ".join(sorted(names)) or "none"
-        return f"no call there; attention classes of {type(self.model).__name__}: {classes}"
+        return f"nothing that can be captured; attention classes of {type(self.model).__name__}: {classes}"
 
     def _check_layers(self) -> None:
         """Raise UsageError if a layer that was asked for does not exist, or is numbered from the end in a looped
@@ -715,12 +722,15 @@ class Tap:
         for layer in self.layers:
             if not any(-end - 1 <= layer <= end for end in ends.values()):
                 raise UsageError(
-                    f"--layers of {name}: 0 to {longest}, or −1 and less from the end",
+                    f"--layers of {name} from 0 to {longest}, or from the end: −1, −2 "
+                    "…",
                     str(layer),
                 )
         is_looped = any(end != self._depth[stack] for stack, end in ends.items())
         if is_looped and min(self.layers, default=0) < 0:
-            expected = f"layers from the end (−1) of a model that runs each block once, not of {name}"
+            expected = (
+                f"layers counted from 0 in {name}, which runs a block more than once"
+            )
             raise UsageError(
-                expected, str(min(self.layers)), f"number them from 0 to {longest}"
+                expected, str(min(self.layers)), f"use numbers from 0 to {longest}"
             )

@@ -211,7 +211,7 @@ def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
         raise MeasureError(
             expected,
             f"shape {tuple(x.shape)}",
-            "name blocks that pass on such (--blocks)",
+            "name blocks that pass on vectors of such a shape (--blocks)",
         )
     if tokens_first:
         return x.transpose(0, 1)

@@ -140,7 +140,7 @@ class Ablation:
             raise MeasureError(
                 "self-attention of every token",
                 got,
-                "replace the attention of one stack of tokens",
+                "leave ablation out: --parts directions,attribution",
             )
 
 
@@ -279,9 +279,9 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
         raise MeasureError(
-            "a model of one stack",
+            "a model with one stack of blocks",
             got,
-            "replace the attention of an encoder or a decoder alone",
+            "leave ablation out: --parts directions,attribution",
         )
     return [read_tokens(model, batch) for batch in batches]
 
@@ -337,12 +337,12 @@ def measure_outcomes(
     # the result would look like attention that does not matter.
     missing = [layer for layer in layers if layer not in ablation.cosine]
     if missing:
-        expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
-        cure = (
-            "look at directions and explanations alone: --parts directions,attribution"
-        )
+        expected = f"attention of layers {', '.join(map(str, missing))} to go through transformers' attention interface"
+        cure = "leave ablation out: --parts directions,attribution"
         raise MeasureError(
-            expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure
+            expected,
+            f"{ablation.layer} calls of that interface in {type(model).__name__}",
+            cure,
         )
     # Batches hold texts of equal length: back to the order of the corpus.
     order = torch.cat(units).argsort().numpy()
@@ -362,7 +362,9 @@ def _get_base(model: Any) -> nn.Module:
         return base
     expected = "a classifier of transformers, with a base model under its head"
     raise MeasureError(
-        expected, type(model).__name__, "look at directions and explanations alone"
+        expected,
+        type(model).__name__,
+        "leave ablation out: --parts directions,attribution",
     )
 
 

@@ -158,7 +158,9 @@ def _check_tokens(reading: HeadReading, words: Tensor, *, crossed: bool) -> None
         return
     got = f"{reading.stack}, whose positions are not those of the words"
     raise MeasureError(
-        "a head that reads the tokens of words", got, "look at its directions alone"
+        "a head that reads the tokens of words",
+        got,
+        "measure only its directions: --parts directions",
     )
 
 

@@ -46,7 +46,7 @@ class Watch:
             raise MeasureError(
                 "padding behind the tokens",
                 "padding before them",
-                "set the tokenizer's padding side",
+                "set tokenizer.padding_side = 'right'",
             )
         self.mask = mask.bool()
         self.layers = layers
@@ -79,7 +79,7 @@ class Watch:
         # layer alone.
         queries, tokens = call.query.shape[2], self.mask.shape[1]
         if queries != tokens:
-            got = f"{queries} of {tokens}"
+            got = f"{queries} of {tokens} rows"
             raise MeasureError(
                 "every row of attention",
                 got,
@@ -148,7 +148,7 @@ class Watch:
         missing = [layer for layer in self.layers if layer not in captured]
         if missing or not captured:
             got = f"{self._called} calls of the attention interface"
-            cure = "name layers the model has, or a model on transformers' attention interface"
+            cure = "name layers the model has, or use a model with transformers' attention interface"
             raise MeasureError(
                 f"attention in layers {missing or 'of the model'}", got, cure
             )

@@ -146,7 +146,8 @@ def _choose_for_directions(
             others.append(example)
     if not others:
         expected = (
-            "more examples than those that are explained, for the directions of classes"
+            "further examples than the explained ones, to find the directions of "
+            "classes"
         )
         raise MeasureError(expected, "none", "lower --few, or give more examples")
     return take_balanced(others, DIRECTED, len(corpus.labels))

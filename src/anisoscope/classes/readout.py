@@ -277,11 +277,13 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
     if stack not in streams and len(streams) == 1:
         return next(iter(streams.values())).mask
     if stack not in streams:
-        expected = f"which tokens of the stack {stack} are real"
+        expected = (
+            f"a stream of the batch that says which tokens of the {stack} are real"
+        )
         raise MeasureError(
             expected,
             ", ".join(streams) or "no stream",
-            "give the batch a stream of that name",
+            "add a stream with that name to the batch",
         )
     return streams[stack].mask
 
@@ -306,7 +308,9 @@ def _decide_reading(
     if gradient.shape[:2] != mask.shape:
         expected = f"last hidden states of {name} for {tuple(mask.shape)} tokens"
         raise MeasureError(
-            expected, str(tuple(gradient.shape)), "let the model give all positions"
+            expected,
+            str(tuple(gradient.shape)),
+            "let the model return the states of all tokens",
         )
     of_token = gradient.sum(-1)
     # A head that is saturated at a sequence has no gradient there, and shows nothing.

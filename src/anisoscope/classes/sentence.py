@@ -124,7 +124,9 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     """Predict the class of a text and explain it by attributions of its words; UsageError for a text without words."""
     words = tuple(text.split())
     if not words:
-        raise UsageError("a text with words", repr(text[:40]), "give it some")
+        raise UsageError(
+            "a text with words", repr(text[:40]), "give a text that has words"
+        )
     windows = cut_into_windows(words, classifier.tokenizer, classifier.max_length)
     encoded = encode(
         [Example(window, 0) for window in windows],

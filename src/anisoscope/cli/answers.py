@@ -189,11 +189,13 @@ def _choose_cure(trials: "Trials", names: Sequence[str]) -> str:
         return names[0]
     if trials.chosen is not None:
         return trials.chosen.fit.name
-    got = "none of the cures tried"
+    got = "none that works among those tried"
     if trials.text.startswith("No cure is needed"):
-        got = "no need of one"
+        got = "vectors that need no cure"
     raise UsageError(
-        "a cure that fits, to write or save", got, "name a single one: --cures centre"
+        "a cure that works, to write or save",
+        got,
+        "to use a cure all the same, name it alone: --cures centre",
     )
 
 
@@ -244,7 +246,9 @@ def _read_vectors_to_cure(
     for option_name, value in {"corpus": corpus, "limit": limit}.items():
         if value is not None:
             raise UsageError(
-                f"--{option_name} with a model", f"it with {name}", "leave it out"
+                f"--{option_name} only with a model",
+                f"it with {name}",
+                f"leave --{option_name} out",
             )
     if is_run:
         of_run = read_layer_of_run(path, layer)
@@ -400,7 +404,7 @@ def _write_vectors(path: Path, vectors: Any) -> None:
 
     if path.suffix != ".npy":
         raise OutputError(
-            "a file that ends in .npy", str(path), "name it so: --write cured.npy"
+            "a file that ends in .npy", str(path), "name the file so: --write cured.npy"
         )
 
     def write(temporary: Path) -> None:

@@ -181,7 +181,7 @@ def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
     # After the expansion: one series may be enough.
     if len(runs) < 2:
         raise UsageError(
-            "at least two run folders or models", str(len(runs)), "name another one"
+            "at least two run folders or models", str(len(runs)), "name one more"
         )
     return runs
 

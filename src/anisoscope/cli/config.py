@@ -74,14 +74,14 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(
             "--config with a file of options or a run folder",
-            f"{path}, which is none",
+            f"{path}, which is neither",
             "check the path",
         )
     # Raised both for what is no TOML and for what is no UTF-8.
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:
-        cure = 'write one option a line: limit = 20, panel = "hidden"'
+        cure = 'write one option per line: limit = 20, panel = "hidden"'
         raise UsageError(f"options as TOML in {path}", str(error), cure) from None
 
 
@@ -130,7 +130,9 @@ def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, 
         if json_roundtrip(value) != json_roundtrip(field.default):
             got = f"{folder}, measured with {field.name}={value!r}"
             raise UsageError(
-                "a run that the command line can ask for", got, "measure it from Python"
+                "a run whose settings the command line has",
+                got,
+                "measure it from Python",
             )
     return values
 

@@ -30,12 +30,14 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
         explained = _explain_argument(error, error.argument, command)
         if explained is not None:
             return explained
-    lists = f"{command} --help lists what there is"
+    lists = f"{command} --help lists all options"
     if isinstance(error, UnknownOptionError):
         return _explain_unknown_option(error, command, lists)
     if isinstance(error, UnusedCliTokensError):
         superfluous = map(repr, error.unused_tokens or [])
-        return UsageError(f"fewer words after {command}", " ".join(superfluous), lists)
+        return UsageError(
+            f"fewer arguments after {command}", " ".join(superfluous), lists
+        )
     return UsageError(
         f"a command line as in {command} --help", str(error).rstrip("."), lists
     )
@@ -110,7 +112,7 @@ def _explain_missing_argument(
     # Nothing was typed for it at all; otherwise the option was, without its value.
     if argument.required and not argument.tokens and error.keyword is None:
         return UsageError(
-            f"{name} of {command}", "none", f"name it, as in {command} --help"
+            f"{name} of {command}", "none", f"add it: {command} --help shows where"
         )
     return UsageError(
         f"a value for {name}", "none", f"give one after {name}, or leave {name} out"

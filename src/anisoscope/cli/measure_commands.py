@@ -188,10 +188,12 @@ def _ask_for_corpus() -> NoReturn:
     from anisoscope.data.opening import default_corpus
 
     corpus = default_corpus("text")
-    alone = f"nothing: without options this would be {JOB.model} on all of {corpus}, minutes of work"
+    alone = f"nothing: without options {JOB.model} would be measured on all of {corpus}, which takes minutes"
     example = f"anisoscope measure --corpus {corpus} --limit 40"
     raise UsageError(
-        "a --corpus, or a model", alone, f"name yours, or for a first look: {example}"
+        "a model or a --corpus to measure",
+        alone,
+        f"name one, or for a first look type: {example}",
     )
 
 
@@ -384,7 +386,7 @@ def merge(
         raise UsageError(
             "at least two run folders",
             str(len(runs)),
-            "name all shards, or all runs of different files",
+            "name the folders of all shards, or of all runs to join",
         )
     with show_spinner("adding up shards", quiet=quiet):
         from anisoscope.runs.merge import merge_runs

@@ -127,8 +127,8 @@ def card(
         if not run.is_dir():
             raise OutputError(
                 "a run folder",
-                f"{run}, which is none",
-                "name the folder that measure wrote",
+                f"{run}, which is not one",
+                "name a folder that anisoscope measure wrote",
             )
         records, manifest = read_run(run)
         text = write_model_card(records, hide_folders(manifest), name)
@@ -137,7 +137,7 @@ def card(
             raise OutputError(
                 "a file that ends in .svg",
                 str(badge),
-                "name it so: --badge anisotropy.svg",
+                "name the file so: --badge anisotropy.svg",
             )
         drawn = draw_badge(records)
         write_atomic(

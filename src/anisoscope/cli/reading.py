@@ -29,8 +29,8 @@ def report(
     if not run.is_dir():
         raise OutputError(
             "a run folder",
-            f"{run}, which is none",
-            "name the folder that measure wrote",
+            f"{run}, which is not one",
+            "name a folder that anisoscope measure wrote",
         )
     with show_spinner("drawing the report", quiet=quiet):
         # After the check of the folder, since this import takes long.

@@ -77,9 +77,10 @@ class Fit:
         given = np.asarray(x)
         if given.ndim == 0 or given.shape[-1] != self.dim:
             raise UsageError(
-                f"vectors of {self.dim} dimensions, as {self.name} was fitted on",
+                f"vectors of {self.dim} dimensions, like those that {self.name} was "
+                "fitted on",
                 f"shape {list(given.shape)}",
-                "apply the fit that was made for these vectors",
+                "apply a cure that was fitted on such vectors",
             )
         y = given.astype(np.float64) - self.mean
         if self.scale is not None:
@@ -189,7 +190,7 @@ def _parse_range(name: str, argument: str) -> range:
     raise UsageError(
         "remove-top:K or remove-top:A..B with 1 ≤ A ≤ B",
         repr(name),
-        "as remove-top:1..8",
+        "for example remove-top:1..8",
     )
 
 
@@ -209,7 +210,9 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
     x = np.asarray(x, dtype=np.float64)
     if len(x) < 2:
         raise MeasureError(
-            "at least two vectors to fit a cure on", str(len(x)), "give more data"
+            "at least two vectors to fit a cure (such as centring) on",
+            str(len(x)),
+            "give more data",
         )
     kind, _, argument = name.partition(":")
     mean = x.mean(axis=0)
@@ -271,7 +274,7 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
     if not is_used.any() or variances[0] == 0:
         raise MeasureError(
             "vectors that differ from one another, to whiten",
-            "all are equal",
+            "vectors that are all equal",
             "give other vectors",
         )
     matrix = directions[:, is_used] / np.sqrt(variances[is_used])
@@ -290,7 +293,7 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
         raise MeasureError(
             f"fewer directions to remove than the {width} dimensions",
             str(k),
-            f"at most {width - 1}",
+            f"remove at most {width - 1}",
         )
     variances, directions = _find_principal_axes(x, mean)
     top = directions[:, :k]
@@ -328,7 +331,9 @@ def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
             )
     if len(dropped) >= width:
         raise MeasureError(
-            "dimensions that are left", f"all {width} dropped", "drop fewer"
+            "at least one dimension that is not dropped",
+            f"all {width} dropped",
+            "drop fewer",
         )
     scale = np.ones(width)
     scale[dropped] = 0.0

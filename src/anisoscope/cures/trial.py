@@ -243,22 +243,22 @@ def _check_shapes(
     """Raise UsageError if the shapes do not fit together."""
     if x.ndim != 2 or x.shape[1] < 2:
         raise UsageError(
-            "vectors [vector, dim] of two dimensions or more",
+            "an array [vector, dim] of vectors with at least two dimensions",
             f"shape {list(x.shape)}",
-            "flatten them",
+            "reshape it to [vector, dim]",
         )
     for name, given in (("units", units), ("labels", labels)):
         if given is not None and len(given) != len(x):
             raise UsageError(
                 f"{name} for each of {len(x)} vectors",
                 str(len(given)),
-                f"one of {name} each",
+                f"give {name} one entry per vector",
             )
     if partner is not None and np.shape(partner) != x.shape:
         raise UsageError(
             f"pairs of shape {list(x.shape)}",
             str(list(np.shape(partner))),
-            "row i is the pair of row i",
+            "give one partner per vector, in the same order",
         )
 
 

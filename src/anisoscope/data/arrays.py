@@ -132,7 +132,7 @@ def wrap_vectors(
     # a label belongs to a vector, and a sequence has several
     if labels is not None and first.ndim == 3:
         raise UsageError(
-            "labels of vectors [vector, dim]",
+            "labels only with single vectors [vector, dim]",
             f"sequences {list(first.shape)}",
             "pool them: x.mean(1)",
         )
@@ -151,9 +151,9 @@ def wrap_vectors(
 def _refuse_mask_of_items(mask: Any) -> None:
     """Raise UsageError if a mask was given for sequences that are not padded."""
     if mask is not None:
-        cure = "leave it out: the lengths say which tokens are real"
+        cure = "leave the mask out: the lengths say which tokens are real"
         raise UsageError(
-            "a mask with padded sequences",
+            "a mask only with padded sequences",
             "one with sequences of their own lengths",
             cure,
         )
@@ -177,7 +177,7 @@ def _check_mask(mask: Any, array: Any) -> NDArray[np.bool_]:
         raise UsageError(
             f"a mask of the shape {list(expected)}",
             str(list(mask.shape)),
-            "one entry a token",
+            "give one entry per token",
         )
     # A mask of 0 and 1, of numpy or of torch, serves as well.
     return np.asarray(mask).astype(bool)
@@ -198,9 +198,13 @@ def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
     for layer, x in layers.items():
         _check_array(layer, x, name)
         if x.shape[:-1] != first.shape[:-1]:
-            got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
+            got = (
+                f"{list(x.shape)} in {layer!r} and {list(first.shape)} in another layer"
+            )
             raise UsageError(
-                "layers of the same vectors", got, "measure what differs apart"
+                "layers of the same shape, as they are of the same vectors",
+                got,
+                "measure these layers separately",
             )
     return layers
 
@@ -314,7 +318,7 @@ def _number_entries(
         raise UsageError(
             f"a {what} for each of {count} vectors or sequences",
             str(len(values)),
-            f"one {what} each",
+            f"give one {what} per vector or sequence",
         )
     numbers, names = pd.factorize(values)
     # pandas gives -1 to what is missing

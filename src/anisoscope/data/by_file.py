@@ -213,7 +213,7 @@ class PlanByFile(Plan):
         corpus = self.share.open(number)
         # Counts and hash would be of another text than the numbers.
         if corpus.fingerprint != self._hashes[number]:
-            got = f"{self.share.name_file(number)}, whose text is another one now"
+            got = f"{self.share.name_file(number)}, whose text has changed"
             raise CorpusError(
                 "files that stay as they are while they are measured",
                 got,

@@ -177,11 +177,11 @@ class CorpusOptions:
             f"--{option}" for option in options if getattr(self, option) is not None
         ]
         if given:
-            got = f"{', '.join(given)} with {name}"
+            listed = ", ".join(given)
             raise UsageError(
-                "a data set of the hub, since a part of one is chosen",
-                got,
-                "leave these options out",
+                f"no {listed} with this kind of corpus",
+                f"{listed} with {name}",
+                f"leave {listed} out",
             )
 
 
@@ -329,7 +329,7 @@ def _resolve_unknown(
     # a bare word for clips or images is taken for a slip, and similar names are suggested
     is_bare = modality != "text" and "/" not in parts.id
     if is_path or is_bare:
-        expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
+        expected = f"{OPENERS[modality][1]}, a built-in name or a hub data set"
         raise CorpusError(
             expected, f"{name!r}, which does not exist", _suggest(name, modality)
         )

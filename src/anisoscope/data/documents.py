@@ -70,7 +70,8 @@ def read_path(path: Path, options: CorpusOptions) -> SplitText:
     if options.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(
-            f"a table ({', '.join(TABLES)}) or a hub data set where a column is named",
+            f"a table ({', '.join(TABLES)}) or a hub data set, because --column names "
+            "a column",
             str(path),
             cure,
         )
@@ -187,9 +188,9 @@ def read_rows(
     are_documents   each row is known to be a document: titles of articles are not looked for
     """
     if options.documents in ("file", "blank-line", "line"):
-        cure = "leave it out: every row is a document"
+        cure = "leave --documents out: every row is a document"
         raise UsageError(
-            f"--documents tokens:N, or none, with the table {where}",
+            f"no --documents but tokens:N with the table {where}",
             options.documents,
             cure,
         )
@@ -447,7 +448,7 @@ def _refuse_row(
         return CorpusError(
             f"{describe_form(where)} in {where}", f"{place}: {fault}", cure
         )
-    got = f"{place} without it"
+    got = f"{place} without that column"
     if column in row:
         got = f"{place}: {type(row[column]).__name__}"
     cure = "choose another --column, or pass --skip-bad"
@@ -472,7 +473,7 @@ def _read_folder(path: Path, options: CorpusOptions) -> SplitText:
         return _read_tables(path, tables, options)
     if options.column is not None:
         raise CorpusError(
-            f"a table where a column is named in {path}",
+            f"a table in {path}, because --column names a column",
             "text files",
             "leave --column out",
         )

@@ -123,14 +123,16 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
     """
     if max_length < 3:
         raise UsageError(
-            "--max-length of at least 3 tokens", str(max_length), "raise it"
+            "--max-length of at least 3 tokens", str(max_length), "raise --max-length"
         )
     if not examples:
         return Encoded([], [])
     whole, n_cut = _tokenise(examples, tokenizer, max_length)
     if min(map(len, whole["input_ids"])) == 0:
         raise CorpusError(
-            "tokens in every example", "an example without any", "leave it out"
+            "tokens in every example",
+            "an example without any",
+            "leave that example out",
         )
     rows = []
     words = []

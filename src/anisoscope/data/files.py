@@ -189,10 +189,10 @@ def iter_lines(path: Path) -> Iterator[str]:
             while line := file.readline(LONGEST_LINE):
                 number += 1
                 if len(line) == LONGEST_LINE:
-                    cure = "name a text or a table with lines"
+                    cure = "name a file with shorter lines"
                     raise CorpusError(
                         f"lines of at most {LONGEST_LINE:,} characters in {path}",
-                        f"line {number}",
+                        f"a longer one, line {number}",
                         cure,
                     )
                 yield line.removesuffix("\n")
@@ -219,4 +219,6 @@ def refuse_unreadable(path: Path, error: Exception) -> CorpusError:
             "copy the file again: it is damaged or not gzip",
         )
     got = (getattr(error, "strerror", None) or str(error))[:120]
-    return CorpusError(f"a readable file at {path}", got, "check path and rights")
+    return CorpusError(
+        f"a readable file at {path}", got, "check the path and its permissions"
+    )

@@ -167,7 +167,7 @@ def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
         return CorpusError(f"access to {name}", "a gated data set", cure)
     if isinstance(error, HTTPError):
         fault = classify_fault(error)
-        return CorpusError(f"all of the data set {name}", fault.got, fault.cure)
+        return CorpusError(f"the complete data set {name}", fault.got, fault.cure)
     return CorpusError(
         f"a data set {name} that can be read",
         text,

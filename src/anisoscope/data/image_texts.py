@@ -317,7 +317,7 @@ def _refuse_faulty(name: str, bad: list[str]) -> CorpusError:
     """Make the error for texts or images that cannot be read. The caller raises it."""
     cure = "repair or remove them, or pass --skip-bad"
     if any("no caption" in fault for fault in bad):
-        cure = "write metadata.csv with the columns file_name and text, or a .txt file beside each image"
+        cure = "write metadata.csv with the columns file_name and text, or a .txt file next to each image"
     return CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
 
 
@@ -452,7 +452,8 @@ def _read_messages(row: Row, unplaced: list[Any]) -> tuple[list[Message], list[A
     messages = [_read_message(turn, unplaced, places) for turn in turns]
     if unplaced and places:
         raise CorpusError(
-            "a mark for each image", f"{len(unplaced)} images more than marks {MARK}"
+            f"one mark {MARK} in the text for each image",
+            f"{len(unplaced)} images without a mark",
         )
     # LLaVA's own sets have chats whose image is named outside of the messages, without a mark: it comes first.
     messages[0]["content"][:0] = [{"type": "image"}] * len(unplaced)
@@ -497,9 +498,7 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
     place = _find_first(part, ("image", "path", "url", "image_url"))
     if place is None:
         if not unplaced:
-            raise CorpusError(
-                "an image for each mark", "more marks of images than images"
-            )
+            raise CorpusError("an image for each mark", "more marks {MARK} than images")
         place = unplaced.pop(0)
     places.append(place)
     return {"type": "image"}
@@ -556,7 +555,7 @@ def _decode_data_url(url: str) -> Item:
         encoded = base64.b64decode(url.partition(",")[2], validate=True)
     except (binascii.Error, ValueError):
         raise CorpusError(
-            "an image in base64", "a data URL that is no base64"
+            "an image in base64", "a data URL that is not in base64"
         ) from None
     return Item("image in a data URL", None, encoded)
 
@@ -680,7 +679,7 @@ class ImageTextPlan(Plan):
             )
         except Exception as error:  # whatever a processor of any family raises
             got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            cure = "save the processor that was published with the model beside it"
+            cure = "save the processor that was published with the model in its folder"
             raise UsageError(
                 "a processor that encodes an image with its text", got, cure
             ) from error
@@ -739,7 +738,7 @@ def _require_one_image(counts: NDArray[np.int64]) -> None:
         raise UsageError(
             "one image for each text, for a model of two towers",
             got,
-            "give a folder with captions",
+            "give a folder of images with one caption each",
         )
 
 

@@ -277,6 +277,6 @@ class ImagePlan(Plan):
             raise UsageError(
                 "an image processor that makes all images one size",
                 got,
-                "let it crop or resize to one",
+                "let it resize or crop all images to one size",
             )
         return torch.stack(pixels)

@@ -228,7 +228,9 @@ def _require_enough(corpus: LabelledCorpus, split: str, fewest: int) -> None:
     # say that better.
     if not corpus.splits.get(split) and split not in corpus.drawn:
         raise CorpusError(
-            f"a {split} split in {corpus.name}", "none", "give the corpus one"
+            f"a {split} split in {corpus.name}",
+            "none",
+            "add such a split to the corpus",
         )
     short = []
     for label, n in corpus.counts()[split].items():
@@ -256,7 +258,9 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
             f"{expected} in every row ({where})", got, "give every row the same columns"
         )
     if not example.words or example.second == ():
-        raise CorpusError(f"text ({where})", "none", "leave empty rows out")
+        raise CorpusError(
+            f"text in every row ({where})", "none", "leave empty rows out"
+        )
     if example.rationale is not None and len(example.rationale) != len(
         example.all_words
     ):
@@ -265,7 +269,7 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
         raise CorpusError(
             f"a rationale of {words} marks, one per word ({where})",
             got,
-            "correct it, or leave it out",
+            "correct the rationale, or leave it out",
         )
 
 

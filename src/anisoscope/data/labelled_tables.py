@@ -194,7 +194,7 @@ def _choose_columns(
     # a dict, not a set: columns keep their order, in which errors name them
     present = dict.fromkeys(chain.from_iterable(rows))
     if not present:
-        raise CorpusError(f"rows in {name}", "none", "give it examples")
+        raise CorpusError(f"rows in {name}", "none", "name a table that has rows")
     by_content: dict[str, str] = {}
     # Only of two columns can the content tell which is the text and which the label.
     if len(present) == 2:
@@ -253,7 +253,7 @@ def _find_splits(folder: Path) -> dict[str, Path]:
             raise CorpusError(
                 f"one table of the split {split} in {folder}",
                 got,
-                "leave one in the folder",
+                "leave only one of them in the folder",
             )
         files[split] = file
     if TRAIN not in files:
@@ -261,7 +261,7 @@ def _find_splits(folder: Path) -> dict[str, Path]:
         raise CorpusError(
             f"train.jsonl or train.csv (and validation, test) in {folder}",
             got,
-            "name the files so",
+            "give the files these names",
         )
     # A folder may hold tables of other things, which belong to no split.
     return {split: file for split, file in files.items() if split in SPLITS}
@@ -380,7 +380,7 @@ def _assign_columns(
         if likely is not None:
             chosen[role] = likely
         elif role not in OPTIONAL:
-            cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
+            cure = f"name it with --{role}-column; the columns are {', '.join(map(str, present))}"
             raise CorpusError(
                 f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure
             )
@@ -447,7 +447,7 @@ def _collect_labels(rows: list[LabelledRow]) -> list[str]:
         missing.add("-1")
     bad = [f"{row.where} ({row.label})" for row in rows if row.label in missing]
     if bad:
-        cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
+        cure = "leave these rows out; if the value stands for a class, give the class a name (negative for -1)"
         raise CorpusError("a label in every row", list_faulty(bad), cure)
     # numbers in their order (2 before 10), then texts
     return sorted(
@@ -474,7 +474,7 @@ def _group_by_split(
             raise CorpusError(
                 f"a split in the column {column!r} of every row ({row.where})",
                 "none",
-                "fill it in",
+                "fill in the split of every row",
             )
         splits.setdefault(ALIASES.get(split, split), []).append(row)
     return splits
@@ -551,7 +551,7 @@ def _parse_marks(value: Any, where: str) -> tuple[float, ...] | None:
         raise CorpusError(
             f"a rationale of numbers between 0 and 1, one per word ({where})",
             got,
-            "mend it",
+            "correct it",
         )
     return marks
 

@@ -84,7 +84,7 @@ def open_media(
     if not items:
         raise CorpusError(
             f"at least one readable file in {name}",
-            f"{len(bad)} that are not",
+            f"{len(bad)} that cannot be read",
             "name another corpus",
         )
     have_speakers = any(item.unit is not None for item in items)
@@ -188,7 +188,7 @@ def find_local_items(
 def _refuse_column(path: Path) -> UsageError:
     """Make the error for a column that was named, and a file or folder that has none. The caller raises it."""
     return UsageError(
-        "a manifest, or a hub data set, where a column is named",
+        "a manifest or a hub data set, because --column names a column",
         str(path),
         "leave --column out",
     )

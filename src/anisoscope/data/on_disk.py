@@ -59,7 +59,7 @@ class _NamelessFile:
     def _refuse(self, error: OSError) -> CorpusError:
         """Make the error for data that cannot be written. The caller raises it."""
         expected = (
-            f"room in {self._folder} for the texts of the corpus and 4 bytes a token"
+            f"room in {self._folder} for the texts of the corpus and 4 bytes per token"
         )
         return CorpusError(
             expected,

@@ -79,7 +79,7 @@ def default_corpus(modality: str) -> str:
     for name, row in named_corpora().items():
         if name.startswith("builtin:") and row.modality == modality:
             return name
-    expected = f"--corpus for a {modality} model (no {modality} is built in)"
+    expected = f"--corpus for a {modality} model (no {modality} corpus is built in)"
     raise UsageError(expected, "none", f"name {EXAMPLES.get(modality, 'one')}")
 
 
@@ -153,18 +153,22 @@ def _refuse_options_of_other_modalities(
     """
     if modality != "text" and documents != "auto":
         raise UsageError(
-            "--documents with a text model", f"one of {modality}", "leave it out"
+            "--documents only with a text model",
+            f"a model of {modality}",
+            "leave --documents out",
         )
     if modality != "text" and sequences is not None:
         raise UsageError(
-            "--sequences with a text model",
-            f"one of {modality}",
+            "--sequences only with a text model",
+            f"a model of {modality}",
             "use --limit, which counts units",
         )
     # what an image model reads is of one size
     if modality == "image" and max_length is not None:
         raise UsageError(
-            "no --max-length for an image model", str(max_length), "leave it out"
+            "no --max-length for an image model",
+            str(max_length),
+            "leave --max-length out",
         )
 
 
@@ -288,9 +292,9 @@ def open_texts_with_images(
     # There is a corpus of texts with images, but the model's processor could not be
     # loaded.
     if isinstance(processor, str):
-        cure = "save the processor that was published with the model beside it; some want pip install torchvision"
+        cure = "save the processor that was published with the model in its folder; some need pip install torchvision"
         raise UsageError(
-            "a processor of images and texts beside the model", processor, cure
+            "a processor of images and texts with the model", processor, cure
         )
     _refuse_options_of_texts(options)
     corpus = read()
@@ -425,7 +429,7 @@ def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> i
         raise UsageError(
             "a tokenizer for a text corpus",
             got,
-            "let the factory return (model, tokenizer)",
+            "let the function that makes the model return (model, tokenizer)",
         )
     longest = find_longest_input(config, tokenizer)
     if max_length is not None and longest is not None and max_length > longest:
@@ -535,7 +539,7 @@ def open_labelled(
     if isinstance(place, NamedCorpus):
         if columns:
             expected = f"no column names for {name}, whose columns are known"
-            raise UsageError(expected, ", ".join(columns), "leave them out")
+            raise UsageError(expected, ", ".join(columns), "leave these names out")
         corpus = place.make(name, seed)
     else:
         corpus = open_table(name, place, dict(columns or {}), seed)

@@ -181,7 +181,7 @@ def choose_sound_input(
         raise UsageError(
             "a model that reads samples, or Whisper",
             family,
-            "name wav2vec 2.0, HuBERT, Whisper or kin",
+            "name a model such as wav2vec 2.0, HuBERT or Whisper",
         )
     # The extractor may be given itself, or inside a processor.
     extractor = getattr(processor, "feature_extractor", processor)

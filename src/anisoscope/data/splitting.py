@@ -67,7 +67,7 @@ def check_rule(rule: str) -> str:
     # ten digits are enough to see that a number is too large, and Python refuses to parse thousands
     if name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9:
         return rule
-    cure = "tokens:512, say" if name == "tokens" else suggest_names(rule, RULES)
+    cure = "for example tokens:512" if name == "tokens" else suggest_names(rule, RULES)
     raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
 
 

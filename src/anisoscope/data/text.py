@@ -154,7 +154,9 @@ def _read_text(
     # such a corpus comes as documents: nothing is left to split
     if options.documents != "auto":
         raise UsageError(
-            "--documents with text of your own", f"it with {name}", "leave it out"
+            "--documents only with text of your own",
+            f"it with {name}",
+            "leave --documents out",
         )
     read, source = place.make(options.limit)
     return read, source

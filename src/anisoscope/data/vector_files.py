@@ -338,7 +338,9 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
         return _read_saved_data_set(path, split)
     if split is not None:
         raise UsageError(
-            "--split with a data set of several splits", str(path), "leave it out"
+            "--split only with a data set of several splits",
+            str(path),
+            "leave --split out",
         )
     if path.is_dir():
         return _read_folder(path)
@@ -383,7 +385,7 @@ def _explain_damage(path: Path, error: BaseException) -> CorpusError:
     if any(word in reason.lower() for word in of_objects):
         return CorpusError(
             f"vectors in {path}",
-            "a file of objects, or none of numpy's",
+            "a file of Python objects, or one that numpy did not write",
             "store numbers, not objects",
         )
     return CorpusError(f"vectors in {path}", reason[:200], "write the file again")
@@ -439,9 +441,12 @@ def _check_sizes(path: Path) -> None:
     # a few bytes can be made to unpack to more than any memory holds ("zip bomb")
     if total > max(SMALL, MOST_PACKED * packed):
         got = f"{packed:,} bytes that unpack to {total:,}"
-        cure = "store what you mean as .npy: vectors do not pack so well"
+        cure = "store the vectors as .npy: files of vectors do not compress so much"
         raise CorpusError(
-            f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure
+            f"a file that is packed to no less than 1/{MOST_PACKED} of its size: "
+            f"{path}",
+            got,
+            cure,
         )
     if total > budget:
         cure = "store it as .npy or by numpy.savez without compression, which are read in blocks"
@@ -617,7 +622,7 @@ def _refuse_list_of_tensors(
     """
     are_matrices = all(len(shape) == 2 for shape in shapes)
     if are_matrices and len({shape[1] for shape in shapes}) == 1:
-        got = f"a list of {count} matrices: layers, or sequences"
+        got = f"a list of {count} matrices, which may be layers or sequences"
         cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
         return CorpusError(f"one way to read {path.name}", got, cure)
     got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
@@ -712,7 +717,9 @@ def _read_saved_data_set(folder: Path, split: str | None) -> Content:
         loaded = loaded[_choose_split(list(loaded.keys()), split, folder)]
     elif split is not None:
         raise UsageError(
-            "--split with a data set of several splits", str(folder), "leave it out"
+            "--split only with a data set of several splits",
+            str(folder),
+            "leave --split out",
         )
     return read_dataset(loaded)
 
@@ -787,7 +794,7 @@ def _require_one_reading(folder: Path, parts: Sequence[Content]) -> None:
     shape = shapes.pop()
     # files of one vector each are rows: a layer of one vector has nothing to measure
     if len(shape) > 1 and shape[0] > 1:
-        got = f"{len(parts)} files of the shape {list(shape)}: layers, or pieces of one table"
+        got = f"{len(parts)} files of the shape {list(shape)}, which may be layers or pieces of one table"
         cure = "call them layer-0, layer-1 …, or part-0, part-1 …"
         raise CorpusError(f"one way to read the files of {folder}", got, cure)
 
@@ -885,7 +892,9 @@ def _require_same_columns(
         if not is_same:
             got = f"{', '.join(own[:6])} in {file.name}, {', '.join(names[:6])} in {files[0].name}"
             raise CorpusError(
-                "the same columns in all files of a folder", got, "measure them apart"
+                "the same columns in all files of a folder",
+                got,
+                "measure them separately",
             )
 
 
@@ -898,6 +907,8 @@ def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:
     if len(widths) > 1:
         shapes = ", ".join(str(list(piece.shape)) for piece in pieces[:3])
         raise CorpusError(
-            f"files of vectors of one width in {folder}", shapes, "measure them apart"
+            f"files of vectors of one width in {folder}",
+            shapes,
+            "measure them separately",
         )
     return np.concatenate([_as_array(piece) for piece in pieces])

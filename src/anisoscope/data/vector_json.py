@@ -38,7 +38,7 @@ SEVERAL = re.compile(
     r".*(embeddings|vectors|vecs|embs|predictions|data|points|results)"
 )
 """Names of lists of vectors that stand on their own."""
-RECORDS = 'write one object a vector: {"id": …, "embedding": […]}, or with pandas orient=\'records\''
+RECORDS = 'write one object per vector: {"id": …, "embedding": […]}, or with pandas orient=\'records\''
 
 
 @dataclass
@@ -368,7 +368,7 @@ def _join_stacks(stacked: dict[str, StackedLists], unusable: dict[str, str]) -> 
     masks: dict[str, NDArray[np.bool_]] = {}
     for name, lists in stacked.items():
         if len(lists.values) != count:
-            unusable[name] = f"{len(lists.values)} of them, beside {count} of {main}"
+            unusable[name] = f"{len(lists.values)} of them, but {count} of {main}"
             continue
         columns[name] = lists.values
         if lists.mask is not None:

@@ -398,9 +398,9 @@ def select_names(
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     if not parts:
         raise UsageError(
-            "names, patterns or places for --columns",
+            "names, patterns or numbers of columns for --columns",
             repr(spec),
-            "--columns 0-7, or --columns 'dim_*'",
+            "for example --columns 0-7, or --columns 'dim_*'",
         )
     chosen: set[str] = set()
     for part in parts:
@@ -414,7 +414,7 @@ def select_names(
 def _refuse_unknown_part(part: str, names: Sequence[str], file: str) -> CorpusError:
     """Make the error for a part of `--columns` that matches no name. The caller raises it."""
     if re.fullmatch(r"\d+(-\d+)?", part):
-        cure = f"places go from 0 to {len(names) - 1}"
+        cure = f"columns are numbered from 0 to {len(names) - 1}"
     elif len(names) < 50:
         cure = suggest_names(part, names)
     else:  # among hundreds of dimensions nearly every one is similar

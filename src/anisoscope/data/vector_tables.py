@@ -615,7 +615,7 @@ def _require_numbers_alone(row: list[str], path: Path) -> None:
     """Raise CorpusError if the only row of a table is a header rather than a vector."""
     if not all(map(is_number, row)):
         raise CorpusError(
-            f"rows of numbers in {path}", "a header alone", "write the vectors below it"
+            f"rows of numbers in {path}", "only a header", "write the vectors below it"
         )
 
 
@@ -676,7 +676,8 @@ def _require_single_number(filled: list[int], first: list[str], path: Path) -> N
     if len(filled) == 1:
         return
     got = (
-        f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+        f"a first line of whole numbers ({', '.join(first[:5])} …), which may be names "
+        "or a vector"
     )
     cure = "write names such as dim_0 into the first line, or store .npy"
     raise CorpusError(f"one way to read the first line of {path}", got, cure)

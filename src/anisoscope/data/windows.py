@@ -72,7 +72,9 @@ def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
             )
     expected = "a tokenizer that adds special tokens before and after a text"
     cure = "use the tokenizer published with the model, with all its files"
-    raise ModelError(expected, f"{full} for {probe!r}, alone {bare}", cure)
+    raise ModelError(
+        expected, f"{full} for {probe!r}, without special tokens {bare}", cure
+    )
 
 
 def _find_all(part: list[int], whole: list[int]) -> list[int]:

@@ -340,7 +340,7 @@ class Measurement:
             expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
             cure = "set tokens_first=True where blocks pass on [token, sequence, dim]"
             cure += " (inputs that are so too: as an anisoscope.batch.Batch, with the unit of each sequence)"
-            cure += "; give one sequence a batch to a model that reads the patches of all images in one row (Qwen-VL)"
+            cure += "; give one sequence per batch to a model that reads the patches of all images in one row (Qwen-VL)"
             cure += "; else measure another part"
             raise MeasureError(
                 expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure
@@ -543,9 +543,11 @@ class Measurement:
         # Indices of batches mean nothing in another plan: its batches would be counted
         # twice or never.
         if plan not in (None, self.plan):
-            expected = "a state of the same corpus and settings"
+            expected = "sums of the same corpus and settings"
             raise MeasureError(
-                expected, f"another plan in {path}", "start again with --overwrite"
+                expected,
+                f"sums of another corpus or other settings in {path}",
+                "start again with --overwrite",
             )
         tensors = {_rename_place(name): tensor for name, tensor in tensors.items()}
         for name, tensor in tensors.items():

@@ -95,7 +95,9 @@ class Caller:
         if len(tensors) > len(names):
             expected = f"at most {len(names)} arguments ({', '.join(names)}), as {type(model).__name__} takes"
             raise UsageError(
-                expected, str(len(tensors)), "give a dict with their names, or forward="
+                expected,
+                str(len(tensors)),
+                "give a dict with their names, or forward=lambda model, inputs: …",
             )
         return dict(zip(names, tensors, strict=False))
 
@@ -200,7 +202,7 @@ class Caller:
             )
             # If it was called twice, each layer was captured twice for one batch of units.
             if len(calls) != 1:
-                cure = "measure the part that it calls, or give one batch a call"
+                cure = "measure the module that it calls, or give the inputs of each call as a batch"
                 raise UsageError(
                     "forward= to call the model once", f"{len(calls)} calls", cure
                 )
@@ -265,7 +267,7 @@ def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
         expected = (
             f"a model that takes {' and '.join(names)}, which the corpus gives it"
         )
-        cure = "wrap it in a module that does, or measure it in Python with inputs of its own"
+        cure = "wrap it in a module that takes them, or measure it in Python with inputs of its own"
         raise UsageError(
             expected, f"{type(model).__name__}.forward({', '.join(taken)})", cure
         )

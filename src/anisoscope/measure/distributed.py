@@ -197,9 +197,11 @@ def _explain_lost_process() -> Iterator[None]:
 def _ended() -> MeasureError:
     """Make the error for a torchrun job in which another process has ended. The caller raises it."""
     expected = "every process of the torchrun job to go on to the end"
-    came = "another one has ended (it says why)"
+    came = "another process that has ended (it says why)"
     return MeasureError(
-        expected, came, "correct that; the same command with --resume continues"
+        expected,
+        came,
+        "correct what it reports; then the same command with --resume continues",
     )
 
 

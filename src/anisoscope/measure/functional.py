@@ -145,9 +145,11 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
     for excluded in measurement.excluded().values():
         left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
         if sum(excluded.values()) == count:
-            cure = "a direction needs a finite vector that is not zero: look where they come from"
+            cure = "a direction needs a finite vector that is not zero; find out where the others come from"
             raise UsageError("vectors to measure", f"{count}, of them {left_out}", cure)
-        warnings.warn(f"{name}: of {count} vectors, left out: {left_out}", stacklevel=3)
+        warnings.warn(
+            f"{name}: of {count} vectors, these were left out: {left_out}", stacklevel=3
+        )
 
 
 def _to_vectors(x: Any) -> Tensor:
@@ -171,7 +173,7 @@ def _to_vectors(x: Any) -> Tensor:
         raise UsageError(
             "at least one vector",
             f"shape {tuple(x.shape)}",
-            "look where they come from",
+            "find out why there are none",
         )
     vectors = x.detach()
     # A matrix is a set of single vectors, each a sequence of its own.
@@ -191,7 +193,7 @@ def _to_mask(x: Tensor, mask: Any) -> Tensor:
         raise UsageError(
             f"a mask of shape {tuple(x.shape[:2])}",
             str(tuple(real.shape)),
-            "one entry for each vector",
+            "give one entry per vector",
         )
     if not bool(real.any()):
         raise UsageError(

@@ -75,7 +75,9 @@ class GivenInputs:
         # Only at the end is it known how many sequences there were.
         if self.units is not None and sequences != len(self.units):
             expected = f"units for {sequences} sequences, one each"
-            raise UsageError(expected, str(len(self.units)), "name the unit of each")
+            raise UsageError(
+                expected, str(len(self.units)), "give one unit per sequence"
+            )
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ class GivenInputs:
             raise UsageError(
                 f"a unit for each of {rows} sequences",
                 str(len(unit)),
-                "one entry a sequence, in order",
+                "give one unit per sequence, in order",
             )
         start = []
         for number in unit.tolist():
@@ -168,7 +170,7 @@ def _open_batches(inputs: Any) -> Any:
         raise CorpusError(
             "a corpus with at least one batch",
             "none",
-            f"the {kind} is empty; give it more data",
+            f"give more data: the {kind} is empty",
         )
     if isinstance(batches, list):
         _check_listed(batches, inputs)
@@ -220,8 +222,8 @@ def _check_listed(batches: list[Any], inputs: Any) -> None:
     if isinstance(first, Tensor | np.ndarray) and first.ndim < 2:
         cure = "pad them to [sequence, token] (torch.nn.utils.rnn.pad_sequence) and give an attention_mask"
         raise UsageError(
-            "batches with a sequence axis",
-            f"single sequences {describe_value(first)}",
+            "batches with an axis of sequences",
+            f"single sequences without that axis: {describe_value(first)}",
             cure,
         )
     if (

@@ -99,7 +99,7 @@ def run_pass(
         # be in doubt: the hidden states need only hooks.
         except MovedError as moved:
             if not optional:
-                expected = f"attention of {type(model).__name__} that a capture leaves as it is"
+                expected = f"attention of {type(model).__name__} that gives the same outputs while it is captured"
                 raise MeasureError(
                     expected,
                     moved.why,
@@ -116,11 +116,11 @@ def run_pass(
             expected = "memory for every batch of a model that is spread over processes"
             raise MeasureError(
                 expected,
-                "a full memory in one of them",
+                "a full memory in one process",
                 "give smaller batches (--batch-tokens)",
             )
         if pieces >= sequences:
-            cure = "shorten them (--max-length), or use --dtype bfloat16, fewer --layers or panels"
+            cure = "shorten sequences (--max-length), or use --dtype bfloat16, fewer --layers or panels"
             raise MeasureError(
                 "memory for a batch of one sequence", "a full memory", cure
             )
@@ -542,7 +542,7 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     missing = [layer for layer in chosen if not -count <= layer < count]
     if missing:
         raise UsageError(
-            f"--layers of vectors: 0 to {count - 1}, or −1 and less from the end",
+            f"--layers of vectors from 0 to {count - 1}, or from the end: −1, −2 …",
             str(missing[0]),
         )
     for layer, x in enumerate(batch.inputs.values()):

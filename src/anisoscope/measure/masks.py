@@ -157,7 +157,7 @@ def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
     classes   the names of the classes
     """
     if batch.label is None or not classes:
-        got = "labels whose classes the plan does not tell"
+        got = "labels, but no list of the classes"
         if batch.label is None:
             got = "batches without labels"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"

@@ -78,9 +78,11 @@ class Metric:
         if not isinstance(self.name, str) or not re.fullmatch(
             r"[a-z][a-z0-9_]*", self.name
         ):
-            cure = "small letters, digits and _, as in mean_cosine"
+            cure = "use small letters, digits and _, as in mean_cosine"
             raise UsageError(
-                "a name of a metric, as in the long table", repr(self.name), cure
+                "a name for the metric, which becomes its name in the records",
+                repr(self.name),
+                cure,
             )
         if not isinstance(self.reads, Reads):
             came = repr(self.reads)

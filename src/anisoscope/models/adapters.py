@@ -75,7 +75,7 @@ def merge_adapter(
         raise ModelError(
             f"a readable adapter in {folder}, of {base}",
             got,
-            "save it again, or merge it",
+            "save it again, or merge it into its model",
         ) from error
     # PEFT only warns of weights that fit nowhere: what was loaded is compared with what was saved.
     misplaced = sorted(saved.keys() ^ loaded.keys())
@@ -83,14 +83,14 @@ def merge_adapter(
         if not _is_same(saved[key], loaded[key]):
             misplaced.append(key)
     if misplaced:
-        got = f"{len(misplaced)} that find no place, such as {', '.join(misplaced[:3])}"
+        got = f"{len(misplaced)} weights that find no place, such as {', '.join(misplaced[:3])}"
         raise ModelError(
             f"an adapter whose weights are all of {base}",
             got,
             "name its own base in adapter_config.json",
         )
     if not hasattr(model, "merge_and_unload"):
-        cure = "return the model from a function of yours, as module:function"
+        cure = "load it in a function of your own that returns the model, and name that: module:function"
         raise ModelError(
             "an adapter that can be merged into its base",
             str(config.get("peft_type")),

@@ -103,7 +103,7 @@ def _check_names(
             f"blocks by a class or a pattern of module names of {type(model).__name__}"
         )
         raise UsageError(
-            expected, f"{name!r}, which fits none", suggest_names(name, known)
+            expected, f"{name!r}, which matches no module", suggest_names(name, known)
         )
 
 
@@ -342,7 +342,8 @@ def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
         raise UsageError(
             expected,
             got,
-            "say capture(model, …, tokens_first=True) or tokens_first=False",
+            "use --tokens-first or --sequences-first, in Python tokens_first=True or "
+            "False",
         )
     return bool(inside)
 

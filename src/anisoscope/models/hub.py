@@ -97,7 +97,7 @@ def split_name(name: str) -> tuple[str, str | None]:
         return base, None
     if Path(base).is_dir():
         raise ModelError(
-            "a folder, which has no revisions",
+            "a folder without a revision",
             name,
             f"name {base}, or a hub id with @{revision}",
         )
@@ -392,7 +392,7 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
         reason = place.notice.partition(":")[0]
         raise ModelError(
             f"the weights of {name}",
-            f"a part of it in the cache, and {reason}",
+            f"only a part of them in the cache, and {reason}",
             "connect to the network",
         )
     verify_hashes(folder, {}, name)

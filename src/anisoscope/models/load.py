@@ -261,9 +261,9 @@ def _load_files(
         return _load_own_weights(place, name, target, seed, classifier, options)
     if seed is not None:
         raise UsageError(
-            "a trained base under an adapter",
+            "no --untrained with an adapter, whose base model has to be trained",
             "--untrained",
-            f"measure {base} --untrained",
+            f"for the untrained base model: measure {base} --untrained",
         )
     return _load_adapted(place, base, classifier, options)
 
@@ -324,9 +324,9 @@ def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | N
     if ":" in name and not name.startswith("builtin:"):
         if seed is not None:
             raise UsageError(
-                "--untrained of a model with a configuration",
+                "--untrained only for a model with a configuration",
                 name,
-                "let the function draw its weights",
+                "let that function make a model with random weights",
             )
         return _load_factory(name)
     file = weights_file(name)
@@ -384,7 +384,7 @@ def checkpoint_path(
     # Only repositories of the hub have revisions.
     if revision and (is_builtin or Path(base).is_dir()):
         raise ModelError(
-            "a hub id where a revision is named",
+            "a hub id, because a revision is named",
             f"{base} with {revision}",
             "leave the revision out",
         )
@@ -498,7 +498,7 @@ def _load_checkpoint(
             raise _explain_failure(error, name, path) from error
         cure = f"pip install {LIBRARIES.get(quantised, quantised)}, or measure the weights that are not quantised"
         raise ModelError(
-            f"the library of {quantised} weights", "it is not installed", cure
+            f"the library of {quantised} weights", "an installation without it", cure
         ) from error
     except Exception as error:
         raise _explain_failure(error, name, path) from error
@@ -627,13 +627,13 @@ def _choose_tower(
     if not has_two_towers(model):
         if side is not None:
             raise UsageError(
-                "a model of two towers (CLIP, SigLIP) with --tower",
+                "--tower only with a model of two towers (CLIP, SigLIP)",
                 type(model).__name__,
-                "leave it out",
+                "leave --tower out",
             )
         return model, missing
     if side is None:
-        cure = "name it: --tower vision or --tower text; --tower both reads images with captions"
+        cure = "choose one: --tower vision or --tower text; --tower both reads images with captions"
         raise UsageError(f"one tower of {name}", "two", cure)
     if side == "both":
         return model, missing

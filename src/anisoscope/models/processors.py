@@ -46,7 +46,7 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
         except Exception as error:
             failure = _write_on_one_line(error)
     raise ModelError(
-        f"a readable preprocessor beside {name}", failure, "download or save it again"
+        f"a readable preprocessor with {name}", failure, "download or save it again"
     )
 
 
@@ -97,7 +97,7 @@ def _load_tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except Exception as error:
         raise ModelError(
-            f"a tokenizer beside {name}", _write_on_one_line(error), SAVE
+            f"a tokenizer with {name}", _write_on_one_line(error), SAVE
         ) from error
     _check_vocabulary(tokenizer, config, path, name)
     _check_longest(tokenizer.model_max_length, name)
@@ -118,7 +118,7 @@ def _check_vocabulary(tokenizer: Any, config: Any, path: str, name: str) -> None
     # missing, and every word becomes "unknown".
     if len(tokenizer) < (getattr(config, "vocab_size", None) or 0):
         raise ModelError(
-            f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE
+            f"a tokenizer with {name}", f"none of {', '.join(sorted(files))}", SAVE
         )
 
 
@@ -128,7 +128,7 @@ def _check_longest(longest: Any, name: str) -> None:
     is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
     if not is_number or not longest > 0:
         expected = f"a number as model_max_length in tokenizer_config.json of {name}"
-        raise ModelError(expected, repr(longest), "write a number there")
+        raise ModelError(expected, repr(longest), "write a number into that file")
 
 
 def _write_on_one_line(error: Exception) -> str:

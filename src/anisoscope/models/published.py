@@ -87,7 +87,7 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
         if not path.is_file():
             raise ModelError(
                 "a file of weights",
-                f"{path}, which is no file",
+                f"{path}, which is not a file",
                 "give the path of one weights file",
             )
         weights = (

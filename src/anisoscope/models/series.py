@@ -102,7 +102,7 @@ def expand(spec: str) -> list[Checkpoint]:
                 f"step {one.step} of seed {one.seed} is {one.subject} and {two.subject}"
             )
             cure = "put the seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
-            raise UsageError(f"every step once a seed in {spec}", got, cure)
+            raise UsageError(f"every step only once per seed in {spec}", got, cure)
     return checkpoints
 
 
@@ -199,12 +199,12 @@ def _read_lines(path: Path) -> list[str]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
-            f"a list of checkpoints in {path}", str(error), "one name a line"
+            f"a list of checkpoints in {path}", str(error), "write one name per line"
         ) from None
     # Binary files may be valid UTF-8; a null character gives them away.
     if any("\0" in line for line in lines):
         expected = "a model, a file of vectors or a list of checkpoints"
-        raise ModelError(expected, f"{path}, none of them", "check the path")
+        raise ModelError(expected, f"{path}, which is none of these", "check the path")
     return lines
 
 
@@ -389,7 +389,7 @@ def _read_range(match: re.Match[str], pattern: str) -> range:
     step = int(match[3] or 1)
     if step < 1 or last < first:
         raise UsageError(
-            "a range from low to high {0..4} or {0..2000..20}",
+            "a range that rises, such as {0..4} or {0..2000..20}",
             f"{{{match[0]}}} in {pattern!r}",
         )
     return range(first, last + 1, step)
@@ -419,7 +419,9 @@ def _continue_numbers(
     last = int(end)
     if not _are_rising([*numbers, last]):
         raise UsageError(
-            "numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them"
+            "numbers that rise",
+            f"{numbers} … {last} in {pattern!r}",
+            "write them in rising order",
         )
     one, two = numbers[-2:]
     # Equal steps, as in 0, 20, 40, …: those of the last three numbers decide, since a series may begin in another way.

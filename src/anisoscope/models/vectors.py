@@ -74,17 +74,21 @@ def adjust_vectors(
         return
     if norm is not None and not 0 < norm < math.inf:
         expected = "a finite mean norm above 0 for the word vectors"
-        raise UsageError(expected, str(norm), "leave it out to keep their scale")
+        raise UsageError(
+            expected, str(norm), "leave --vector-norm out to keep their scale"
+        )
     if cosine is not None and not 0 <= cosine < 1:
         expected = "a mean cosine of at least 0 and below 1 for the word vectors"
-        raise UsageError(expected, str(cosine), "leave it out to keep their directions")
+        raise UsageError(
+            expected, str(cosine), "leave --vector-cosine out to keep their directions"
+        )
     vectors = matrix.double()
     # Words without a vector have zeros, and keep them.
     has_vector = vectors.norm(dim=1) > 0
     if not bool(has_vector.any()):
         raise ModelError(
-            f"word vectors of {name} with a direction",
-            "zeros alone",
+            f"word vectors in {name} that are not zero",
+            "only zeros",
             "name another file",
         )
     known = vectors[has_vector]
@@ -112,7 +116,7 @@ def shift_to_cosine(
     """
     if len(vectors) < 2:
         raise UsageError(
-            "two word vectors or more for a mean cosine",
+            "at least two word vectors, to give them a mean cosine",
             str(len(vectors)),
             "use a larger corpus",
         )
@@ -123,7 +127,7 @@ def shift_to_cosine(
     low, high = -longest, 1e4 * longest
     if not _mean_cosine(vectors + high * direction) > cosine:
         raise UsageError(
-            "a mean cosine that one vector added can give",
+            "a mean cosine that adding one vector to all can give",
             str(cosine),
             "choose one nearer to 0",
         )
@@ -229,7 +233,7 @@ def _iter_lines(path: Path) -> Iterator[str]:
             f"a complete gzip file at {path}", str(error)[:120], "download it again"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        cure = "binary files have to be converted"
+        cure = "convert a binary file to text first"
         raise ModelError(
             f"a text file of vectors at {path}", str(error)[:120], cure
         ) from None

@@ -60,8 +60,8 @@ def write_publication(
     if not run.is_dir():
         raise OutputError(
             "a run folder",
-            f"{run}, which is none",
-            "name the folder that measure wrote",
+            f"{run}, which is not one",
+            "name a folder that anisoscope measure wrote",
         )
     # Refuses a folder that holds no finished run.
     read_run(run)
@@ -105,7 +105,7 @@ def _clear(folder: Path) -> None:
     ):
         raise OutputError(
             f"{folder} to be empty",
-            "files that are no publication",
+            "files that anisoscope push did not write",
             "choose another --output",
         )
     if folder.is_dir():
@@ -177,7 +177,7 @@ def push(
         raise OutputError(
             "a token of the hub that may write",
             "none",
-            "`hf auth login`, or set HF_TOKEN",
+            "run `hf auth login`, or set HF_TOKEN",
         )
     # The caller shows that something goes on.
     disable_progress_bars()

@@ -127,7 +127,7 @@ def read_list(path: Path) -> list[Listed]:
     if not path.is_file():
         raise UsageError(
             "a list of networks in a TOML file",
-            f"{path}, which is none",
+            f"{path}, which does not exist",
             "check the path",
         )
     try:
@@ -159,7 +159,7 @@ def read_list(path: Path) -> list[Listed]:
             raise UsageError(
                 f"names that differ in {path}",
                 f"{listed.name!r} twice",
-                "give one of them a name",
+                "give one of them another name",
             )
         found[listed.name] = listed
     return list(found.values())
@@ -273,7 +273,7 @@ def read_csv(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise OutputError(
             "the table of an atlas",
-            f"{path}, which is none",
+            f"{path}, which does not exist",
             "write it: anisoscope atlas LIST",
         )
     table = pd.read_csv(path, keep_default_na=True)
@@ -294,8 +294,8 @@ def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolde
         if "$" in value:
             variable = value[value.index("$") :].split("/")[0]
             raise UsageError(
-                f"{variable} of {key} in the environment",
-                "none of that name",
+                f"the environment variable {variable}, which {key} names",
+                "no such variable",
                 f"set it: {value}",
             )
     if is_series(job.model):
@@ -322,11 +322,13 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
         raise MeasureError(
             f"the stack {wanted!r}",
             f"{' and '.join(stacks) or 'none'}",
-            "name another stack, or none",
+            "name another stack, or leave stack out",
         )
     if not found:
         raise MeasureError(
-            "A of hidden states", "none in this run", "add hidden to panel"
+            "the anisotropy A of hidden states",
+            "none in this run",
+            "add hidden to panel",
         )
     for stack, depth in zip(stacks, found, strict=True):
         if wanted in (None, stack):

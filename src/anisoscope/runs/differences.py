@@ -214,7 +214,7 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
         )
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise OutputError(
-            "the replicates of a run",
+            "the values from which the intervals of a run are computed",
             f"{path} ({error})",
             "measure it again with --overwrite",
         ) from error
@@ -374,7 +374,7 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
     if heads:
         if not of_heads.any():
             raise UsageError(
-                "a metric of single heads",
+                "a metric of single attention heads with --heads",
                 f"{metric}, which is of whole layers",
                 "leave --heads out",
             )
@@ -698,7 +698,7 @@ def parse_condition(text: str) -> Condition:
         raise UsageError(
             "a condition METRIC.PLACE > NUMBER",
             repr(text),
-            "as --fail-if 'A.last > +.02'",
+            "for example --fail-if 'A.last > +.02'",
         )
     name, sign, number = found.groups()
     # `attention.entropy` ends with a value's name, not with a place.

@@ -299,7 +299,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         for name, is_given in given.items():
             if is_given:
                 cure = "leave one of them out; shards of one folder need no --to-merge"
-                raise UsageError("--to-merge for whole files", f"it with {name}", cure)
+                raise UsageError(
+                    "--to-merge only for whole files", f"it with {name}", cure
+                )
 
     def _require_metrics_of_one_run(self) -> None:
         """Raise UsageError for a metric that compares two runs; `anisoscope compare` measures those."""

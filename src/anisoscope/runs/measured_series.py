@@ -137,5 +137,7 @@ def refuse_unmeasured_series(name: str) -> None:
             return
     cure = f"anisoscope measure {name} -o series, then anisoscope compare series"
     raise UsageError(
-        "one model each, or a series that is measured", f"the checkpoints {name}", cure
+        "single models, or a series that was measured before",
+        f"the checkpoints {name}",
+        cure,
     )

@@ -186,7 +186,7 @@ def _join_files(
         # Files that came or went between two shards: the shards would divide different lists.
         changed = set(corpus["all_files"]) ^ set(files)
         if changed:
-            got = f"{min(changed)}, which was there for only one of {parts[0].folder} and {part.folder}"
+            got = f"{min(changed)}, which is in only one of {parts[0].folder} and {part.folder}"
             raise MeasureError(
                 "a corpus of the same files for all shards",
                 got,
@@ -235,7 +235,9 @@ def _join_runs(
         if rule != rule_of_first:
             got = f"{rule_of_first} in {parts[0].folder} and {rule} in {part.folder}"
             cure = "measure all with the same --documents"
-            raise MeasureError("documents that are told apart by one rule", got, cure)
+            raise MeasureError(
+                "documents that are separated by the same rule", got, cure
+            )
         _refuse_files_of_others(part, corpus["files"], owner)
         for name, content in corpus["files"].items():
             owner[content] = part.folder

@@ -205,5 +205,7 @@ def _refuse_options_without_models(measuring: ModelsOptions) -> None:
         if value != plain[name]:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{option} with a model to measure", "runs only", f"leave {option} out"
+                f"{option} only with a model to measure",
+                "runs only",
+                f"leave {option} out",
             )

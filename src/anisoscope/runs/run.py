@@ -125,7 +125,7 @@ def run(
     if job.to_merge and reading is not None:
         cure = "add them to an anisoscope.State, which merges"
         raise UsageError(
-            "--to-merge with a corpus of texts, clips or images",
+            "a corpus of texts, clips or images with --to-merge",
             "vectors or inputs of your own",
             cure,
         )
@@ -507,7 +507,7 @@ def _check_counted(measurement: Measurement) -> None:
     site, left_out = next(iter(excluded.items()))
     kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
     came = " and ".join(f"{n} with {kind}" for n, kind in kinds if n)
-    cure = "look at the vectors or weights; a model that overflows may do with --dtype float32"
+    cure = "look at the vectors or weights; if the model overflows, try --dtype float32"
     raise MeasureError(
         "vectors that are finite and not zero",
         f"none at any site ({came} at {site})",
@@ -578,7 +578,7 @@ def _refuse_to_merge_images(job: Job) -> None:
     """Raise UsageError if a corpus of images with texts is to be merged: only files of texts can be."""
     if job.to_merge:
         raise UsageError(
-            "--to-merge with texts, clips or images",
+            "texts, clips or images with --to-merge",
             "images with texts",
             "use anisoscope.State",
         )
@@ -629,7 +629,7 @@ def estimate_cost_before(job: Job) -> Cost:
     # `module:factory` builds a model by its own code: it has no configuration to read.
     if ":" in job.model and not job.model.startswith("builtin:"):
         raise UsageError(
-            "--dry-run of a model with a configuration",
+            "--dry-run only for a model with a configuration",
             job.model,
             "leave --dry-run out",
         )
@@ -638,13 +638,13 @@ def estimate_cost_before(job: Job) -> Cost:
     )
     if modality_of(model) != "text":
         expected, came = (
-            "--dry-run of a text model or a series",
+            "--dry-run only for a text model or a series",
             f"{job.model}, which reads {modality_of(model)}",
         )
         raise UsageError(
             expected,
             came,
-            "measure with --limit 1: it says what it costs before it begins",
+            "measure with --limit 1, which first says what the measurement costs",
         )
     # As a measurement chooses it: what the model reads, and no more than the usual
     # window.

@@ -371,7 +371,7 @@ def measure_series(
     measured) and for those that cannot be loaded.
     """
     if keep < 1:
-        raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
+        raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise --keep")
     if isinstance(job, Job):
         # A name that does not change, since the function below is called later.
         same_job = job

@@ -107,9 +107,9 @@ def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...
     # The panels that were named hold only metrics of a model.
     if not chosen:
         raise UsageError(
-            "the panels hidden and spectrum of vectors",
+            "only the panels hidden and spectrum for vectors",
             ", ".join(settings.panel),
-            "leave it out",
+            "leave the other panels out",
         )
     return tuple(chosen)
 
@@ -148,9 +148,9 @@ def _choose_policies(
     chosen = tuple(policy for policy in asked if policy in known)
     if not chosen:
         raise UsageError(
-            f"token policies of vectors ({', '.join(known)})",
+            f"token policies that vectors have ({', '.join(known)})",
             ", ".join(asked),
-            "leave them out",
+            "leave the others out",
         )
     return chosen
 

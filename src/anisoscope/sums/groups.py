@@ -66,7 +66,7 @@ class Sums:
             raise MeasureError(
                 "at least 2 groups",
                 str(groups),
-                "use groups=32; an interval needs groups to leave out",
+                "use groups=32: an interval leaves out one group in turn",
             )
         self.groups = groups
         self.units = set[int]()

@@ -74,7 +74,7 @@ class Trained:
             raise OutputError(
                 expected,
                 "another version of it",
-                "choose another --output, or the data of then",
+                "choose another --output, or use the data of that training",
             )
         # Older trainings did not record it.
         read = self.found.training.get("read")
@@ -83,7 +83,7 @@ class Trained:
             raise OutputError(
                 expected,
                 "other contents",
-                "choose another --output, or the files of then",
+                "choose another --output, or use the files of that training",
             )
         return corpus
 

@@ -238,9 +238,11 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
         for c in select_common(done.runs)
     ]
     if not pieces:
-        got = f"fewer ({len(done.skipped)} could not be had)"
+        got = f"fewer ({len(done.skipped)} could not be loaded)"
         raise ModelError(
-            f"two steps that every seed of {series.checkpoints} has", got, "begin again"
+            f"two steps that every seed of {series.checkpoints} has",
+            got,
+            "start the study again",
         )
     return pieces
 

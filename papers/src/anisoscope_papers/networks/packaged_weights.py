@@ -91,7 +91,9 @@ def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str,
         distribution = metadata.distribution(package.distribution)
     except metadata.PackageNotFoundError:
         expected = f"the package {package.distribution} for {name}"
-        raise ModelError(expected, "it is not installed", package.install) from None
+        raise ModelError(
+            expected, "an installation without it", package.install
+        ) from None
     if distribution.version != package.version:
         expected = f"{package.distribution} {package.version}, whose weights are known"
         raise ModelError(expected, distribution.version, package.install)
@@ -103,7 +105,7 @@ def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str,
     if missing:
         raise ModelError(
             f"the files of {package.distribution}",
-            f"without {missing[0]}",
+            f"an installation without {missing[0]}",
             package.install,
         )
     return found
@@ -442,7 +444,8 @@ def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
         folder, output_loading_info=True
     )
     _, info = loaded
-    wrong = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
+    wrong = [f"missing {key}" for key in sorted(info["missing_keys"])]
+    wrong += [f"unexpected {key}" for key in sorted(info["unexpected_keys"])]
     if wrong:
         raise ModelError(
             "exactly the weights of Dinov2Model",
@@ -464,7 +467,7 @@ def read_saliency_vit(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise ModelError(
             "the package onnx, to read the network",
-            "it is not installed",
+            "an installation without it",
             "pip install onnx",
         ) from None
     graph = onnx.load(str(path)).graph

@@ -163,7 +163,11 @@ def _read_finished(
     if identity in (done, begun):
         if not resume:
             cure = "add --resume to go on, or --overwrite"
-            raise OutputError(f"{folder} to be new", "this very training", cure)
+            raise OutputError(
+                f"{folder} to be new",
+                "a folder that already holds this same training",
+                cure,
+            )
         return training if identity == done else None
     if training or begun:
         # The first fields that differ, in the message: which option was another one?

@@ -95,7 +95,7 @@ def _build_attention(
     """
     if recipe.separator and not corpus.pairs:
         raise UsageError(
-            "pairs for --separator",
+            "pairs of texts for --separator",
             f"{corpus.name}, which has single texts",
             "leave --separator out",
         )
@@ -108,7 +108,7 @@ def _build_attention(
         raise UsageError(
             f"--dim {dim}, that of the vectors",
             str(recipe.dim),
-            "leave it out, or use --vectors random",
+            "leave --dim out, or use --vectors random",
         )
     model = AttentionClassifier(_configure_attention(recipe, corpus, tokenizer, dim))
     embedding = model.attention_classifier.embeddings

@@ -108,7 +108,7 @@ def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
         raise OutputError(
             expected,
             "other contents",
-            f"remove {kept} to train it again, or bring the files of then",
+            f"remove {kept} to train it again, or use the files of that training",
         )
 
 
