@@ -97,7 +97,8 @@ def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LONGEST_LINE", 1000)
     (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b"a" * 5000, mtime=0))
     with pytest.raises(
-        CorpusError, match=r"lines of at most 1,000 characters in .*; got line 1"
+        CorpusError,
+        match=r"lines of at most 1,000 characters in .*; got a longer one, line 1",
     ):
         open_text(str(tmp_path / "t.jsonl.gz"))
 

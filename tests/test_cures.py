@@ -509,8 +509,8 @@ def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(
     ("more", "text"),
     [
         (["--layer", "7"], "a layer of this run"),
-        (["--corpus", "text.txt"], "--corpus with a model"),
-        (["--limit", "3"], "--limit with a model"),
+        (["--corpus", "text.txt"], "--corpus only with a model"),
+        (["--limit", "3"], "--limit only with a model"),
     ],
 )
 def test_what_a_run_cannot_give_is_said(drifted, more, text):

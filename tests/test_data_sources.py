@@ -264,7 +264,7 @@ def test_fingerprint_is_that_of_the_texts(tmp_path: Path) -> None:
             b'{"text": "a"}\n{"text": 5}',
             "text in column 'text' of .*; got line 2: int",
         ),
-        ("a.jsonl", b'{"text": "a"}\n{"no": "a"}', "got line 2 without it"),
+        ("a.jsonl", b'{"text": "a"}\n{"no": "a"}', "got line 2 without that column"),
         ("a.parquet", b"PAR1 no", "a parquet file in"),
         (
             "a.csv",
@@ -466,7 +466,7 @@ def test_answers_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(
         CorpusError,
-        match=r"a revision of the data set some/set; got v1. Cure: leave it out",
+        match=r"a revision of the data set some/set; got v1. Cure: leave the revision out",
     ):
         answer(status(RevisionNotFoundError))
     with pytest.raises(

@@ -143,7 +143,7 @@ def test_unknown_revisions_and_unknown_models_are_named(visit):
     revision, model = visit.online[3:]
     assert revision["error"] == model["error"] == "ModelError"
     assert (
-        "a revision of tester/tiny-bert; got step3. Cure: leave it out"
+        "a revision of tester/tiny-bert; got step3. Cure: leave the revision out"
         in revision["text"]
     )
     assert (

@@ -131,7 +131,7 @@ UNREADABLE = {
     "someone/gated": ("a gated", "accept its terms"),
     "someone/texts:another": ("another", "someone/texts:CONFIGURATION"),
     "someone/nothing": ("neither here nor on the hub", "hf auth login"),
-    "someone/texts@v9": ("v9", "leave it out for the newest"),
+    "someone/texts@v9": ("v9", "leave the revision out for the newest"),
 }
 
 

@@ -135,7 +135,7 @@ def test_other_files_of_the_same_name_are_told_apart(measured, tmp_path):
         ),
         (
             {"to_merge": False},
-            r"sums in .*; got none. Cure: measure it with --shard, or with --to-merge",
+            r"sums that are merged in .*; got none. Cure: measure it with --shard, or with --to-merge",
         ),
         ({"documents": "tokens:50"}, "whose documents differs"),
     ],

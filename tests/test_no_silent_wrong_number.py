@@ -324,7 +324,7 @@ def test_shards_of_classes_are_refused(program, whole, tmp_path):
     folder = shutil.copytree(whole.folder, tmp_path / "classes")
     identity = whole.identity() | {"classes": {"corpus": "synthetic"}}
     (folder / "identity.json").write_text(json.dumps(identity))
-    says = ["classes of a labelled corpus", "in one go with anisoscope classes"]
+    says = ["a run of anisoscope classes", "in one go with anisoscope classes"]
     check_refused(
         program, 5, "merge", folder, folder, "-o", tmp_path / "merged", says=says
     )

@@ -156,11 +156,11 @@ def test_vectors_are_told_from_models(given, expected):
 def test_arguments_that_do_not_go_together_are_named():
     functions._refuse_argument("a model", "vectors", inputs=None, corpus=None)
     with pytest.raises(
-        UsageError, match=r"corpus with a model; got vectors.*leave corpus out"
+        UsageError, match=r"corpus only with a model; got vectors.*leave corpus out"
     ):
         functions._refuse_argument("a model", "vectors", inputs=None, corpus="x")
     functions._refuse_columns_of_vectors(Job())
-    with pytest.raises(UsageError, match="label_column with a file of vectors"):
+    with pytest.raises(UsageError, match="label_column only with a file of vectors"):
         functions._refuse_columns_of_vectors(Job(label_column="x"))
 
 
@@ -441,7 +441,7 @@ def test_units_and_labels_go_with_arrays_alone(tmp_path):
     for name in ("units", "labels"):
         with pytest.raises(UsageError, match="with an array"):
             curing.cure(path, **{name: [1, 2, 3, 4]})
-    with pytest.raises(UsageError, match="got one in memory"):
+    with pytest.raises(UsageError, match="got a run in memory"):
         curing.cure(a_run())
 
 
@@ -483,7 +483,7 @@ def test_notes_on_the_classifier_come_before_those_on_the_text(monkeypatch):
     monkeypatch.setattr(classifiers, "_open", lambda *_: (None, ["of the model"]))
     several = classifiers.explain(torch.nn.Linear(1, 1), ["a", "b"], processor="p")
     assert [each.notes for each in several] == [["of the model", "of the text"]] * 2
-    with pytest.raises(UsageError, match="which is returned"):
+    with pytest.raises(UsageError, match="explanation is returned"):
         classifiers.explain(torch.nn.Linear(1, 1), "a", processor="p", output="x")
     assert ClassesOptions().model
 

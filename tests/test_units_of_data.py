@@ -585,7 +585,7 @@ def test_batches_of_vectors_and_sequences(monkeypatch):
         (
             {"a": np.ones((3, 2)), "b": np.ones((4, 2))},
             {},
-            "layers of the same vectors",
+            "layers of the same shape",
         ),
         (np.ones(3), {}, r"x\[None\]"),
         (np.ones((3, 2), bool), {}, "real numbers"),
@@ -710,8 +710,8 @@ def test_a_corpus_is_usable_from_two_examples_of_every_class_on():
     for example, pairs, said in (
         (Example(("a",), 0), True, "two texts"),
         (Example(("a",), 0, ("b",)), False, "one text"),
-        (Example((), 0), False, "text .w."),
-        (Example(("a",), 0, ()), True, "text .w."),
+        (Example((), 0), False, "text in every row .w."),
+        (Example(("a",), 0, ()), True, "text in every row .w."),
         (Example(("a",), 0, ("b",), (1.0,)), True, "2 marks, one per word"),
     ):
         with pytest.raises(CorpusError, match=said):
@@ -1206,7 +1206,7 @@ def test_rows_of_a_table_are_documents_and_say_what_was_left_out(tmp_path):
     read = documents.read_path(path, skipping)
     assert [*read.documents] == ["two words", "a\nb"]
     assert (read.empty, read.skipped, read.column) == (2, 1, "text")
-    with pytest.raises(CorpusError, match=r"got x.jsonl, line 4 without it"):
+    with pytest.raises(CorpusError, match=r"got x.jsonl, line 4 without that column"):
         documents.read_path(path.parent, CorpusOptions())
     whole = documents.read_path(path.parent, skipping)
     assert [*whole.owner] == [0, 0]

@@ -759,7 +759,7 @@ def test_each_answer_of_the_hub_has_its_cure(monkeypatch):
         "499"
     )
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert explain(401)[3] == "`hf auth login`"
+    assert explain(401)[3] == "run `hf auth login`"
 
 
 def test_a_refused_token_is_tried_without_once(monkeypatch):

@@ -120,7 +120,7 @@ def test_labels_of_a_batch_must_be_those_of_the_plan():
     assert require_labels(batch(label), ("a", "b")) is label
     for given, classes, words in (
         (None, ("a", "b"), "batches without labels"),
-        (label, (), "plan does not"),
+        (label, (), "no list of the classes"),
         (label, ("a",), "labels below 1.*got 1"),
         (label + 1, ("a", "b"), "labels below 2.*got 2"),
     ):

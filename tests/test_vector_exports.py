@@ -443,7 +443,7 @@ REFUSED = {
     ),
     "state.pt": (
         lambda p: torch.save(torch.nn.Linear(8, 8).state_dict(), p),
-        "return it from a function",
+        "write a function that returns the model",
     ),
     "weights.safetensors": (
         lambda p: save_file({"a.weight": torch.ones(4, 4)}, str(p)),

@@ -44,7 +44,7 @@ TYPOS = [
         2,
         "figures or tables of godey2024",
     ),
-    (["reproduce", "godey2024", "--only", ","], 2, "leave it out for all"),
+    (["reproduce", "godey2024", "--only", ","], 2, "leave --only out for all"),
     (["reproduce", "godey2024", "--settings", "quik"], 2, "did you mean quick?"),
 ]
 

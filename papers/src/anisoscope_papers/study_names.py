@@ -78,7 +78,7 @@ def choose_names(paper: str, only: str = "") -> list[str]:
         raise UsageError(
             f"figures or tables of {paper} for --only",
             repr(only),
-            "leave it out for all",
+            "leave --only out for all",
         )
     chosen: dict[str, None] = {}  # in order, each once
     for part in parts:

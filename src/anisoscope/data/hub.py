@@ -68,7 +68,7 @@ def find_set(part: HubPart) -> HubSet:
         # The id under which the hub has it now: a data set may have been renamed.
         return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
     except RevisionNotFoundError:
-        cure = "leave it out for the newest"
+        cure = "leave the revision out for the newest one"
         raise CorpusError(
             f"a revision of the data set {part.id}", str(part.revision), cure
         ) from None

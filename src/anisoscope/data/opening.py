@@ -351,7 +351,7 @@ def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
     for option in OF_TEXTS:
         value = options.get(option)
         if value is not None and value != "auto":
-            cure = "leave it out; --limit counts images or chats"
+            cure = "leave that option out; --limit counts images or chats"
             raise UsageError(
                 "options that apply to texts with images",
                 f"--{option.replace('_', '-')} {value}",

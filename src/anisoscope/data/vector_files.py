@@ -352,9 +352,9 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
     # texts are unpacked as they are read; arrays and tables of arrow are read in place
     if path.name.lower().endswith(".gz"):
         raise CorpusError(
-            f"a file that is not packed, in {path}",
+            f"a file that is not compressed: {path}",
             "gzip",
-            f"unpack it: gunzip {path.name}",
+            f"decompress it: gunzip {path.name}",
         )
     return _read_binary(path, kind)
 

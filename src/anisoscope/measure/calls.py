@@ -128,7 +128,9 @@ class Caller:
             elif name != "attention_mask":
                 took = f"arguments of {type(model).__name__} ({', '.join(names)})"
                 raise UsageError(
-                    took, repr(name), f"leave it out, or {suggest_names(name, names)}"
+                    took,
+                    repr(name),
+                    f"leave that argument out, or {suggest_names(name, names)}",
                 )
             arguments.pop(name)
         # After dropping, so that errors speak of what the model would be given.

@@ -164,7 +164,7 @@ def _to_vectors(x: Any) -> Tensor:
         raise UsageError(
             "vectors of floating point, in a tensor or an array",
             came,
-            "convert: x.float(), np.asarray",
+            "convert them: x.float() or np.asarray(x)",
         )
     if x.dim() not in (2, 3):
         expected = "vectors [sequence, token, dim] or [token, dim]"

@@ -276,9 +276,7 @@ def _require_batches(measurement: Measurement, only: Container[int] | None) -> N
     only   indices of the batches that this process runs, of which there may be none; None: it runs all
     """
     if only is None and not measurement.batches:
-        raise CorpusError(
-            "a corpus with at least one batch", "none", "give it more data"
-        )
+        raise CorpusError("a corpus with at least one batch", "none", "give more data")
 
 
 def _is_save_due(measurement: Measurement, seconds: float) -> bool:

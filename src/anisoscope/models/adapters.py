@@ -85,7 +85,7 @@ def merge_adapter(
     if misplaced:
         got = f"{len(misplaced)} weights that find no place, such as {', '.join(misplaced[:3])}"
         raise ModelError(
-            f"an adapter whose weights are all of {base}",
+            f"an adapter whose weights all fit {base}",
             got,
             "name its own base in adapter_config.json",
         )

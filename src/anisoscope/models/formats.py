@@ -41,7 +41,7 @@ ENDINGS = (
 )
 """How files of weights end, in whatever format."""
 
-OWN = "return it from a function of yours, as module:function"
+OWN = "write a function that returns the model, and name it as module:function"
 FORMATS = {
     ADAPTER: "it is an adapter (LoRA, PEFT), which is no model: pip install peft and name it again, or "
     "merge it with `peft.AutoPeftModel….from_pretrained(…).merge_and_unload().save_pretrained(folder)`",

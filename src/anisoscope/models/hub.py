@@ -125,7 +125,9 @@ def locate(
         place = _ask_hub(path, revision)
     except RevisionNotFoundError:
         raise ModelError(
-            f"a revision of {path}", str(revision), "leave it out for the newest"
+            f"a revision of {path}",
+            str(revision),
+            "leave the revision out for the newest one",
         ) from None
     except HFValidationError:
         raise _make_not_found_error(name, suggestion, "") from None

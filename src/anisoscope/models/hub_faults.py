@@ -83,7 +83,7 @@ def _explain_status(error: Any) -> Fault:
     if isinstance(error, errors.RepositoryNotFoundError):
         return Fault(
             f"no such repository ({status})",
-            "a private one needs `hf auth login`",
+            "a private repository needs `hf auth login`",
             absent=True,
         )
     # The hub answers 401 for a repository that does not exist too: the class above
@@ -91,7 +91,7 @@ def _explain_status(error: Any) -> Fault:
     if status == 401 and get_token() is None:
         return Fault(
             "an answer only for those who are logged in (401)",
-            "`hf auth login`",
+            "run `hf auth login`",
             denied=True,
         )
     if status >= 500:

@@ -212,7 +212,7 @@ class Monitor:
         """Return the records of all measurements in the output folder, by step; UsageError without an output folder."""
         if self.output is None:
             raise UsageError(
-                "a monitor with an output folder", "none", "give it output=…"
+                "a monitor with an output folder", "none", "make it with output=…"
             )
         # By number: by name, step-1000 would come before step-200.
         paths = sorted(
@@ -247,7 +247,7 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
         batches = list(GivenInputs(probe).batches)
     if not batches:
         raise CorpusError(
-            "a probe with at least one batch", "none", "give it a few batches"
+            "a probe with at least one batch", "none", "make the probe of a few batches"
         )
     return batches
 

@@ -155,12 +155,12 @@ def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
         cure = "measure them in one go with anisoscope classes"
         raise MeasureError(
             "shards of anisoscope measure",
-            f"classes of a labelled corpus in {part.folder}",
+            f"a run of anisoscope classes in {part.folder}",
             cure,
         )
     if not part.sums_path.exists():
         cure = "measure it with --shard, or with --to-merge if the others are of other files"
-        raise MeasureError(f"sums in {part.folder}", "none", cure)
+        raise MeasureError(f"the sums that are merged in {part.folder}", "none", cure)
     for name in ("shard", *left_out):
         identity.pop(name, None)
     return identity

@@ -101,7 +101,7 @@ def check_training_device(name: str) -> None:
         raise UsageError(
             "a kind of device, cpu or cuda",
             repr(name),
-            "choose the card by CUDA_VISIBLE_DEVICES",
+            "choose the GPU with CUDA_VISIBLE_DEVICES",
         )
 
 
