@@ -375,8 +375,10 @@ BAD_TABLES = {
     "a column for label": [{"text": "x"}] * 9,
     "a rationale of 3 marks, one per word": rows(20, rationale=[0, 1]),
     "a rationale of numbers between 0 and 1": rows(20, rationale="yes no maybe"),
-    "text (bad.jsonl, line 1); got none": [row | {"text": " "} for row in rows(20)],
-    "text (bad.jsonl, line 21); got none": [*rows(20), {"label": "bad"}],
+    "text in every row (bad.jsonl, line 1); got none": [
+        row | {"text": " "} for row in rows(20)
+    ],
+    "text in every row (bad.jsonl, line 21); got none": [*rows(20), {"label": "bad"}],
     "two texts in every row (bad.jsonl, line 21); got one": [
         *rows(20, second="y"),
         *rows(1),

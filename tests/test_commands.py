@@ -371,7 +371,9 @@ def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(
     assert given == ("vectors.npy", True, "speaker", "class", 8)
     monkeypatch.undo()
     monkeypatch.chdir(runs)
-    with pytest.raises(UsageError, match=r"vectors alone.*the corpus text\.txt"):
+    with pytest.raises(
+        UsageError, match=r"no corpus with vectors.*the corpus text\.txt"
+    ):
         typed("measure vectors.npy -c text.txt -q")
     for option in ("--unit-column", "--label-column"):
         with pytest.raises(UsageError, match="a file of vectors"):

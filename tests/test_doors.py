@@ -220,7 +220,7 @@ def test_every_kind_of_thing_can_be_registered():
             "a name that is not taken among corpora",
         ),
         (3, "three", "one of Metric, NamedCorpus, .*; got int"),
-        (Metric, None, "a class: call it"),
+        (Metric, None, "a class: make an instance of it"),
     ],
     ids=["taken", "other name", "no name", "taken corpus", "number", "class"],
 )

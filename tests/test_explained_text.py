@@ -275,9 +275,9 @@ def test_a_run_explains_a_list_and_a_column_of_texts(folder):
     assert [one.found for one in run.explain(table["text"])] == [
         one.found for one in found
     ]
-    with pytest.raises(UsageError, match="name a column"):
+    with pytest.raises(UsageError, match="choose a column"):
         run.explain(table)
-    with pytest.raises(UsageError, match="nan at place 1"):
+    with pytest.raises(UsageError, match="nan at index 1"):
         run.explain([many[0], float("nan")])
 
 

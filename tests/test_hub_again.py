@@ -267,7 +267,7 @@ def test_a_copy_without_weights_does_where_none_are_wanted(
     else:
         with pytest.raises(
             ModelError,
-            match=r"the weights of a/b.*a part of it in the cache, and the hub was not",
+            match=r"the weights of a/b.*only a part of them in the cache, and the hub was not",
         ):
             _verify_copy(place, "a/b", weights=weights)
 

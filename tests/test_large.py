@@ -102,7 +102,7 @@ def test_layers_of_a_block_that_runs_several_times_are_numbered_from_the_start()
     plan = tiny.Plan(tiny.documents(4))
     measured = run_pass(model, plan, Settings(panel=("hidden",), layers=(3,), sample=0))
     assert {site.layer for site in measured.sites.values()} == {3}
-    with pytest.raises(UsageError, match="from the end"):
+    with pytest.raises(UsageError, match="layers counted from 0"):
         run_pass(model, plan, Settings(panel=("hidden",), layers=(-1,), sample=0))
 
 

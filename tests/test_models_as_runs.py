@@ -163,7 +163,7 @@ def test_names_are_short():
         (
             "compare half-minilm seed_{0..2} --corpus text.txt",
             UsageError,
-            "one model each",
+            "single models",
         ),
         (
             "compare half-minilm new-decoder --corpus text.txt --metric mean_cosin",
@@ -195,7 +195,9 @@ def test_a_run_that_is_not_there_is_no_model_of_the_hub(measured, folder):
 @pytest.mark.usefixtures("measured")
 def test_options_of_measuring_are_refused_for_runs_alone(folder):
     anisoscope.measure(np.ones((9, 3)) + np.eye(9, 3), output="one")
-    with pytest.raises(UsageError, match=r"--limit with a model to measure.*runs only"):
+    with pytest.raises(
+        UsageError, match=r"--limit only with a model to measure.*runs only"
+    ):
         typed("compare one one --limit 3 -q")
     with pytest.raises(OutputError, match="finished run"):
         (folder / "begun").mkdir(exist_ok=True)

@@ -314,7 +314,7 @@ def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
     """The cure named an option that is not there."""
     with pytest.raises(
         MeasureError,
-        match=r"sums in .*with --shard, or with --to-merge if the others are of other files$",
+        match=r"sums that are merged in .*with --shard, or with --to-merge if the others are of other files$",
     ):
         merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
 
@@ -732,7 +732,7 @@ def test_7_an_encoder_that_runs_on_two_inputs_is_refused():
     batches = [{"x": torch.randn(2, 5, 32)}]
     with pytest.raises(
         MeasureError,
-        match=r"encoder\.layer\.0 run again on other input.*measure the encoder itself",
+        match=r"encoder\.layer\.0 run again on other input.*measure the encoder as a model of its own",
     ):
         tiny.measure(Twice(), batches, ["mean_cosine"], blocks=("BertLayer",))
 

@@ -81,7 +81,9 @@ def test_columns_units_and_labels_of_a_table():
         ),
         given,
     )
-    with pytest.raises(UsageError, match="name a column with unit_column='speaker'"):
+    with pytest.raises(
+        UsageError, match="to name a column, give unit_column='speaker'"
+    ):
         anisoscope.measure(frame, columns="d*", units="speaker", **QUICK)
     with pytest.raises(
         CorpusError, match="one way to read the columns of the DataFrame"
