@@ -5,6 +5,7 @@ import sys
 import types
 from io import BytesIO
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -19,6 +20,7 @@ from anisoscope.models import adapters
 from anisoscope.models.blocks import TokenPositions, find_blocks
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import _choose_tower, load
+from anisoscope.runs.curing import read_layer_of_run
 
 TEXT = {
     "hidden_size": 32,
@@ -466,3 +468,42 @@ def test_a_function_of_one_s_own(tmp_path, monkeypatch):
         load("mine_to_measure:make", untrained=True)
     with pytest.raises(ModelError, match="no_such"):
         load("mine_to_measure:no_such")
+
+
+def test_the_vectors_of_texts_can_be_cured(tmp_path):
+    """They are sampled on their own, and `cure` did not find what it named: `final`."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    torch.manual_seed(0)
+    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(
+        tmp_path / "bert"
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(95))]
+    transformers.BertTokenizerFast(
+        vocab={word: i for i, word in enumerate(words)}
+    ).save_pretrained(tmp_path / "bert")
+    library.SentenceTransformer(
+        modules=[
+            Transformer(str(tmp_path / "bert")),
+            Pooling(32, pooling_mode="mean"),
+            Normalize(),
+        ],
+        device="cpu",
+    ).save_pretrained(str(tmp_path / "folder"))
+    texts = [f"{i} {i * 7 % 95} {i * 11 % 95}" for i in range(24)]
+    anisoscope.measure(
+        str(tmp_path / "folder"),
+        texts,
+        panel="hidden",
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    sampled = read_layer_of_run(tmp_path / "run", "final")
+    assert (sampled.layer, sampled.vectors.shape) == ("sentence final", (24, 32))
+    theirs = library.SentenceTransformer(str(tmp_path / "folder"), device="cpu")
+    # in the order of the sample, which is by hash
+    own = theirs.encode(texts)
+    assert np.allclose(
+        np.sort(sampled.vectors @ own[0]), np.sort(own @ own[0]), atol=1e-5
+    )

@@ -55,13 +55,15 @@ class SampledStack:
         return self.depth if site.layer is None else site.layer
 
 
-def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack]:
+def read_sampled_stacks(
+    tensors: Mapping[str, Tensor], *, alone: bool = False
+) -> dict[str, SampledStack]:
     """Return the sampled tokens of a run by stack (encoder, decoder): hidden states, and outputs after the final norm.
 
     tensors   the sample as the run wrote it (`Reservoir.tensors`)
-
-    Layers that were sampled on their own because their lengths differ (maps of convolutional networks) are left out:
-    their positions are not those of other layers.
+    alone     also layers that were sampled on their own because their lengths differ (maps of convolutional networks,
+              vectors of whole sentences), each as a stack under its own name. Their positions are not those of other
+              layers, so they cannot be paired with them
     """
     stacks: dict[str, SampledStack] = {}
     for tensor in tensors:
@@ -76,7 +78,7 @@ def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack
             site = _parse_site(name)
             # A layer sampled on its own is stored under its own name in place of that
             # of a stack.
-            if site is not None and name != stack:
+            if site is not None and (alone or name != stack):
                 layers[site] = vectors.double().numpy()
         if layers:
             from_input = sorted(

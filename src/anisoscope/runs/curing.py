@@ -86,7 +86,8 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
     path = folder / SAMPLE
     layers: dict[str, tuple[Site, Array, NDArray[np.int64]]] = {}
     # Stacks are read apart: an encoder and a decoder have different tokens.
-    for stack in read_sampled_stacks(load_file(path) if path.exists() else {}).values():
+    tensors = load_file(path) if path.exists() else {}
+    for stack in read_sampled_stacks(tensors, alone=True).values():
         for site, vectors in stack.layers.items():
             layers[_name_of(site)] = site, vectors, stack.unit
     if not layers:
@@ -128,7 +129,9 @@ def measure_layer(
 
 
 def _name_of(site: Site) -> str:
-    """Return a layer's name as users see it: `encoder layer 5`, `decoder final norm`."""
+    """Return a layer's name as users see it: `encoder layer 5`, `decoder final norm`, `sentence final`."""
+    if site.stack == "sentence":
+        return f"{site.stack} {site.quantity}"
     if site.layer is None:
         return f"{site.stack} final norm"
     return f"{site.stack} layer {site.layer}"
