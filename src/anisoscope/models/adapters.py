@@ -83,7 +83,8 @@ def merge_adapter(
         if not _is_same(saved[key], loaded[key]):
             misplaced.append(key)
     if misplaced:
-        got = f"{len(misplaced)} weights that find no place, such as {', '.join(misplaced[:3])}"
+        weights = "1 weight" if len(misplaced) == 1 else f"{len(misplaced)} weights"
+        got = f"{weights} without a place in it, such as {', '.join(misplaced[:3])}"
         raise ModelError(
             f"an adapter whose weights all fit {base}",
             got,

@@ -101,10 +101,12 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
     else:
         name = _find_layer(layer, list(layers))
         chosen = ""
-    _, vectors, units = layers[name]
+    site, vectors, units = layers[name]
     notes = [f"{len(vectors):,} sampled vectors of {name}{chosen} (another: --layer)"]
     rows = select(records, metric="mean_cosine", component=None, head=None)
-    everything = rows["n_vectors"].max()
+    # A text has fewer vectors of sentences than of tokens.
+    here = rows[rows["stack"].eq(site.stack) & rows["site"].eq(site.label)]
+    everything = here["n_vectors"].max()
     # It is missing if A was not measured.
     if not pd.isna(everything) and len(vectors) < everything:
         notes.append(
