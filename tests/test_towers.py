@@ -148,7 +148,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path):
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"]))
     adapted.peft_config["default"].base_model_name_or_path = str(tmp_path / "small")
     adapted.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(ModelError, match="find no place"):
+    with pytest.raises(ModelError, match="without a place"):
         load(str(tmp_path / "adapter"))
     with pytest.raises(UsageError, match="--untrained"):
         load(str(tmp_path / "adapter"), untrained=True)
