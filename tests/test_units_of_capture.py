@@ -1747,7 +1747,7 @@ def test_layers_that_do_not_exist_are_named():
     own.layers = (3, 4)
     own._check_layers()
     own.layers = (1, -2, 0)
-    with pytest.raises(UsageError, match=r"each block once.*got -2\. .*0 to 4"):
+    with pytest.raises(UsageError, match=r"a block more than once; got -2\. .*0 to 4"):
         own._check_layers()
 
 
