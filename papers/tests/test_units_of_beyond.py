@@ -1,18 +1,39 @@
 """Small decisions of the studies `beyond`, each on a few numbers that are all unlike."""
 
+import gzip
+import json
+from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from slow_numbers import keep_drawn
 
+from anisoscope.classes.faithfulness import DIRECTED
+from anisoscope.data.labelled import TEST, Example, LabelledCorpus
+from anisoscope.errors import DivergedError
 from anisoscope.store import as_records
-from anisoscope_papers.beyond import crossed, dimension
+from anisoscope_papers.beyond import (
+    causes,
+    crossed,
+    dimension,
+    erased,
+    needed,
+    outcomes,
+    reactions,
+    small_cells,
+    small_models,
+    trained,
+)
 from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, pack_bits
 from anisoscope_papers.fosse2023.entry import Evidence, Seeds
-from anisoscope_papers.fosse2023.grid import Cell, add_options
+from anisoscope_papers.fosse2023.grid import Cell, Grid, add_options
+from anisoscope_papers.study import Claim, Context, Verdict
+from anisoscope_papers.training.classifier import TrainedClassifier
 
 NAN = float("nan")
 
@@ -213,3 +234,578 @@ def test_growth_needs_three_numbers_of_classes():
         17,
         3,
     ]
+
+
+# ---- erased ----------------------------------------------------------------------------------------------------------
+
+
+WORDS = {"train": 5, "validation": 3, TEST: 4}
+"""Words of the texts of each split, which has two texts."""
+
+
+def make_corpus():
+    splits = {}
+    for split, count in WORDS.items():
+        splits[split] = tuple(
+            Example(tuple(f"{split}{i}{j}" for j in range(count)), label=i)
+            for i in range(2)
+        )
+    return LabelledCorpus("reviews", ("a", "b", "c"), splits)
+
+
+def test_directions_are_of_validation_texts_and_every_text_of_a_split_is_scored(
+    monkeypatch,
+):
+    asked, given = [], []
+
+    def batches(limit, split=TEST):
+        asked.append((limit, split))
+        words = [tuple(range(WORDS[split]))] * 2
+        return SimpleNamespace(split=split, encoded=SimpleNamespace(words=words))
+
+    def measure(model, found, classes):
+        given.append((model, found.split, classes))
+        return "directions"
+
+    def attribute(one, directions):
+        assert directions == "directions"
+        tokens = np.arange(float(one.count))
+        attention, values = tokens + one.number, tokens * (one.found + 1)
+        return {(erased.ATTENTION, 1): attention, (erased.VALUES, 1): values}
+
+    def capture(model, found):
+        assert model == "model"
+        for number in (1, 0):
+            yield number, Text(number, found=2 - number, count=WORDS[found.split])
+
+    monkeypatch.setattr(erased, "measure_class_directions", measure)
+    monkeypatch.setattr(erased, "compute_attributions", attribute)
+    monkeypatch.setattr(erased, "iter_captured", capture)
+    monkeypatch.setattr(
+        erased, "replace", lambda one, found: Text(one.number, found, one.count)
+    )
+    made = SimpleNamespace(
+        classifier=("model", "tokenizer"),
+        corpus=make_corpus(),
+        cell=Cell("yelphat", seed=7),
+        batches=batches,
+    )
+    scored = erased.Maps(made).scored
+    assert given == [("model", "validation", 3)]
+    assert asked == [
+        (DIRECTED, "validation"),
+        *((2 * 3, split) for split in erased.SPLITS),
+    ]
+    draw = np.random.default_rng(7)
+    for split in erased.SPLITS:
+        tokens = np.arange(float(WORDS[split]))
+        drawn = {number: draw.random(WORDS[split]) for number in (1, 0)}
+        for number, (found, scores) in enumerate(scored[split]):
+            assert found == 2 - number
+            expected = {
+                erased.ATTENTION: tokens + number,
+                erased.FOUND: tokens * (found + 1),
+                erased.DIRECTIONS: tokens * 3,
+                erased.RANDOM: drawn[number],
+            }
+            assert scores.keys() == expected.keys()
+            for name, values in expected.items():
+                np.testing.assert_array_equal(scores[name], values)
+
+
+class Text:
+    def __init__(self, number, found, count):
+        self.number, self.found, self.count = number, found, count
+
+
+def make_maps():
+    """Maps that score the words of each text in an order of their own."""
+    corpus, draw = make_corpus(), np.random.default_rng(0)
+    maps = erased.Maps(SimpleNamespace(corpus=corpus))
+    scored = {}
+    for split, examples in corpus.splits.items():
+        scored[split] = []
+        for number, example in enumerate(examples):
+            scores = {n: draw.random(len(example.words)) for n in erased.MAPS}
+            scored[split].append((number + 1, scores))
+    maps.__dict__["scored"] = scored
+    return maps
+
+
+@pytest.mark.parametrize("share", [erased.HALF, erased.FIFTH])
+@pytest.mark.parametrize("name", erased.MAPS)
+def test_the_words_of_the_highest_scores_are_erased_of_all_splits(name, share):
+    maps = make_maps()
+    found = maps.erased(name, share)
+    assert found.name == f"reviews without {name}, {'50%' if share == 0.5 else '20%'}"
+    assert found.labels == ("a", "b", "c")
+    for split, examples in make_corpus().splits.items():
+        # Halves of 5 and 3 words are 2 (rounded to even) and 2, of 4 words 2.
+        count = 2 if share == 0.5 else 1
+        for number, example in enumerate(examples):
+            scores = maps.scored[split][number][1][name].tolist()
+            taken = sorted(scores)[-count:]
+            left = [
+                word
+                for word, score in zip(example.words, scores, strict=True)
+                if score not in taken
+            ]
+            assert found.splits[split][number] == Example(tuple(left), label=number)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_classifier_trained_again_is_compared_by_text_with_the_one_before(
+    monkeypatch, tmp_path, ends
+):
+    cell, plan = Cell("yelphat", seed=3), Grid(corpora=("yelphat",))
+    results = {
+        split: {"accuracy": x}
+        for split, x in (("train", 0.9), ("validation", 0.7), (TEST, 0.6))
+    }
+    less = make_corpus()
+    maps = SimpleNamespace(
+        erased=lambda name, share: {("random", 0.2): less}[name, share],
+        predicted={"train": [9], "validation": [9], TEST: [0, 2, 1, 1]},
+    )
+
+    def train(recipe, place, *, corpus):
+        assert recipe == plan.recipe(cell) and corpus is less
+        if ends:
+            raise DivergedError("a finite loss", "nan", "a smaller rate")
+        return TrainedClassifier(place, {"results": results})
+
+    class Again:
+        def __init__(self, own, grid, place):
+            assert (own, grid, place.name) == (cell, plan, "classifier")
+
+        def encoded(self, examples):
+            assert examples == less.splits[TEST]
+            return "encoded"
+
+        def predicted(self, encoded):
+            assert encoded == "encoded"
+            return [0, 1, 1, 1]
+
+    monkeypatch.setattr(erased, "train_classifier", train)
+    monkeypatch.setattr(erased, "Trained", Again)
+    made = SimpleNamespace(cell=cell, plan=plan, folder=tmp_path)
+    rows = erased._retrain(made, maps, "random", 0.2)
+    found = dict(zip(rows["metric"], rows["value"], strict=True))
+    expected = {"retrained.accuracy": 0.6, "retrained.agreement": 0.75}
+    assert found == ({"diverged": 1.0} if ends else expected)
+    assert set(rows["component"]) == {"random, 20%"} and set(rows["n_units"]) == {4}
+
+
+def test_all_corpora_of_a_seed_come_before_the_next_seed(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr(erased, "gather", lambda *asked: given.append(asked))
+    plan = Grid(corpora=("yelphat", "esnli"), seeds=3)
+    context = Context(tmp_path, tmp_path)
+    erased.measure(plan, context)
+    ((cells, *others),) = given
+    assert cells == [
+        Cell(name, seed=seed) for seed in range(3) for name in ("yelphat", "esnli")
+    ]
+    assert others == [
+        plan,
+        context,
+        erased.read_accuracies,
+        erased.measure_retrained,
+    ]
+
+
+# ---- outcomes, needed ------------------------------------------------------------------------------------------------
+
+
+def test_a_discriminant_is_fitted_on_training_words_and_asked_about_test_words(
+    monkeypatch, tmp_path
+):
+    draw, asked = np.random.default_rng(0), []
+
+    def read(found, tokenizer, path, sentences, window):
+        assert found is model
+        asked.append((tokenizer, path, sentences, window))
+        words = np.repeat([[0.0, 0], [9, 0]], 10, 0) + draw.normal(size=(20, 2))
+        tags = np.repeat(["NOUN", "VERB"], 10)
+        # Five of the test words are called what the training words are not.
+        if path.name == "test.jsonl.gz":
+            tags[:5] = "VERB"
+        return words, tags
+
+    monkeypatch.setattr(outcomes, "_read_words", read)
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=17))
+    (row,) = outcomes._probe_words(model, "tokenizer", tmp_path)
+    assert row == {"metric": "probing.accuracy", "value": 0.75}
+    assert asked == [
+        ("tokenizer", tmp_path / f"{split}.jsonl.gz", count, 17)
+        for split, count in (("train", 2000), ("test", 1000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "chosen"),
+    [(5, [0, 2, 4, 6, 8]), (2, [0, 8]), (9, range(9)), (99, range(9))],
+)
+def test_sentences_are_picked_from_the_first_to_the_last(tmp_path, count, chosen):
+    path = tmp_path / "train.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"number": n}) + "\n" for n in range(9))
+    found = outcomes._pick_sentences(path, count)
+    assert [sentence["number"] for sentence in found] == list(chosen)
+
+
+def test_windows_are_found_by_the_mean_of_their_tokens_over_all_batches():
+    """Two batches; the mean of each window points along an axis, single tokens and dimensions do not."""
+    along = {0: (3.0, 0.0), 1: (2.0, 0.1), 2: (0.1, 2.0), 3: (0.0, 1.0), 4: (1.0, 0.2)}
+    unit = {0: 5, 1: 5, 2: 6, 3: 5, 4: 6}
+    away = torch.tensor([[7.0, -9.0], [-7.0, 9.0], [0.0, 0.0]])
+
+    def run(numbers):
+        states = torch.stack([torch.tensor(along[n]) + away for n in numbers])
+        return SimpleNamespace(last_hidden_state=states)
+
+    texts = [
+        SimpleNamespace(
+            inputs={"numbers": numbers}, unit=torch.tensor([unit[n] for n in numbers])
+        )
+        for numbers in ([0, 1], [2, 3, 4])
+    ]
+    rows = list(outcomes._measure_retrieval(SimpleNamespace(bert=run), texts))
+    # Nearest: 0 to 1, 1 to 0, 2 to 3 (another document), 3 to 2 (another), 4 to 1 (another).
+    assert rows == [{"metric": "retrieval.precision", "value": 0.4}]
+
+
+def test_outcomes_of_other_word_vectors_or_penalties_are_no_arm_of_attention():
+    kept = {Cell("esnli", arm=arm).label for arm in ("learned", "uniform", "frozen")}
+    left_out = {
+        Cell("esnli", **other).label
+        for other in (
+            {"weight": 0.1},
+            {"start": "raw"},
+            {"dim": 48},
+            {"positions": "none"},
+            {"steps": 5},
+            {"split": 1},
+            {"examples": 9},
+        )
+    }
+    rows = []
+    for name in sorted({*kept, *left_out}):
+        place = {"model": name, "corpus": "esnli", "seed": 0, "value": 0.5}
+        rows.append({"metric": "accuracy", "component": "test", **place})
+        rows.append({"metric": "accuracy", "component": "train", **place})
+        rows.append({"metric": "collapsed", **place | {"value": 1.0}})
+    here = Evidence(
+        "needed", add_options(as_records(pd.DataFrame(rows))), "esnli", "beyond"
+    )
+    found = needed._select_outcome(here, "accuracy")
+    assert sorted(found["model"]) == sorted(kept)
+
+
+def test_values_are_those_of_the_last_layer_of_each_depth():
+    rows = []
+    for layers in (1, 2, 3):
+        place = {"model": Cell("esnli", layers=layers).label, "corpus": "esnli"}
+        for layer, policy in product(range(layers + 1), ("all", "content")):
+            value = 100 * layers + 10 * layer + (policy == "content")
+            row = {"metric": "intra_sequence", "site": "value", "layer": layer}
+            rows.append(
+                place | row | {"token_policy": policy, "value": value, "seed": 0}
+            )
+    here = Evidence(
+        "needed", add_options(as_records(pd.DataFrame(rows))), "esnli", "beyond"
+    )
+    found = needed._select_outcome(here, "sim(V) of the last layer")
+    assert sorted(found["value"]) == [110, 220, 330]
+
+
+# ---- causes ----------------------------------------------------------------------------------------------------------
+
+
+def make_cells(rows):
+    """Return records from (arm, seed, step, metric, site, layer, head, value) in each row."""
+    names = ["model", "seed", "step", "metric", "site", "layer", "head", "value"]
+    return as_records(pd.DataFrame(rows, columns=names))
+
+
+def test_cells_are_averaged_over_layers_and_heads_by_size_at_either_end():
+    rows = []
+    for arm, seed, step in product(("base", "type"), (0, 1), (0, 4, 9)):
+        shift = (arm == "type") / 8 + seed / 16 + step / 100
+        for layer, head in product((1, 2), (0, 1)):
+            value = (1 if head else -1) * (0.1 * layer + shift)
+            rows.append((arm, seed, step, "query_key.cosine", None, layer, head, value))
+            rows.append((arm, seed, step, "drift", "query", layer, head, value))
+            rows.append((arm, seed, step, "drift", "key", layer, head, 5.0))
+    records = make_cells(rows)
+    for start, step in ((True, 0), (False, 9)):
+        cosine = causes.average_cells(records, "query_key.cosine", start=start)
+        drift = causes.average_cells(records, "drift", "query", start=start)
+        for arm, seed in product(("base", "type"), (0, 1)):
+            shift = (arm == "type") / 8 + seed / 16 + step / 100
+            # Cosines count by absolute value; other numbers with their sign.
+            assert cosine[arm, seed] == pytest.approx(0.15 + shift)
+            assert drift[arm, seed] == pytest.approx(0)
+        assert len(cosine) == len(drift) == 4
+
+
+def test_a_claim_on_the_last_layer_compares_it_at_both_ends():
+    rows = []
+    for layer, (first, last) in enumerate(((9.0, 9.0), (0.1, 0.2), (0.3, 0.7))):
+        rows.append(("type", 2, 0, "mean_cosine", "hidden", layer, None, first))
+        rows.append(("type", 2, 8, "mean_cosine", "hidden", layer, None, last))
+    given = {"metric": "mean_cosine", "site": "hidden", "against": "start"}
+    found = []
+    for words in ("all layers", "the last layer"):
+        claim = Claim("c", f"It rises in {words}", "", systems=("type",), **given)
+        found.append(causes.subtract_paired(claim, make_cells(rows), "type"))
+    assert [pairs.to_dict() for pairs in found] == [
+        {2: pytest.approx(0.25)},
+        {2: pytest.approx(0.4)},
+    ]
+
+
+def test_differences_are_of_seeds_that_both_have():
+    rows = []
+    for arm, seeds in (("base", (0, 1, 2)), ("type", (1, 2, 3))):
+        for seed in seeds:
+            value = seed**2 + 10.0 * (arm == "type")
+            rows.append((arm, seed, 5, "drift", None, 1, 0, value))
+    records = make_cells(rows)
+    claim = Claim("c", "s", "", metric="drift", systems=("type",))
+    assert causes.subtract_paired(claim, records, "type").to_dict() == {1: 10, 2: 10}
+    zero = replace(claim, against="zero")
+    own = causes.subtract_paired(zero, records, "type").to_dict()
+    assert own == {1: 11, 2: 14, 3: 19}
+    for arm, other in (("untied", claim), ("type", replace(claim, against="untied"))):
+        assert not len(causes.subtract_paired(other, records, arm))
+
+
+def test_skill_that_just_reaches_what_counts_as_learnt_does():
+    claim = Claim("c", "s", "", metric="drift", systems=("type",))
+    learnt = causes.LEARNT
+    skill = pd.Series(
+        {
+            ("type", 0): learnt,
+            ("base", 0): learnt,
+            ("type", 1): learnt,
+            ("base", 1): np.nextafter(learnt, 0),
+            ("type", 2): np.nextafter(learnt, 0),
+            ("base", 2): learnt,
+            ("type", 3): 0.5,
+            ("base", 3): 0.5,
+        }
+    )
+    pairs = pd.Series([1.0, 10.0, 100.0, 3.0], index=[0, 1, 2, 3])
+    records = make_cells([("base", 0, 0, "drift", None, 1, 0, 1.0)])
+    test = causes._make_test(claim, records, "type", pairs, skill, "the guess", "sub")
+    assert (test.value, test.n, test.subject) == (2.0, 2, "sub")
+    means = (skill["type"].mean(), skill["base"].mean())
+    assert "skill over the guess {:.2f}, of base {:.2f}".format(*means) in test.note
+    assert f"a cell whose skill is below {learnt:g} says nothing" in test.note
+    # Against its own start, the arm alone must have learnt something.
+    start = replace(claim, against="start")
+    test = causes._make_test(start, records, "type", pairs, skill, "a", "")
+    assert (test.value, test.n) == (pytest.approx(14 / 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("premise", "lost", "why"),
+    [
+        (None, None, ""),
+        (0.74, None, ""),
+        (0.75, None, "type has 0.750, and a test needs more than 0.75"),
+        (0.76, None, "type has 0.750, and a test needs more than 0.76"),
+        (None, 0.25, ""),
+        (None, 0.26, "training took 25.0% off type, and a test needs 26%"),
+        (0.75, 0.25, "type has 0.750, and a test needs more than 0.75"),
+        (0.74, 0.25, ""),
+    ],
+)
+def test_what_is_compared_with_must_have_enough_of_the_effect(premise, lost, why):
+    rows = []
+    for arm, first, last in (("type", 1.0, 0.75), ("base", 0.9, 0.1)):
+        rows.append((arm, 0, 0, "drift", "query", 1, 0, first))
+        rows.append((arm, 0, 9, "drift", "query", 1, 0, last))
+        rows.append((arm, 0, 9, "drift", "key", 1, 0, 7.0))
+    given = {"metric": "drift", "site": "query", "systems": ("base",)}
+    claim = Claim("c", "s", "", **given, against="type", premise=premise, lost=lost)
+    assert causes._explain_untestable(claim, make_cells(rows)) == why
+    absent = replace(claim, against="untied")
+    assert bool(causes._explain_untestable(absent, make_cells(rows))) == (
+        premise is not None or lost is not None
+    )
+
+
+@pytest.mark.parametrize("outcome", ["holds", "fails", "undecided"])
+def test_nothing_rests_on_an_arm_that_is_not_shown_to_be_made(outcome):
+    """Verdicts on the arm itself, on another against it, on another alone, and on one subject of two."""
+    claims = [
+        Claim("made", "s", "", statistic="A", systems=("held",), makes=True),
+        Claim("on it", "s", "", systems=("held",)),
+        Claim("against it", "s", "", systems=("type",), against="held"),
+        Claim("on another", "s", "", systems=("type",)),
+        Claim("on two", "s", "", systems=("held", "type")),
+    ]
+    verdicts = [
+        Verdict("made", outcome, "", value=0.1234),
+        Verdict("on it", "fails", "", failing="contrary", reason="why"),
+        Verdict("against it", "holds", ""),
+        Verdict("on another", "holds", ""),
+        Verdict("on two", "holds", "", subject="held"),
+        Verdict("on two", "holds", "", subject="type"),
+    ]
+    found = causes._discount_failed_arms(claims, verdicts)
+    if outcome == "holds":
+        assert found == verdicts
+        return
+    words = "`held` is not what its name says: A 0.123: no conclusion"
+    assert found == [
+        verdicts[0],
+        replace(verdicts[1], outcome="undecided", failing="", reason=f"{words}; why"),
+        replace(verdicts[2], outcome="undecided", reason=words),
+        verdicts[3],
+        replace(verdicts[4], outcome="undecided", reason=words),
+        verdicts[5],
+    ]
+
+
+# ---- trained ---------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_tokens_are_counted_without_special_tokens():
+    """Windows of [9 0] x x x [9]: only those chosen count, one more for every token of the vocabulary."""
+    ids = np.array([[9, 0, 1, 2, 2, 9], [9, 0, 2, 3, 4, 9], [9, 0, 1, 1, 1, 9]])
+    tokens = SimpleNamespace(
+        vocabulary=10,
+        room=3,
+        affixes=SimpleNamespace(prefix=(9, 0), suffix=(9,)),
+        rows=lambda chosen: ids[chosen],
+    )
+    shares = trained.compute_unigram_shares(tokens, np.array([0, 1]))
+    counts = np.array([1, 2, 4, 2, 2, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(shares, counts / 16)
+
+
+def test_the_loss_of_a_guess_is_of_hidden_tokens_alone():
+    shares = np.array([0.5, 0.25, 0.25])
+    labels = [[trained.UNMASKED, 0, 1], [2, trained.UNMASKED, trained.UNMASKED]]
+    examples = [{"labels": torch.tensor(row)} for row in labels]
+    found = trained.compute_unigram_loss(shares, examples)
+    assert found == pytest.approx((1 + 2 + 2) / 3 * np.log(2))
+
+
+# ---- reactions, small models -----------------------------------------------------------------------------------------
+
+
+def test_every_claim_on_reactions_has_the_number_that_it_names():
+    draw = np.random.default_rng(0)
+    names = (reactions.ALIKE, reactions.DIRECTION)
+    # Six layers behind the input; growing, so that there are shares of the growth.
+    before, after = (
+        {name: draw.uniform(0.1, 0.2, size=(3, 7)).cumsum(1) for name in names}
+        for _ in range(2)
+    )
+    after[reactions.DIRECTION] += np.linspace(0, 1, 7)
+    found = reactions.compute_claimed(before, after)
+    alike, auc = after[reactions.ALIKE], after[reactions.DIRECTION]
+    auc_before = before[reactions.DIRECTION]
+    gain = auc[:, 6] - auc_before[:, 6]
+    expected = {
+        "tokens converge by fine-tuning": alike[:, 6] - before[reactions.ALIKE][:, 6],
+        "grows with depth": alike[:, 6] - alike[:, 0],
+        "most in the last layers": (alike[:, 6] - alike[:, 4])
+        / (alike[:, 6] - alike[:, 0]),
+        "the direction separates": gain,
+        "not before fine-tuning": auc_before[:, 6] - 0.5,
+        "the direction comes last": (gain - (auc[:, 4] - auc_before[:, 4])) / gain,
+    }
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, err_msg=name)
+
+
+def test_the_direction_of_a_class_is_of_unit_vectors_whatever_their_lengths():
+    """A long vector counts as much as a short one: directions (1, 1), (0, 1) and (−1, 0)."""
+    vectors = np.array([[100.0, 0], [0, 1], [0, 5], [0, 0.1], [-3, 0]])
+    found = small_cells.compare_classes(vectors, np.array([2, 2, 5, 5, 7]))
+    root = np.sqrt(0.5)
+    assert found == pytest.approx({"mean": (root - root + 0) / 3, "most": root})
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_small_model_s_records_know_their_sentences(monkeypatch, alone):
+    truth = torch.tensor([0, 0, 0, 1, 1, 0])
+    if alone:
+        truth = truth * 0
+    vectors = torch.eye(6)[:, :4] + torch.arange(24.0).reshape(6, 4)
+    units = torch.tensor([0, 0, 1, 1, 2, 2])
+    said = torch.tensor([0, 0, 0, 1, 1, 0])
+    given = []
+
+    def separate(states, labels, names, *, units):
+        given.append((states, labels, names, units))
+        return as_records(pd.DataFrame([{"metric": "class_direction.auc", "value": 1}]))
+
+    rows = [
+        ("intra_sequence", None, "hidden"),
+        ("intra_sequence", None, "value"),
+        ("intra_sequence", None, "key"),
+        ("intra_sequence", "more", "hidden"),
+        ("intra_sequence.isotropic", None, "hidden"),
+    ]
+    alike = pd.DataFrame(rows, columns=["metric", "component", "site"])
+    alike = as_records(alike.assign(value=0.5, head=0))
+    sentences = SimpleNamespace(
+        encoded={TEST: [None] * 3, "train": [None] * 8},
+        tokenizer=SimpleNamespace(pad_token_id=4),
+        labels=lambda read: {"each": ("x", "y")}[read],
+    )
+    model = torch.nn.Module()
+    model.classifier = lambda _: torch.nn.functional.one_hot(said * (not alone), 2)
+    monkeypatch.setattr(small_cells, "_read", lambda *_: (vectors, truth, units))
+    monkeypatch.setattr(small_cells, "LabelledPlan", lambda *given: given)
+    monkeypatch.setattr(small_cells, "make_separability_records", separate)
+
+    def run(*asked):
+        batches = (sentences.encoded[TEST], 4)
+        assert asked == (model, batches, small_cells.MEASURED)
+        return SimpleNamespace(records=lambda: alike.copy())
+
+    monkeypatch.setattr(small_cells, "run_pass", run)
+    monkeypatch.setattr(small_cells, "MOST", 5)
+    monkeypatch.setattr(
+        small_cells, "compare_classes", lambda *_: {"mean": 0.25, "most": 0.5}
+    )
+    cell = small_models.SmallCell("synthetic:3", "each", layers=2)
+    found = small_cells.measure_model(model, cell, sentences)
+    ((states, labels, names, of),) = given
+    assert states.shape == (5, 1, 4) and states[4, 0].tolist() == vectors[4].tolist()
+    assert labels.tolist() == truth[:5].tolist() and names == ("x", "y")
+    assert of.tolist() == [0, 0, 1, 1, 2]
+    values = {
+        (r.metric, r.component): r.value
+        for r in found[found["site"].isna()].itertuples()
+    }
+    # Of a single class everything is right by chance.
+    expected = {
+        ("accuracy", TEST): 1,
+        ("majority", TEST): 1 if alone else pytest.approx(4 / 6),
+        ("collapsed", TEST): float(alone),
+        ("class_cosine.mean", None): 0.25,
+        ("class_cosine.most", None): 0.5,
+        ("class_direction.auc", None): 1,
+    }
+    assert {(m, None if pd.isna(c) else c): x for (m, c), x in values.items()} == (
+        expected
+    )
+    kept = found[found["site"].notna()]
+    assert list(zip(kept["metric"], kept["site"], strict=True)) == [
+        ("intra_sequence", "hidden"),
+        ("intra_sequence", "value"),
+    ]
+    assert kept["head"].isna().all()
+    of_sentences = found["metric"].isin(["accuracy", "majority", "collapsed"])
+    assert set(found.loc[of_sentences, "n_units"]) == {3}
+    apart = found[found["metric"] == "class_direction.auc"]
+    assert apart["layer"].tolist() == [2]
