@@ -121,7 +121,7 @@ def test_positions(drawn):
                 ("nearly uniform", subject): entropies[0],
                 ("not used", subject): look.used(cell),
                 ("not needed", subject): uniform - learned,
-                ("as it was drawn is enough", subject): as_drawn - learned,
+                ("untrained attention is enough", subject): as_drawn - learned,
             }
             if depth > 1:
                 expected["nearly uniform in every layer", subject] = np.min(
@@ -275,7 +275,7 @@ def test_frozen_attention(drawn):
         subject = f"{title}, {recipe}"
         expected |= {
             ("a tenth of training is enough", subject): of[38] - of[480],
-            ("as it was drawn is enough", subject): of[0] - of[480],
+            ("untrained attention is enough", subject): of[0] - of[480],
             ("half of training is enough", subject): of[240] - of[480],
             ("uniform is as good as drawn", subject): of[-1] - of[0],
             ("more steps of attention, more accuracy", subject): np.array(
@@ -393,7 +393,7 @@ def test_erased_words(drawn):
     for corpus, title in CORPORA.items():
         for share, claim in (
             ("50%", "directions are more faithful than attention"),
-            ("20%", "so with fewer words"),
+            ("20%", "same with a fifth of the words"),
         ):
             if (corpus, share) == ("esnli", "20%"):
                 continue
@@ -407,7 +407,7 @@ def test_erased_words(drawn):
                 ("attention is faithful", subject): random - attention,
                 ("directions are faithful", subject): random - directions,
             }
-        expected["the class found leaks", f"{title}, 50% erased"] = look(
+        expected["the predicted class leaks", f"{title}, 50% erased"] = look(
             corpus, "class found", "50%", "agreement"
         ) - look(corpus, "directions", "50%", "agreement")
     check_tests(erased.make_tests(read("erased", rows)), expected)

@@ -833,7 +833,7 @@ def test_figure_2(directions, drawn):
         expected["the direction separates", title] = over_classes(
             corpus, "auc.mean"
         ) - over_classes(corpus, "auc.mean", "pretrained")
-        expected["no luck of the draw", title] = over_classes(corpus, "auc.0.025")
+        expected["not by chance of one draw", title] = over_classes(corpus, "auc.0.025")
     alike = at("esnli", "others.mean", "contradiction")
     expected["contradiction sees two classes alike", "e-SNLI"] = alike
     places = [(corpus, name) for corpus in CORPORA for name in CLASSES]

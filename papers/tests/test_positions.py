@@ -513,7 +513,7 @@ def test_frozen_attention_is_judged_by_its_steps(gain, expected):
     records = as_records(pd.DataFrame(rows))
     found = outcomes("frozen", records)
     assert found["a tenth of training is enough", "YelpHat, no positions"] == expected
-    assert found["as it was drawn is enough", "e-SNLI, sinusoids"] == expected
+    assert found["untrained attention is enough", "e-SNLI, sinusoids"] == expected
     trend = found["more steps of attention, more accuracy", "HateXplain, sinusoids"]
     assert trend == ("fails" if gain == 0 else "holds")
     assert set(STUDIES["frozen"].draw(records)) == {"frozen_1"}

@@ -264,7 +264,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
             }
             better = {
                 HALF: "directions are more faithful than attention",
-                FIFTH: "so with fewer words",
+                FIFTH: "same with a fifth of the words",
             }[share]
             yield here.test(better, by[ATTENTION] - by[DIRECTIONS], which)
             yield here.test("attention is faithful", by[RANDOM] - by[ATTENTION], which)
@@ -272,7 +272,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 "directions are faithful", by[RANDOM] - by[DIRECTIONS], which
             )
         leak = agreement[name_arm(FOUND, HALF)] - agreement[name_arm(DIRECTIONS, HALF)]
-        yield here.test("the class found leaks", leak, "50% erased")
+        yield here.test("the predicted class leaks", leak, "50% erased")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

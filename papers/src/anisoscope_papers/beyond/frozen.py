@@ -69,7 +69,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 "a tenth of training is enough", accuracy[38.0] - throughout, recipe
             )
             yield here.test(
-                "as it was drawn is enough", accuracy[0.0] - throughout, recipe
+                "untrained attention is enough", accuracy[0.0] - throughout, recipe
             )
             yield here.test(
                 "half of training is enough", accuracy[240.0] - throughout, recipe

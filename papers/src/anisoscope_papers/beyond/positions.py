@@ -144,7 +144,7 @@ def _test_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[
             "not needed", found.accuracy[layers, recipe, "uniform"] - learned, which
         )
         yield here.test(
-            "as it was drawn is enough",
+            "untrained attention is enough",
             found.accuracy[layers, recipe, FROZEN] - learned,
             which,
         )
