@@ -1106,7 +1106,11 @@ def test_directions_of_classes(tuned, expected):
         for c in ("negative", "positive")
     ]
     found = outcomes("fig2", *encoder_rows(5, of=of))
-    assert found["the direction separates"] == found["not by chance of one draw"] == expected
+    assert (
+        found["the direction separates"]
+        == found["not by chance of one draw"]
+        == expected
+    )
     assert found["not before fine-tuning"] == "undecided"  # not measured
 
 

@@ -180,7 +180,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
         )
         yield here.test("the direction separates", tuned - before)
         yield _make_test_before(here)
-        yield here.test("not by chance of one draw", _average_over_classes(here, "auc.0.025"))
+        yield here.test(
+            "not by chance of one draw", _average_over_classes(here, "auc.0.025")
+        )
         if PUBLISHED[here.corpus] == "esnli":
             alike = _average_over_classes(
                 here, "others.mean", component="contradiction"
