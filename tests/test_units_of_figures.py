@@ -1203,3 +1203,110 @@ def test_files_of_a_comparison_hold_what_was_compared(tmp_path, monkeypatch):
         "notes": ["a note"],
         "findings": ["a sentence"],
     }
+
+
+# ---- the cards of a run
+
+
+def of_card():
+    """Layers of two stacks of two seeds, isotropic and not, with a final norm and a layer without an interval."""
+    rows = []
+    for seed, more in ((3, 0.0), (4, 0.01)):
+        for stack, a in (("encoder", 0.2), ("decoder", 0.6)):
+            for site, b in (("hidden", 0.0), ("final", 0.1)):
+                keys = {"stack": stack, "site": site, "seed": seed, "step": 5}
+                value = a + b + more
+                rows.append(row("mean_cosine", 2, value, **keys))
+                rows.append(row(LAW, 2, 0.65, **keys) | {"low": NAN, "high": NAN})
+    rows[0] |= {"low": NAN, "high": NAN, "n_units": 1200}
+    return as_records(pd.DataFrame(rows))
+
+
+TABLE = """\
+| seed | stack | layer | A | 95 % interval | verdict |
+|---|---|---|---|---|---|
+| 3 | encoder | 2 | .200 | – |  |
+| 3 | encoder | final norm | .300 | [.297, .303] | isotropic |
+| 3 | decoder | 2 | .600 | [.594, .606] | isotropic |
+| 3 | decoder | final norm | .700 | [.693, .707] | anisotropic |
+| 4 | encoder | 2 | .210 | [.208, .212] | isotropic |
+| 4 | encoder | final norm | .310 | [.307, .313] | isotropic |
+| 4 | decoder | 2 | .610 | [.604, .616] | isotropic |
+| 4 | decoder | final norm | .710 | [.703, .717] | anisotropic |
+"""
+ORIGINS = """\
+## How it was made
+
+- command: `anisoscope measure x`
+- model: org/model
+- revision: abc
+- weights (SHA-256): 12
+- architecture: Bert
+- run: r1
+- note: one
+- note: two
+"""
+
+
+def test_cards_hold_every_number_and_origin_in_its_place():
+    from anisoscope.report import card
+
+    manifest = {
+        "command": "anisoscope measure x",
+        "model": "org/model",
+        "revision": "abc",
+        "weights_sha256": "12",
+        "architecture": "Bert",
+        "run": "r1",
+        "warnings": ["one", "two"],
+        "corpus": {"name": "/home/me/texts"},
+        "code": {"version": "9.8"},
+    }
+    written = card.write_dataset_card(
+        of_card(), manifest, "me/geometry", licence="mit", page=True
+    )
+    head = [
+        "---",
+        'pretty_name: "Geometry of org/model"',
+        'license: "mit"',
+        "tags:",
+        "- anisoscope",
+        "- anisotropy",
+        "- interpretability",
+        "configs:",
+        "- config_name: default",
+        "  data_files: records.parquet",
+        "---",
+        "",
+        "# Geometry of org/model",
+        "",
+        "![anisotropy](badge.svg)",
+        "",
+        "Measured with Anisoscope 9.8 on texts (1,200 units).",
+        "",
+        "- ",
+    ]
+    assert written.startswith("\n".join(head))
+    assert TABLE in written and 'snapshot_download("me/geometry", repo' in written
+    assert written.endswith(ORIGINS)
+    assert "units. `report.html` is the page of the run." in written
+    plain = card.write_dataset_card(of_card()[:0], {"corpus": "texts"}, "me/geometry")
+    assert "license" not in plain and "| layer |" not in plain
+    assert "with Anisoscope of an unknown version on texts.\n" in plain
+    assert "report.html" not in plain and plain.endswith("## How it was made\n")
+    section = card.write_model_card(of_card(), manifest, "me/geometry")
+    page_of_run = "https://huggingface.co/datasets/me/geometry"
+    assert section.splitlines()[:5] == [
+        "## Geometry of its representations",
+        "",
+        f"[![anisotropy]({page_of_run}/resolve/main/badge.svg)]({page_of_run})",
+        "",
+        "Measured with Anisoscope 9.8 on texts (1,200 units).",
+    ]
+    assert section.endswith(TABLE)
+    one = of_card()
+    one = one[one["seed"].eq(4) & one["stack"].eq("decoder")]
+    assert "| layer | A | 95 % interval | verdict |" in card.write_model_card(one, {})
+    badge = card.draw_badge(of_card())
+    assert "anisotropy: A .710, the final norm, anisotropic" in badge
+    assert card.COLOURS["anisotropic"] in badge
