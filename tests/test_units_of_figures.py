@@ -14,11 +14,12 @@ from anisoscope.charts import builders
 from anisoscope.report import (
     comparison,
     figures,
+    head_map,
     page,
     results as of_run_results,
     sections,
 )
-from anisoscope.report.parts import NARROW, PANEL, WIDE
+from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure
 from anisoscope.report.results import Results
 from anisoscope.store import as_records
 
@@ -1310,3 +1311,187 @@ def test_cards_hold_every_number_and_origin_in_its_place():
     badge = card.draw_badge(of_card())
     assert "anisotropy: A .710, the final norm, anisotropic" in badge
     assert card.COLOURS["anisotropic"] in badge
+
+
+# ---- the page and its files
+
+
+def two_figures():
+    """A figure of two drawings, and one of a single drawing; a drawing says what it is of, and how wide."""
+    figures_of_page = []
+    for name, labels in (("one", ("all", "content")), ("two", ("",))):
+        drawings = {
+            label: (lambda width, of=f"{name} {label}": f"{of} {width}")
+            for label in labels
+        }
+        figures_of_page.append(Figure(name, "t", "c", "b", "a", drawings))
+    return figures_of_page
+
+
+def test_every_figure_is_drawn_wide_and_narrow_and_only_the_wide_ones_are_files(
+    monkeypatch, tmp_path
+):
+    written = []
+    monkeypatch.setattr(
+        page, "to_svgs", lambda charts: {n: draw() for n, draw in charts.items()}
+    )
+    monkeypatch.setattr(
+        page, "shorten_tiles", lambda svg, merge: f"{svg} {'merged' if merge else ''}"
+    )
+    monkeypatch.setattr(page, "write", lambda *given: written.append(given))
+    *shown, extra = [*two_figures(), two_figures()[1]]
+    extra = Figure("extra", "t", "c", "b", "a", extra.drawings)
+    found = page.draw_figures(shown, tmp_path, ("svg", "pdf"), files_only=[extra])
+    assert found == {
+        "one": [
+            {
+                "label": "all",
+                "file": "one",
+                "wide": "one all 640 ",
+                "narrow": "one all 272 merged",
+            },
+            {
+                "label": "content",
+                "file": "one-content",
+                "wide": "one content 640 ",
+                "narrow": "one content 272 merged",
+            },
+        ],
+        "two": [
+            {
+                "label": "",
+                "file": "two",
+                "wide": "two  640 ",
+                "narrow": "two  272 merged",
+            }
+        ],
+    }
+    files = ("one", "one-content", "two", "extra")
+    drawn = ("one all 640 ", "one content 640 ", "two  640 ", "two  640 ")
+    assert written == [
+        (svg, tmp_path / name, ("svg", "pdf"))
+        for svg, name in zip(drawn, files, strict=True)
+    ]
+
+
+def test_a_page_is_given_all_that_its_template_shows(monkeypatch, tmp_path):
+    given = {}
+    asked = []
+
+    def write_page(folder, template, **content):
+        given.update(content, template=template.name)
+        return folder / "report.html"
+
+    def draw(single, folder, formats, files_only):
+        asked.append(([one.name for one in single], folder, formats, len(files_only)))
+        return "drawings"
+
+    monkeypatch.setattr(page, "write_page", write_page)
+    monkeypatch.setattr(page, "draw_figures", draw)
+    rows = [row("mean_cosine", 1, 0.25), row("mean_cosine", 2, 0.5)]
+    rows += of_heads("attention.entropy_normalised", heads=2)
+    manifest = {
+        "command": "a command",
+        "model": "/x/mine",
+        "corpus": {"name": "texts"},
+        "warnings": ["a warning"],
+        "device": "cuda",
+    }
+    found = page.write_run(results(rows, **manifest), tmp_path, ("svg",))
+    assert found == tmp_path / "report.html" and given["drawn"] == "drawings"
+    assert given["template"] == "report.html.j2" and given["formats"] == ("svg",)
+    assert (given["title"], given["corpus"]) == ("mine", "texts")
+    assert given["headline"] == [
+        "No interval, hence no verdict: the highest A is .500 at layer 2.",
+        "No head is a sink, uniform, one-hot, aligned or opposite (mean normalised entropy .155).",
+    ]
+    assert given["tiles"][0][:2] == ("highest anisotropy A", ".500")
+    assert ("device", "cuda") in given["facts"]
+    assert [section.slug for section in given["sections"]] == [
+        "anisotropy",
+        "attention",
+        "table",
+    ]
+    assert given["numbers"] == {"anisotropy": 1, "heads": 2}
+    assert given["notices"] == ["a warning"] and given["command"] == "a command"
+    assert ("model", "/x/mine") in given["provenance"]
+    assert given["about"] == "manifest.json" and given["sample"] is False
+    assert given["script"] == head_map.read_script()
+    assert given["shades"] == head_map.write_shades()
+    assert asked == [(["anisotropy"], tmp_path / "figures", ("svg",), 1)]
+    (tmp_path / "series.json").write_text("{}")
+    (tmp_path / "reservoir.safetensors").write_bytes(b"")
+    page.write_run(results([row("norms.mean", 1, 0.5)]), tmp_path, ("svg",))
+    assert given["about"] == "series.json" and given["sample"] is True
+    assert given["headline"] == ["This run holds no anisotropy of hidden states."]
+    assert (
+        given["corpus"] == "unnamed corpus" and given["script"] == given["shades"] == ""
+    )
+    assert given["command"] == "" and given["tiles"] == []
+
+
+def test_a_map_of_heads_has_the_cells_of_every_panel_in_order():
+    rows = of_heads("h", heads=2, layers=(1, 2), kind="self")
+    rows += of_heads("h", heads=3, layers=(2,), shift=0.5, stack="decoder")
+    rows += of_heads("g", heads=1, layers=(1,), shift=0.8)
+    rows += [row("mean_cosine", 2, 0.6, stack="decoder"), row("mean_cosine", 1, 0.4)]
+    rows += [row("mean_cosine", 2, 0.9, site="final")]
+    rows += [row("undefined", 3, NAN, head=0, site="attention", stack="decoder")]
+    found = results(rows)
+    parts = []
+    for metric in ("h", "g"):
+        described = entry(
+            metric=metric, group=f"of {metric}", draw={"title": f"unit {metric}"}
+        )
+        frame = figures.select_heads(found, described)
+        parts.append((described, frame, Figure(metric, "t", "c", "b", "a", {"": None})))
+    made = head_map.build_head_map(found, parts)
+    assert [(panel.name, panel.layers, panel.heads) for panel in made.panels] == [
+        ("encoder", (1, 2), (0, 1)),
+        ("decoder", (2, 3), (0, 1, 2)),
+    ]
+    first, second = made.quantities
+    assert (first.group, first.unit, second.group, second.unit) == (
+        "of h",
+        "unit h",
+        "of g",
+        "unit g",
+    )
+    assert first.texts == (
+        ".100",
+        ".110",
+        ".200",
+        ".210",
+        ".700",
+        ".710",
+        ".720",
+        "–",
+        "",
+        "",
+    )
+    assert first.ends[0] == "[.099, .101]" and first.ends[4] == "[.693, .707]"
+    assert first.shades[6:] == head_map.DIGITS[-1] + "-  " and first.shades[0] == "0"
+    assert second.texts == (".900", *["–"] * 7, "", "")
+    assert second.ranks == ("1 of 1", *[""] * 9)
+    assert first.scale == (".100", ".410", ".720") and second.scale == (".900",)
+    assert made.layers == (
+        "Layer 1 has 2 heads. A of its output: .400 [.396, .404].",
+        "Layer 2 has 2 heads.",
+        "Layer 2 has 3 heads. A of its output: .600 [.594, .606].",
+        "Layer 3 has 1 head.",
+    )
+    tables = made.tables
+    assert [table["name"] for table in tables] == ["encoder", "decoder"]
+    assert [[number for number, _ in table["rows"]] for table in tables] == [
+        [1, 2],
+        [2, 3],
+    ]
+    assert [cell for _, cells in tables[1]["rows"] for _, cell in cells] == [
+        ".70",
+        ".71",
+        ".72",
+        "–",
+        "",
+        "",
+    ]
+    assert head_map.build_head_map(found, []) is None
