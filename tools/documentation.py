@@ -295,8 +295,8 @@ this page, after these lines:
   so intervals leave out whole units.
 - A model that reads the patches of all images in one row (the image part of Qwen-VL) gets one image a batch, because
   the row of patches does not show where an image ends. (The number of images is taken from `grid_thw`.)
-- A program of `torch.export` or `torch.jit`, and a model of MLX, Keras or JAX, cannot be captured. The error names what
-  can: the PyTorch model it was made of, or its hidden states as vectors.
+- A program of `torch.export` or `torch.jit`, and a model of MLX, Keras or JAX, cannot be captured. The error says what
+  to give instead: the PyTorch model it was made from, or its hidden states as vectors.
 - A generator is read to its end at once. A list or a `DataLoader` is read batch by batch. Arrays are converted to the
   model's floating-point type.
 

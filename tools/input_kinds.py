@@ -149,7 +149,7 @@ VECTORS = (
         "a list of arrays [token, dim] of different lengths, one for each text",
         "measure([x[:5], x[5:12], x[12:15]])",
     ),
-    Kind("a generator of vectors, or of requests", "measure(vector for vector in x)"),
+    Kind("a generator of vectors", "measure(vector for vector in x)"),
     Kind("a `.npy` file", 'np.save("x.npy", x); measure("x.npy")'),
     Kind(
         "a `.npz` file with units",

@@ -277,13 +277,11 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
     if stack not in streams and len(streams) == 1:
         return next(iter(streams.values())).mask
     if stack not in streams:
-        expected = (
-            f"a stream of the batch that says which tokens of the {stack} are real"
-        )
+        expected = f"a batch whose `streams` say which tokens of the {stack} are real"
         raise MeasureError(
             expected,
-            ", ".join(streams) or "no stream",
-            "add a stream with that name to the batch",
+            ", ".join(streams) or "no streams",
+            f"add an entry named {stack!r} to `streams`",
         )
     return streams[stack].mask
 

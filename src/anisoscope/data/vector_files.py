@@ -443,8 +443,7 @@ def _check_sizes(path: Path) -> None:
         got = f"{packed:,} bytes that unpack to {total:,}"
         cure = "store the vectors as .npy: files of vectors do not compress so much"
         raise CorpusError(
-            f"a file that is packed to no less than 1/{MOST_PACKED} of its size: "
-            f"{path}",
+            f"a file that unpacks to at most {MOST_PACKED} times its size: {path}",
             got,
             cure,
         )

@@ -82,12 +82,12 @@ class Settings:
         tuple[Panel, ...],
         split_names(PANELS),
         option(
-            "hidden, spectrum, attention, several with commas, or all of these three; "
-            "on request only: alignment (what the mean query and key do to attention), "
-            "extremes (sinks, massive activations, largest logits), floor (cosines of "
-            "unrelated documents or clips; measured by default for sentence models), "
-            "class (class directions, if "
-            "vectors have labels)",
+            "what to measure: hidden, spectrum, attention (several with commas), or "
+            "`all` for these three; measured only if named: alignment (what the mean "
+            "query and key do to attention), extremes (sinks, massive activations, "
+            "largest logits), class (class directions, if vectors have labels), floor "
+            "(cosines of unrelated documents or clips; also measured by default for "
+            "sentence models)",
             WHAT,
             shown="all",
             metavar="NAME,…",

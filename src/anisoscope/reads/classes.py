@@ -74,7 +74,7 @@ class Classes(Reads):
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of sums by class."""
+        """Yield one keeper: the accumulator of sums by class."""
         yield ClassSums()
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:

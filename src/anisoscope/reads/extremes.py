@@ -334,7 +334,7 @@ class Sequences(_WithExtremes):
         return "matrix_entropy" in needs
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper (accumulator) of per-sequence sums."""
+        """Yield one keeper: the accumulator of per-sequence sums."""
         yield SequenceSums(needs)
 
     def reads_at(self, site: Site) -> bool:
@@ -431,7 +431,7 @@ class Logits(_WithExtremes):
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of the largest and smallest logits."""
+        """Yield one keeper: the accumulator of the largest and smallest logits."""
         yield LogitExtremes()
 
     def reads_at(self, site: Site) -> bool:
@@ -692,7 +692,7 @@ class Keys(_WithExtremes):
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of sums over keys."""
+        """Yield one keeper: the accumulator of sums over keys."""
         yield KeySums()
 
     def reads_at(self, site: Site) -> bool:

@@ -82,7 +82,7 @@ class Modalities(Reads):
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of sums by modality."""
+        """Yield one keeper: the accumulator of sums by modality."""
         yield ModalitySums()
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:

@@ -52,7 +52,7 @@ class QueryKey(Reads):
         return bool(needs & HEAD_MOMENTS)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper (accumulator) of sums over queries and keys."""
+        """Yield one keeper: the accumulator of the sums (named in `needs`) over queries and keys."""
         yield VectorSums({"query": needs, "key": needs})
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:

@@ -228,7 +228,7 @@ class Rows(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of sums over attention rows."""
+        """Yield one keeper: the accumulator of sums over attention rows."""
         yield RowSums()
 
     def simulate_capture(
@@ -260,7 +260,7 @@ class CentredRows(_OfAttention):
     adds_up = False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of the three variants of attention rows."""
+        """Yield one keeper: the accumulator of the three variants of attention rows."""
         yield CentredRowSums()
 
     def simulate_capture(
@@ -290,7 +290,7 @@ class Scores(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper (accumulator) of score sums."""
+        """Yield one keeper: the accumulator of score sums."""
         yield ScoreSums()
 
     def simulate_capture(

@@ -249,7 +249,7 @@ class Vectors(Reads):
         return bool(needs & (SUBSETS | INSIDE))
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper (accumulator) of these sums at the chosen quantities."""
+        """Yield one keeper: the accumulator of these sums at the chosen quantities."""
         yield VectorSums(dict.fromkeys(self.at, needs))
 
     def readings(self, metric: Declared, gathered: Gathered) -> Iterator[Reading]:
