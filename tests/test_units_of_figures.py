@@ -7,10 +7,11 @@ import json
 import math
 from types import SimpleNamespace
 
+import altair as alt
 import pandas as pd
 import pytest
 
-from anisoscope.charts import builders
+from anisoscope.charts import builders, style
 from anisoscope.report import (
     comparison,
     figures,
@@ -1495,3 +1496,195 @@ def test_a_map_of_heads_has_the_cells_of_every_panel_in_order():
         "",
     ]
     assert head_map.build_head_map(found, []) is None
+
+
+# ---- parts that charts are made of
+
+
+def test_axes_have_ticks_that_fit_their_numbers():
+    def axis(values, scale):
+        found = style.number_axis("at", "title", pd.Series(values), scale).to_dict()
+        assert (found["field"], found["title"]) == ("at", "title")
+        return found["axis"], found["scale"]
+
+    plain = {"nice": False, "zero": False}
+    layers = {"format": "d", "values": [0, 1, 2]}
+    assert axis([0, 1, 2.5], "linear") == (layers, plain | {"padding": 8})
+    assert axis([1, 13], "linear")[0]["values"] == list(range(1, 14))
+    assert axis([0, 13], "linear") == ({"tickMinStep": 1}, plain | {"padding": 8})
+    assert axis([0.3, 2], "linear") == ({}, plain | {"padding": 0})
+    # a log axis without a number above 0 would show nothing
+    assert axis([-1, 0], "log")[0] == {"format": "d", "values": [-1, 0]}
+    labels = {"labelExpr": "format(datum.value, '~s')", "labelOverlap": True}
+    logarithmic = plain | {"type": "log"}
+    assert axis([5, 600], "log") == (labels | {"values": [5, 50, 500]}, logarithmic)
+    symmetric = plain | {"type": "symlog"}
+    ticks = labels | {"values": [0, 5, 50, 500]}
+    assert axis([0, 5, 600], "symlog") == (ticks, symmetric | {"constant": 5})
+    both = labels | {"values": [0, 1, 10, -1, -10]}
+    assert axis([-3, 40], "symlog") == (both, symmetric | {"constant": 1})
+
+
+def test_bands_levels_and_intervals_lie_between_their_ends():
+    def parts(chart):
+        found = chart.to_dict()
+        places = {
+            name: channel.get("field", channel.get("value"))
+            for name, channel in found["encoding"].items()
+        }
+        calculated = [
+            (step["as"], step["calculate"])
+            for step in found["transform"]
+            if "calculate" in step
+        ]
+        shown = [step["filter"] for step in found["transform"] if "filter" in step]
+        return found["mark"]["type"], places, calculated or shown
+
+    empty = alt.Chart()
+    low_to_high = {"y": "low", "y2": "high"}
+    assert parts(style.ribbon(empty, "up")) == (
+        "area",
+        low_to_high,
+        ["isValid(datum.low)"],
+    )
+    other = style.ribbon(empty, "up", "l", "h", opacity=0.5)
+    assert parts(other) == ("area", {"y": "l", "y2": "h"}, ["isValid(datum.l)"])
+    assert other.to_dict()["mark"]["opacity"] == 0.5
+    assert parts(style.whisker(empty, "up")) == (
+        "rule",
+        low_to_high,
+        ["isValid(datum.low)"],
+    )
+    flat = style.whisker(empty, "across", flat=True, color="#123456")
+    assert parts(flat)[1] == {"x": "low", "x2": "high"}
+    assert flat.to_dict()["mark"]["color"] == "#123456"
+    band = parts(style.between(0.25, 0.5, "up", opacity=0.1))
+    ends = [("floor", "0.25"), ("ceiling", "0.5")]
+    assert band == ("rect", {"y": "floor", "y2": "ceiling"}, ends)
+    (alone,) = style.level(2, "up")
+    assert parts(alone) == ("rule", {"y": "at"}, [("at", "2"), ("name", "''")])
+    line, text = style.level(0.25, "up", "q95")
+    at = [("at", "0.25"), ("name", "'q95'")]
+    assert parts(line) == ("rule", {"y": "at"}, at)
+    assert parts(text) == ("text", {"x": "width", "y": "at", "text": "name"}, at)
+    for chart in (
+        style.ribbon(empty, "up"),
+        line,
+        style.between(0, 1, "up", opacity=1),
+    ):
+        assert chart.to_dict()["encoding"]["y"]["title"] == "up"
+
+
+def test_colours_and_shapes_follow_the_order_of_names():
+    names = pd.Series(["b", "a", "b"])
+    plain = style.colour(names, "n", 300).to_dict()
+    assert (plain["field"], plain["type"]) == ("n", "nominal")
+    assert plain["scale"] == {"domain": ["b", "a"]} and plain["legend"]["columns"] == 0
+    pale = style.colour(names, "n", 300, pale={"a": "b"}).to_dict()
+    assert pale["scale"]["range"] == [
+        style.PALETTE[0],
+        style._lighten(style.PALETTE[0]),
+    ]
+    assert style.colour(names[:1], "n", 300).to_dict()["legend"] is None
+    steps = style.colour(pd.Series([1, 2]), "n", 300, gradient=True).to_dict()
+    assert steps["type"] == "quantitative" and steps["legend"]["title"] == "n"
+    assert steps["scale"]["range"] == list(style.GRADIENT)
+    shapes = style.shape(pd.Series([*"abcdefgh"]), "n", 100).to_dict()
+    assert shapes["scale"]["domain"] == [*"abcdefgh"]
+    assert shapes["scale"]["range"] == [*style.SHAPES, *style.SHAPES[:2]]
+    assert shapes["legend"]["columns"] == 3
+    # luminance is mixed by cube roots: (0.5636)³ is the limit
+    share = pd.Series([0.0, 0.563, 0.565, 1.0], index=[4, 3, 2, 1])
+    found = style.needs_white_ink(share, ["#000000", "#ffffff"])
+    assert found.tolist() == [True, True, False, False] and found.index.equals(
+        share.index
+    )
+    for bounds, middle, digits in (
+        ((-2.0, 99.0), 48.5, ".2~f"),
+        ((-99.0, 3.0), -48.0, ".2~f"),
+        ((-2.0, 100.0), 49.0, ".3~s"),
+        ((-100.0, 3.0), -48.5, ".3~s"),
+    ):
+        cell = builders._make_cell_colour("t", bounds, ["#000000", "#ffffff"]).to_dict()
+        assert cell["legend"]["values"] == [bounds[0], middle, bounds[1]]
+        assert cell["legend"]["format"] == digits and cell["legend"]["title"] == "t"
+        assert cell["scale"]["domain"] == list(bounds)
+        assert cell["scale"]["range"] == ["#000000", "#ffffff"]
+
+
+def lines_of_two_panels():
+    return pd.DataFrame(
+        {
+            "step": [1, 2, 1, 2, 1],
+            "model": ["a", "a", "b", "b", "a"],
+            "part": ["p", "p", "p", "p", "q"],
+            "value": [1.0, 2.0, 3.0, 4.0, 5.0],
+            "low": 0.5,
+            "high": 6.0,
+        }
+    )
+
+
+def test_panels_share_the_width_and_gaps_are_wide_for_axes_of_their_own():
+    frame = lines_of_two_panels()
+    for independent, width in ((False, 308), (True, 288)):
+        spec = builders.trajectory(
+            frame, panel="part", independent=independent, size=(640, 200)
+        ).to_dict()
+        assert spec["spec"]["width"] == width and spec["spec"]["height"] == 200
+        assert spec["columns"] == 2 and spec["facet"]["field"] == "part"
+        assert spec["facet"]["sort"] == ["p", "q"]
+        resolved = spec.get("resolve", {}).get("scale", {})
+        assert resolved == ({"y": "independent"} if independent else {})
+    one = builders.trajectory(frame, panel="part", columns=1, size=(640, 200)).to_dict()
+    assert one["spec"]["width"] == 640 and one["columns"] == 1
+    three = builders.scatter(
+        frame, x="step", titles=("a", "b"), panel="part", columns=3, size=(500, 90)
+    ).to_dict()
+    assert three["spec"]["width"] == 238 and three["columns"] == 2
+    bars = builders.bars(
+        frame, category="model", panel="part", size=(640, 20)
+    ).to_dict()
+    assert (bars["spec"]["width"], bars["spec"]["height"]) == (308, 40)
+    cells = builders.heatmap(
+        frame, x="step", y="model", panel="part", columns=2
+    ).to_dict()
+    assert (cells["spec"]["width"], cells["spec"]["height"]) == (308, 52)
+
+
+def test_each_series_may_have_a_bound_of_its_own():
+    frame = lines_of_two_panels()
+    chart = builders.trajectory(frame, isotropic={"a": 0.25, "b": 0.75}, band=False)
+    spec = chart.to_dict()
+    rows = next(iter(spec["datasets"].values()))
+    assert {(row["model"], row["isotropic"]) for row in rows} == {
+        ("a", 0.25),
+        ("b", 0.75),
+    }
+    rule = spec["layer"][0]
+    assert rule["transform"][0]["groupby"] == ["model"]
+    assert rule["encoding"]["y"]["field"] == "isotropic"
+    same = builders.trajectory(frame, isotropic=0.25, band=False).to_dict()
+    assert [layer["mark"]["type"] for layer in same["layer"][:2]] == ["rect", "rule"]
+    band = same["layer"][0]["transform"][1:]
+    assert [step["calculate"] for step in band] == ["0", "0.25"]
+
+
+def test_cells_whose_number_would_not_fit_have_none():
+    """From 30 pixels of width and 16 of height on; panels side by side share the width."""
+    frame = pd.DataFrame(
+        {"head": [0, 1], "layer": 1, "value": [0.25, 0.5], "part": [*"pq"]}
+    )
+
+    def labels(**options):
+        spec = builders.heatmap(frame, **options).to_dict()
+        rows = next(iter(spec["datasets"].values()))
+        assert [row["dark"] for row in rows] == [False, True]
+        return [row["label"] for row in rows]
+
+    assert labels(size=(60, 16)) == [".25", ".50"]
+    assert labels(size=(59, 16)) == labels(size=(60, 15)) == ["", ""]
+    assert labels(size=(120, 16), panel="part", columns=2) == [".25", ".50"]
+    assert labels(size=(119, 16), panel="part", columns=2) == ["", ""]
+    assert labels(size=(60, 16), panel="part", columns=1) == [".25", ".50"]
+    assert labels(size=(120, 16), panel="part", columns=5) == [".25", ".50"]
