@@ -1,0 +1,917 @@
+"""Small decisions of the studies of Godey et al. 2024, each on a few numbers that are all unlike."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from anisoscope.errors import UsageError
+from anisoscope.models.series import Checkpoint
+from anisoscope.store import as_records
+from anisoscope.sums.isotropic import q95
+from anisoscope.sums.jackknife import estimate_over_seeds, holm, jackknife_interval
+from anisoscope_papers import study_charts
+from anisoscope_papers.godey2024 import (
+    checkpoints,
+    fig05_16_drift,
+    fig06_bias,
+    fig07_scores,
+    fig08_10_attention,
+    fig11_12_trajectories,
+    fig13_14_alignment,
+    layer_curves,
+    norm_claims,
+    row_scores,
+)
+from anisoscope_papers.godey2024.norm_claims import Curves
+from anisoscope_papers.study import SIGNED, Claim, Context
+from anisoscope_papers.training.kinds import KINDS, TEXT
+
+# ---- figures 5 and 16 ------------------------------------------------------------------------------------------------
+
+
+def make_layers(model, seed=0, n=5, groups=6):
+    """Return records of A and drift by layer, {metric: replicates [1 + group, layer]}; no two values are alike."""
+    draw = np.random.default_rng([len(model), seed])
+    found, rows = {}, []
+    for metric in ("mean_cosine", "drift"):
+        values = draw.uniform(0.1, 0.9, (1 + groups, n))
+        # Leaving out a group moves every value by its own small number.
+        values[1:] = values[0] + (values[1:] - 0.5) / 50
+        found[metric] = values
+        for group, layer in np.ndindex(values.shape):
+            row = {"model": model, "seed": seed, "stack": "encoder", "layer": layer}
+            row |= {"site": "hidden", "token_policy": "all", "n_units": 70 + seed}
+            row |= {"metric": metric, "value": values[group, layer]}
+            if group:
+                row |= {"metric": metric + ".left_out", "component": str(group - 1)}
+            rows.append(row)
+    for layer in range(n):
+        place = {"model": model, "seed": seed, "stack": "encoder", "layer": layer}
+        place |= {"site": "hidden", "token_policy": "all"}
+        bound = {"metric": "mean_cosine.isotropic_q95", "value": q95(64)}
+        rows.append(place | bound)
+    return rows, found
+
+
+@pytest.mark.parametrize("kind", fig05_16_drift.KINDS)
+def test_a_correlation_is_of_all_units_and_its_interval_of_groups_left_out(kind):
+    expected, rows = {}, []
+    for model, seed in (("a", 0), ("a", 1), ("other", 0)):
+        of_model, found = make_layers(model, seed)
+        rows += of_model
+        drift, a = found["drift"], found["mean_cosine"]
+        scipys = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[kind]
+        r = [scipys(x, y).statistic for x, y in zip(drift, a, strict=True)]
+        ends = jackknife_interval(np.array(r), bounds=SIGNED)
+        test = fig05_16_drift.run_permutation_test(kind, drift[0], a[0])
+        p = (test.p, test.smallest, scipys(drift[0], a[0]).pvalue, 5)
+        expected[model, seed] = (r[0], *p, ends.low, ends.high, 70 + seed)
+    found = fig05_16_drift.compute_correlations(as_records(pd.DataFrame(rows)), kind)
+    table = fig05_16_drift.make_table(as_records(found))
+    names = ["r", "p", "p_smallest", "p_scipy", "layers", "low", "high", "n_units"]
+    assert len(table) == 3
+    for (model, seed), values in expected.items():
+        own = table[(table["model"] == model) & (table["seed"] == seed)]
+        np.testing.assert_allclose(own[names].to_numpy(float)[0], values)
+
+
+def test_orders_that_give_the_coefficient_that_was_seen_count():
+    """One layer of ten differs: in one order of ten it is the same layer."""
+    x = np.eye(10)[3]
+    found = fig05_16_drift.run_permutation_test("pearson", x, x)
+    assert found.p == pytest.approx(0.1, abs=0.005) and not found.exact
+    small = fig05_16_drift.run_permutation_test("pearson", x[2:6], x[2:6])
+    assert (small.p, small.smallest, small.exact, small.n) == (0.25, 0.25, True, 4)
+
+
+@pytest.mark.parametrize("kind", fig05_16_drift.KINDS)
+def test_walks_are_tested_as_scipy_tests_them(kind):
+    value, low, high = fig05_16_drift.estimate_false_positive_rate(
+        kind, layers=6, walks=300, seed=5
+    )
+    x, y = np.random.default_rng(5).standard_normal((2, 300, 6)).cumsum(-1)
+    hits = sum(
+        fig05_16_drift.default_p(kind, a, b) < 0.05 for a, b in zip(x, y, strict=True)
+    )
+    assert 0 < hits < 300 and value == hits / 300
+    exact = stats.binomtest(hits, 300).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx((exact.low, exact.high))
+
+
+def make_table_rows(**r):
+    names = ("layers", "low", "high", "n_units", "p", "p_smallest")
+    rows = []
+    for model, value in r.items():
+        row = {"model": model, "seed": 0, "r": value, "p_scipy": 0.5}
+        rows.append(row | dict(zip(names, (9, -0.5, 0.9, 50, 0.2, 0.1), strict=True)))
+    return [row for _, row in pd.DataFrame(rows).iterrows()]
+
+
+def test_a_system_whose_norms_are_pinned_corrects_no_other():
+    rows = make_table_rows(bert=0.95, roberta=0.9, electra=0.99)
+    spread = {"bert": 0.5, "roberta": 0.4, "electra": fig05_16_drift.PINNED / 2}
+    norms = {model: fig05_16_drift.Norms(x, (1.0, 2.0)) for model, x in spread.items()}
+    found = fig05_16_drift._judge_single_systems("spearman", rows, norms)
+    p = [fig05_16_drift.walk_p("spearman", 9, r) for r in (0.95, 0.9)]
+    corrected = holm(np.array(p))
+    assert [v.p for v in found] == [*map(pytest.approx, corrected), None]
+    assert [v.subject for v in found] == ["bert", "roberta", "electra"]
+    # At the bound itself norms are not pinned.
+    norms["electra"] = fig05_16_drift.Norms(fig05_16_drift.PINNED, (1.0, 2.0))
+    three = [*p, fig05_16_drift.walk_p("spearman", 9, 0.99)]
+    found = fig05_16_drift._judge_single_systems("spearman", rows, norms)
+    assert [v.p for v in found] == pytest.approx(holm(np.array(three)).tolist())
+
+
+def test_two_seeds_of_a_system_are_judged_together_and_one_by_walks():
+    rows = []
+    for model, seeds in (("bert, trained", (0, 1)), ("roberta", (0,))):
+        for seed in seeds:
+            of_model, _ = make_layers(model, seed, n=4)
+            rows += of_model
+    untrained, _ = make_layers("bert, untrained", 0, n=4)
+    records = as_records(pd.DataFrame(rows + untrained))
+    found = fig05_16_drift.compute_correlations(records, "pearson")
+    both = pd.concat([records, as_records(found)], ignore_index=True)
+    verdicts = [v for v in fig05_16_drift.judge(both) if v.subject]
+    assert [(v.subject, v.n) for v in verdicts] == [("bert", 2), ("roberta", 70)]
+    r = found[found["metric"] == "correlation.pearson"].set_index(["model", "seed"])
+    assert verdicts[0].value == pytest.approx(r["value"]["bert, trained"].mean())
+    assert verdicts[1].value == pytest.approx(r["value"]["roberta", 0])
+    p = fig05_16_drift.walk_p("pearson", 4, float(r["value"]["roberta", 0]))
+    assert verdicts[1].p == pytest.approx(p)
+
+
+def test_records_that_figures_share_count_once(monkeypatch, tmp_path):
+    relu = layer_curves.Systems(relus=("ReLU", "conv"))
+    figures = (
+        layer_curves.Systems(models=("a",), others=(relu, layer_curves.Systems())),
+        layer_curves.Systems(models=("b",)),
+    )
+    rows = {name: make_layers(name)[0] for name in ("shared", "a", "b")}
+    asked = []
+
+    def measure(systems, context):
+        asked.append((systems.models, systems.others, context))
+        own = rows[systems.models[0]]
+        return as_records(pd.DataFrame([*rows["shared"], *own]))
+
+    monkeypatch.setattr(layer_curves, "measure", measure)
+    monkeypatch.setattr(
+        fig05_16_drift, "estimate_false_positive_rate", lambda _: (0.5, 0.4, 0.6)
+    )
+    context = Context(tmp_path, tmp_path)
+    found = fig05_16_drift.measure(
+        fig05_16_drift.Correlated("spearman", figures), context
+    )
+    others = (layer_curves.Systems(),)
+    assert asked == [(("a",), others, context), (("b",), (), context)]
+    measured = found[~found["metric"].str.contains("correlation|false")]
+    assert len(measured) == 3 * len(rows["a"])
+    assert found["metric"].eq("correlation.spearman").sum() == 3
+    (walks,) = found[found["model"] == "random walks"].to_dict("records")
+    numbers = [walks[name] for name in ("metric", "value", "low", "high")]
+    assert numbers == ["false_positive_rate.spearman", 0.5, 0.4, 0.6]
+
+
+def test_seeds_of_one_system_have_rows_of_their_own(monkeypatch):
+    rows = []
+    for model, seed in (("a", 0), ("a", 3), ("b", 3)):
+        of_model, _ = make_layers(model, seed)
+        rows += of_model
+    found = fig05_16_drift.compute_correlations(
+        as_records(pd.DataFrame(rows)), "pearson"
+    )
+    given = []
+    monkeypatch.setattr(
+        fig05_16_drift, "draw_p_values", lambda data, level: given.append((data, level))
+    )
+    charts = fig05_16_drift.draw("fig16", as_records(found))
+    ((data, level),) = given
+    assert list(charts) == ["fig16"] and level == fig05_16_drift.LEVEL
+    names = [name.replace(".0", "") for name in data["system"]]
+    assert names == ["a, seed 0", "a, seed 3", "b"]
+    by_name = dict(zip(found["metric"], found["value"], strict=True))
+    last = data.iloc[-1]
+    assert last["p"] == by_name["correlation.pearson.p"]
+    assert last["p_smallest"] == by_name["correlation.pearson.p_smallest"]
+    assert last["p_scipy"] == by_name["correlation.pearson.p_scipy"]
+
+
+# ---- figure 6 --------------------------------------------------------------------------------------------------------
+
+NORMS = (0.0, 1.0, 31.62)
+WIDE = {"net": "uniform inputs 4 × 9 × 64", "gpt2": "uniform inputs 4 × 9 × 16"}
+
+
+def make_block(layers=(0, 1, 2), heads=0):
+    """Return records of untrained blocks, and {(system, metric, layer, seed, N): value}."""
+    draw, values, rows = np.random.default_rng(0), {}, []
+    for system, metric, layer, seed, norm in product(
+        WIDE, ("mean_cosine", "drift", "norms.mean"), layers, range(4), NORMS
+    ):
+        value = draw.uniform(0.2, 0.8)
+        values[system, metric, layer, seed, norm] = value
+        place = {"model": system, "corpus": WIDE[system], "seed": seed, "layer": layer}
+        place |= {"site": "hidden", "metric": metric, "component": f"{norm:g}"}
+        rows.append(place | {"value": value})
+        rows += [
+            place | {"head": head, "value": value + (head - 1) / (seed + 2)}
+            for head in range(heads)
+        ]
+    return rows, values
+
+
+def test_a_of_the_output_less_a_of_the_input_is_paired_by_seed():
+    rows, values = make_block()
+    found = fig06_bias._subtract_input(as_records(pd.DataFrame(rows)))
+    assert len(found) == len(WIDE) * len(NORMS)
+    for system, norm in product(WIDE, NORMS):
+        differences = [
+            values[system, "mean_cosine", 2, seed, norm]
+            - values[system, "mean_cosine", 0, seed, norm]
+            for seed in range(4)
+        ]
+        one = found[(found["reading"] == system) & (found["N"] == norm)]
+        # The difference of two cosines lies between −2 and 2.
+        ends = estimate_over_seeds(np.array(differences), bounds=(-2.0, 2.0))
+        assert one[["value", "low", "high"]].to_numpy()[0] == pytest.approx(ends)
+        assert ends.value == pytest.approx(np.mean(differences))
+
+
+def make_trained(model, width, norms):
+    """Records of trained layers: the first is the input of the blocks."""
+    rows = []
+    for layer, norm in enumerate(norms):
+        place = {"model": model, "site": "hidden", "layer": layer, "corpus": "text"}
+        rows.append(place | {"metric": "drift", "value": norm})
+        rows.append(place | {"metric": "norms.mean", "value": 3 * norm})
+        bound = {"metric": "mean_cosine.isotropic_q95", "value": q95(width)}
+        rows.append(place | bound)
+    return rows
+
+
+TRAINED = [
+    *make_trained("bert", 16, (80.0, 4.0, 12.0)),
+    *make_trained("gpt2-small", 64, (0.1, 2.0, 6.0)),
+]
+
+
+def test_norms_of_trained_layers_are_shares_of_the_root_of_their_width():
+    blocks, _ = make_block()
+    records = as_records(pd.DataFrame([*blocks, *TRAINED]))
+    expected = {"drift": (1.0, 3.0, 0.25, 0.75), "norms.mean": (3, 9, 0.75, 2.25)}
+    for metric, shares in expected.items():
+        found = fig06_bias._select_trained_share(records, metric)
+        assert found["share"].tolist() == pytest.approx(list(shares))
+        # In the width of the first untrained system: 64.
+        band = fig06_bias._find_trained_band(records, metric)
+        assert band == pytest.approx((8 * min(shares), 8 * max(shares)))
+    none = as_records(pd.DataFrame(blocks))
+    assert fig06_bias._find_trained_band(none, "drift") is None
+    alone = as_records(pd.DataFrame(TRAINED))
+    assert fig06_bias._find_trained_band(alone, "drift") is None
+
+
+def make_fixed(system, kind, crossed):
+    """Records of the fixed points of each seed, `crossed`: [(N*, norm there) of each crossing]."""
+    rows = []
+    for seed, points in enumerate(crossed):
+        place = {"model": system, "corpus": WIDE[system], "seed": seed}
+        place |= {"site": "hidden"}
+        name = f"fixed_point.{kind}"
+        rows.append(place | {"metric": f"{name}.crossings", "value": len(points)})
+        for number, (at, norm) in enumerate(points, start=1):
+            place["component"] = str(number)
+            rows.append(place | {"metric": name, "value": at})
+            rows.append(place | {"metric": f"{name}.norm", "value": norm})
+    return rows
+
+
+CROSSED = [[(4.0, 6.0)], [(5.0, 7.0), (50.0, 90.0)], [], [(7.0, 9.5)]]
+
+
+def test_the_order_of_a_norm_is_its_ratio_to_the_mean_of_trained_layers():
+    rows = [*TRAINED, *make_fixed("net", "mean_norm", CROSSED)]
+    records = as_records(pd.DataFrame(rows))
+    trained = fig06_bias._select_trained_share(records, "drift")
+    test = fig06_bias._make_test_of_order(records, "net", trained)
+    ratios = np.array([6.0, 7.0, 9.5]) / 8 / 1.25
+    half = stats.t.ppf(0.975, 2) * stats.sem(np.log(ratios))
+    middle = np.log(ratios).mean()
+    ends = np.exp([middle, middle - half, middle + half])
+    assert (test.value, test.low, test.high) == pytest.approx(tuple(ends))
+    assert test.n == 3 and test.subject == "net"
+    assert test.note.startswith(
+        f"‖mean‖/√d = {7.5 / 8:.3f}; in trained layers of bert, gpt2-small: 0.250 to 3.000"
+    )
+    assert norm_claims.describe_one_more(ratios) in test.note
+    none = fig06_bias._make_test_of_order(records, "gpt2", trained)
+    assert none.statistic == "no fixed point" and np.isnan(none.value)
+
+
+def test_marks_are_of_the_first_crossing_and_say_how_many_seeds_have_one():
+    blocks, _ = make_block()
+    rows = [*blocks, *make_fixed("net", "mean_norm", CROSSED)]
+    every = [[(2.0, 3.0)], [(2.5, 4.0)], [(3.0, 5.0)]]
+    rows += make_fixed("gpt2", "mean_norm", every)
+    rows += make_fixed("net", "token_norm", [[(1.0, 1.0)]])
+    found = fig06_bias._make_marks(as_records(pd.DataFrame(rows)), "mean_norm")
+    first, second = found.itertuples(index=False)
+    assert first[:3] == ("net", pytest.approx(16 / 3), 7.5)
+    assert first.at_text.endswith("(3 of 4 seeds)")
+    assert second[:3] == ("gpt2", 2.5, 4.0)
+    half = stats.t.ppf(0.975, 2) * 0.5 / np.sqrt(3)
+    assert second.at_text == f"N* = 2 ± {half:.0f}"
+
+
+@pytest.mark.parametrize("layers", [(0, 1), (0, 1, 2, 3)])
+def test_figure_6_draws_the_input_and_the_last_output(monkeypatch, layers):
+    blocks, values = make_block(layers)
+    crossings = make_fixed("net", "mean_norm", CROSSED)
+    crossings += make_fixed("net", "token_norm", CROSSED[:2])
+    given = {}
+
+    def keep(frame, *marks, **settings):
+        name = settings["title"]
+        given[name] = (frame, marks, settings)
+        return name
+
+    def keep_depth(frame, **settings):
+        given["depth"] = (frame, (), settings)
+        return "depth"
+
+    monkeypatch.setattr(study_charts, "draw_against_norm", keep)
+    monkeypatch.setattr(study_charts, "draw_norms", keep)
+    monkeypatch.setattr(fig06_bias.charts, "layer_curve", keep_depth)
+    records = as_records(pd.DataFrame([*blocks, *crossings, *TRAINED]))
+    names = set(fig06_bias.draw(records))
+    deep = {"fig6_depth"} if len(layers) > 2 else set()
+    assert names == {
+        *("fig6a", "fig6a_difference", "fig6b", "fig6b_tokens"),
+        *deep,
+    }
+    of_metric = {
+        "anisotropy A": "mean_cosine",
+        "norm of the average": "drift",
+        "mean norm of the tokens": "norms.mean",
+    }
+    for title, metric in of_metric.items():
+        frame, _, _ = given[title]
+        found = {
+            (r.model, r.place, r.N): r.value for r in frame.itertuples(index=False)
+        }
+        places = {"input": 0, "output": layers[-1]}
+        expected = {
+            (system, place, norm): np.mean(
+                [values[system, metric, places[place], s, norm] for s in range(4)]
+            )
+            for system, place, norm in product(WIDE, places, NORMS)
+        }
+        assert found == pytest.approx(expected)
+    for title, kind, metric in (
+        ("norm of the average", "mean_norm", "drift"),
+        ("mean norm of the tokens", "token_norm", "norms.mean"),
+    ):
+        _, (marks,), settings = given[title]
+        expected = fig06_bias._make_marks(records, kind)
+        pd.testing.assert_frame_equal(marks, expected)
+        assert settings["trained"] == fig06_bias._find_trained_band(records, metric)
+    if deep:
+        frame, _, _ = given["depth"]
+        assert set(frame["layer"]) == set(layers) and set(frame["metric"]) == {
+            "mean_cosine"
+        }
+        assert set(frame["bias"]) == {"N = 0", "N = 1", "N = 31.62"}
+
+
+# ---- claims over norms -----------------------------------------------------------------------------------------------
+
+ANY = Claim("any", "s", "", statistic="x", floor=0.25)
+VALUES = np.array([[0.1, 0.3, 0.9], [0.2, 0.5, 0.7], [0.1, 0.2, 0.6]])
+
+
+def test_a_floor_is_asked_of_every_norm_unless_only_the_last_must_hold():
+    curve = Curves("net", NORMS, VALUES)
+    nothing = Curves("net", NORMS, 0 * VALUES)
+    every = list(norm_claims.test_above(ANY, nothing, curve))
+    assert ["by 0.25" in test.statistic for test in every] == [True] * 3
+    last = list(norm_claims.test_trend(ANY, curve))
+    assert ["by 0.25" in test.statistic for test in last] == [False, True]
+    assert {test.claim for test in (*every, *last)} == {ANY}
+    # The least number is the weakest if it should be large, and no margin is known else.
+    assert [test.margin for test in every] == pytest.approx(VALUES.mean(0).tolist())
+    below = Claim("any", "s", "", statistic="x", below=0.5)
+    for test in norm_claims.test_above(below, nothing, curve):
+        assert np.isnan(test.margin)
+    assert all(np.isnan(test.margin) for test in last)
+
+
+def test_the_range_of_heads_is_from_the_lowest_to_the_highest_of_all_seeds():
+    rows, values = make_block(layers=(2,), heads=3)
+    found = norm_claims.summarise_heads(as_records(pd.DataFrame(rows)))
+    assert len(found) == len(WIDE) * 3 * len(NORMS)
+    for row in found.itertuples():
+        own = [values[row.model, row.metric, 2, seed, row.N] for seed in range(4)]
+        heads = [
+            value + (head - 1) / (seed + 2)
+            for (seed, value), head in product(enumerate(own), range(3))
+        ]
+        assert row.value == pytest.approx(np.mean(own))
+        assert (row.lowest, row.highest) == pytest.approx((min(heads), max(heads)))
+
+
+# ---- figure 7 --------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_binned_again_without_moving_them():
+    """Ten scores between two edges, thirty between two others: each part lies between the edges it came from."""
+    edges = row_scores.EDGES
+    counts = np.zeros(row_scores.BINS)
+    counts[60], counts[240] = 10, 30
+    unit = 0.01
+    found = fig07_scores.compute_shares(counts, unit)
+    ends = np.arcsinh(edges / unit)
+    middle = np.arcsinh(found["score"].to_numpy())
+    # Bins are of one width on the axis, from two bins below the first to two above the last.
+    assert np.diff(middle) == pytest.approx(np.full(len(middle) - 1, 0.2))
+    assert middle[0] == pytest.approx(ends[60] - 0.4 + 0.1)
+    assert ends[241] + 0.1 < middle[-1] < ends[241] + 0.4
+    assert found["value"].sum() == pytest.approx(1)
+    assert found["value"].iloc[0] == found["value"].iloc[-1] == 0
+    for low, high, share in ((60, 61, 0.25), (240, 241, 0.75)):
+        near = (middle + 0.1 > ends[low]) & (middle - 0.1 < ends[high])
+        assert found["value"][near].sum() == pytest.approx(share)
+
+
+def test_the_density_of_equal_scores_is_equal_and_keeps_its_middle():
+    """Scores that are evenly spread from −1 to 1, a tenth of them below 0."""
+    edges = row_scores.EDGES
+    within = np.clip(edges, -1, 1)
+    below = np.where(within < 0, 0.1 * (within + 1), 0.1 + 0.9 * within)
+    counts = np.diff(below) * 1e6
+    found = fig07_scores.estimate_density(counts, 2.0)
+    x, height = found.to_numpy().T
+    assert x.min() == -2 and x.max() == 2 and 0.0 in x
+    assert height.max() == 1
+    inner = (np.abs(x) > 0.2) & (np.abs(x) < 0.7)
+    # Between edges that are joined the slope is even: left of 0 a ninth as steep as right of it.
+    left, right = height[inner & (x < 0)], height[inner & (x > 0)]
+    assert left == pytest.approx(right[0] / 9, rel=0.02)
+    assert right == pytest.approx(right[0], rel=0.02)
+    assert (height[np.abs(x) > 1.3] == 0).all()
+    # No score has moved over 0.
+    whole = np.trapezoid(height, x)
+    share = np.trapezoid(height[x <= 0], x[x <= 0]) / whole
+    assert share == pytest.approx(0.1, abs=0.005)
+
+
+def test_scores_are_drawn_in_units_of_the_block_without_a_bias(monkeypatch):
+    rows, rms = [], {}
+    draw = np.random.default_rng(0)
+    for system, seed, norm in product(WIDE, (0, 1), (0.0, 10.0, 100.0)):
+        place = {"model": system, "corpus": WIDE[system], "seed": seed, "layer": 1}
+        place |= {"site": "attention", "component": f"{norm:g}"}
+        for metric in fig07_scores.QUANTITIES:
+            value = draw.uniform(1, 2) * (1 + norm)
+            rms[system, metric, seed, norm] = value
+            rows.append(place | {"metric": metric, "value": value})
+    for system, norm, metric in product(
+        WIDE, ("0", "100", "10"), row_scores.HISTOGRAMS
+    ):
+        for at in (140, 150 + len(norm)):
+            component = {"component": f"{norm} {at}", "value": float(at)}
+            rows.append({"model": system, "metric": metric, "layer": 1} | component)
+    given = []
+
+    def keep(frame, **settings):
+        given.append((frame, settings))
+        return SimpleNamespace(resolve_scale=lambda **_: "inside")
+
+    monkeypatch.setattr(fig07_scores.charts, "trajectory", keep)
+    monkeypatch.setattr(study_charts, "draw_against_norm", keep)
+    shares = fig07_scores.compute_shares
+    units = []
+
+    def note(binned, unit):
+        units.append((unit, np.flatnonzero(binned).tolist()))
+        return shares(binned, unit)
+
+    monkeypatch.setattr(fig07_scores, "compute_shares", note)
+    fig07_scores.draw(as_records(pd.DataFrame(rows)))
+    (inside, _), (pooled, _), (spread, settings) = given
+    expected = []
+    for system in WIDE:
+        unit = np.mean([rms[system, fig07_scores.RMS, s, 0.0] for s in (0, 1)])
+        expected += [(pytest.approx(unit), [140, 150 + n]) for n in (1, 2, 3)]
+    assert units == expected
+    for frame in (inside, pooled):
+        assert list(dict.fromkeys(frame["N"])) == ["N = 0", "N = 10", "N = 100"]
+    assert settings["series"] == "quantity"
+    assert set(spread["quantity"]) == set(fig07_scores.QUANTITIES.values())
+    for row in spread.itertuples():
+        own = [rms[row.model, row.metric, seed, row.N] for seed in (0, 1)]
+        assert row.value == pytest.approx(np.mean(own))
+        assert row.quantity == fig07_scores.QUANTITIES[row.metric]
+
+
+# ---- scores of rows --------------------------------------------------------------------------------------------------
+
+
+def test_scores_beyond_the_outermost_edges_count_in_the_outermost_bins():
+    """Three sequences of which the first is not counted; the other two have counts of their own."""
+    edges = row_scores.EDGES
+    inner = (edges[1:] + edges[:-1]) / 2
+    scores = torch.tensor(
+        [
+            [[[inner[5], inner[6]], [inner[7], inner[8]]]],
+            [[[edges[0] * 9, inner[150]], [inner[20], edges[-1] * 9]]],
+            [[[inner[200], inner[3]], [inner[200], inner[200]]]],
+        ],
+        dtype=torch.float64,
+    )
+    masking = torch.tensor([[True, False], [True, True]])
+    counted = torch.tensor([False, True, True])
+    found = row_scores._counts(scores, torch.zeros(3, 1, 2), masking, counted)
+    bins = [{i: int(c) for i, c in enumerate(row) if c} for row in found.tolist()]
+    assert bins == [{}, {0: 1, 20: 1, 299: 1}, {200: 3}]
+    shifted = torch.zeros(3, 1, 2, dtype=torch.float64)
+    shifted[2, 0, 1] = float(inner[100] - inner[200])
+    found = row_scores._counts(scores, shifted, masking, counted)
+    assert {i: int(c) for i, c in enumerate(found[2].tolist()) if c} == {200: 1, 100: 2}
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_with_a_bias_of_positions_what_a_softmax_gives_is_left_out(biased):
+    draw = np.random.default_rng(0)
+    names = ("score", "score_square", "within", "pairs", "some_rows", "row_median")
+    terms = {
+        name: draw.uniform(1, 2, (2, 3))
+        for name in (*names, "entropy", "entropy_normalised")
+    }
+    terms["score_square"] += 5
+    found = row_scores.compute_metrics(terms, biased)
+    mean = terms["score"] / terms["pairs"]
+    square = terms["score_square"] / terms["pairs"]
+    expected = {
+        "attention.score": mean,
+        "attention.score_rms": square**0.5,
+        "attention.score_spread": (square - mean**2) ** 0.5,
+        "attention.score_spread_within": (terms["within"] / terms["pairs"]) ** 0.5,
+    }
+    if not biased:
+        for name in ("row_median", "entropy", "entropy_normalised"):
+            expected[f"attention.{name}"] = terms[name] / terms["some_rows"]
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values)
+
+
+# ---- figures 8 to 10 -------------------------------------------------------------------------------------------------
+
+
+def test_growth_up_to_a_fixed_point_is_read_between_logarithms():
+    rows, norms = [], (0.0, 1.0, 10.0, 100.0)
+    curves = np.random.default_rng(0).uniform(1, 2, (5, 4)).cumsum(1)
+    # Seed 1 has no fixed point, that of seed 3 lies beyond the norms, that of 4 at the last.
+    fixed = {0: 3.0, 2: 30.0, 3: 101.0, 4: 100.0}
+    for seed in range(5):
+        place = {"model": "net", "corpus": WIDE["net"], "seed": seed, "layer": 1}
+        for norm, value in zip(norms, curves[seed], strict=True):
+            row = {"metric": "attention.row_max", "site": "attention"}
+            rows.append(place | row | {"component": f"{norm:g}", "value": value})
+        if seed in fixed:
+            row = {"metric": "fixed_point.mean_norm", "site": "hidden"}
+            rows.append(place | row | {"component": "1", "value": fixed[seed]})
+            rows.append(place | row | {"component": "2", "value": 0.5})
+    claim = Claim("any", "s", "", metric="attention.row_max", site="attention", above=2)
+    (test,) = fig08_10_attention.judge_at_fixed_point(
+        claim, as_records(pd.DataFrame(rows))
+    )
+    expected = []
+    for seed, (low, high) in {0: (1, 2), 2: (2, 3), 4: (2, 3)}.items():
+        x0, x1, x = (np.log(n + 0.1) for n in (norms[low], norms[high], fixed[seed]))
+        y0, y1 = curves[seed, [low, high]] / curves[seed, 0]
+        expected.append(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+    assert test.value == pytest.approx(np.mean(expected)) and test.n == 3
+    assert test.note.startswith("ratio to N = 0; N* 3 to 100; one more draw")
+    assert norm_claims.describe_one_more(np.array(expected)) in test.note
+    assert "2 of 5 seeds have no number" in test.note
+
+
+@pytest.mark.parametrize(
+    ("systems", "expected"),
+    [
+        ({"bert:raw-table": "uniform inputs 4 × 9 × 64"}, (1 / 9, "uniform")),
+        (
+            dict.fromkeys(("bert:a", "bert:b"), "uniform inputs 4 × 5 × 64"),
+            (0.2, "uniform"),
+        ),
+        (
+            {
+                "bert:a": "uniform inputs 4 × 9 × 64",
+                "gpt2": "uniform inputs 4 × 9 × 64",
+            },
+            None,
+        ),
+        (
+            {
+                "bert:a": "uniform inputs 4 × 9 × 64",
+                "bert:b": "uniform inputs 4 × 8 × 64",
+            },
+            None,
+        ),
+    ],
+)
+def test_the_uniform_weight_is_that_of_a_row_over_all_tokens(systems, expected):
+    rows = [{"model": model, "corpus": name} for model, name in systems.items()]
+    found = fig08_10_attention._find_uniform_weight(as_records(pd.DataFrame(rows)))
+    assert found == expected
+
+
+@pytest.mark.parametrize("other", [64, 32])
+def test_heads_of_several_dimensions_have_no_common_bound(monkeypatch, other):
+    """Four heads each: of 64 or 32 dimensions in all."""
+    rows = []
+    for model, width in (("bert", 64), ("gpt2", other)):
+        corpus = f"uniform inputs 4 × 9 × {width}"
+        for site, metric, head, norm in product(
+            ("query.raw", "key.raw"),
+            ("mean_cosine", "norms.mean"),
+            (None, 0, 1, 2, 3),
+            ("0", "1"),
+        ):
+            place = {"model": model, "corpus": corpus, "seed": 0, "layer": 1}
+            place |= {"site": site, "metric": metric, "head": head, "component": norm}
+            rows.append(place | {"value": 0.5})
+    given = {}
+
+    def keep(frame, **settings):
+        given[settings["title"]] = (frame, settings)
+
+    monkeypatch.setattr(study_charts, "draw_against_norm", keep)
+    fig08_10_attention.draw_vectors(as_records(pd.DataFrame(rows)))
+    line = given["anisotropy A"][1]["line"]
+    expected = (pytest.approx(q95(16)), "q95 of one pair") if other == 64 else None
+    assert line == expected
+    for title, metric in (("anisotropy A", "mean_cosine"), ("mean norm", "norms.mean")):
+        frame, settings = given[title]
+        assert set(frame["metric"]) == {metric}
+        assert set(frame["vectors"]) == {"queries", "keys"}
+        assert settings["series"] == "vectors"
+
+
+# ---- figures 11 to 14 ------------------------------------------------------------------------------------------------
+
+STEPS = (0, 5, 40)
+
+
+class MadePiece:
+    """A checkpoint of two query heads per key head in two layers; points are sampled at the last two steps."""
+
+    def __init__(self, seed, step):
+        self.seed, self.step = seed, step
+        draw = torch.Generator().manual_seed(10 * seed + STEPS.index(step))
+        self.tensors = {}
+        for layer, side in product((1, 3), ("query", "key")):
+            heads = 4 if side == "query" else 2
+            x = torch.randn(heads, 7, 5, generator=draw, dtype=torch.float64)
+            x = x + torch.randn(heads, 1, 5, generator=draw, dtype=torch.float64)
+            self.tensors[f"{layer} {side} moment"] = x.transpose(1, 2) @ x
+            self.tensors[f"{layer} {side} mean"] = x.mean(1)
+            if step:
+                points = x[:, :3].transpose(0, 1).contiguous()
+                self.tensors[f"{layer} {side} points"] = points
+
+    def heads(self):
+        return self.tensors
+
+
+PIECES = [MadePiece(seed, step) for seed, step in product((4, 2), STEPS)]
+
+
+def find_slow_plane(seed, layer, head, basis):
+    """Return the two main directions [2][dim] of a head, by the eigenvectors of summed moments."""
+    total, mean = 0, None
+    for piece in PIECES:
+        if piece.seed != seed:
+            continue
+        query = piece.tensors[f"{layer} query moment"][head].numpy()
+        key = piece.tensors[f"{layer} key moment"][head // 2].numpy()
+        total = total + {"query": query, "key": key, "union": query + key}[basis]
+        mean = piece.tensors[f"{layer} query mean"][head].numpy()
+    values, vectors = np.linalg.eigh(total)
+    order = np.argsort(-values)[:2]
+    return [vectors[:, i] * np.sign(vectors[:, i] @ mean) for i in order]
+
+
+@pytest.mark.parametrize("basis", fig11_12_trajectories.BASES)
+def test_paths_of_every_head_lie_in_its_own_plane(basis):
+    found = fig11_12_trajectories.measure_planes(PIECES, [basis])
+    table = found.set_index(["metric", "seed", "step", "layer", "head"])
+    for seed, layer, head in product((4, 2), (1, 3), range(4)):
+        first, second = find_slow_plane(seed, layer, head, basis)
+        whole, _ = find_slow_plane(seed, layer, head, "union")
+        own, of_union = [], []
+        for side in ("query", "key"):
+            at_head = head if side == "query" else head // 2
+            for piece in PIECES:
+                if piece.seed != seed:
+                    continue
+                mean = piece.tensors[f"{layer} {side} mean"][at_head].numpy()
+                key = (f"svd.{basis}.{side}", seed, piece.step, layer, head)
+                at = table.loc[[key]].set_index("component")["value"]
+                assert at["1"] == pytest.approx(mean @ first)
+                assert at["2"] == pytest.approx(mean @ second)
+                own.append(mean @ first)
+                of_union.append(mean @ whole)
+        of_last = PIECES[2] if seed == 4 else PIECES[5]
+        ends = [
+            of_last.tensors[f"{layer} query mean"][head].numpy(),
+            of_last.tensors[f"{layer} key mean"][head // 2].numpy(),
+        ]
+        expected = {
+            "drift_share": sum((x @ first) ** 2 for x in ends)
+            / sum(x @ x for x in ends),
+            "agreement": abs(first @ whole),
+            "path_agreement": abs(np.corrcoef(own, of_union)[0, 1]),
+        }
+        for name, value in expected.items():
+            key = (f"svd.{basis}.{name}", seed, 40, layer, head)
+            assert table.loc[[key], "value"].item() == pytest.approx(value), name
+
+
+def test_clouds_are_of_the_first_seed_and_of_the_keys_of_the_head():
+    chosen = [(3, 2), (1, 1)]
+    found = fig11_12_trajectories.measure_clouds(PIECES, "key", chosen)
+    assert set(found["seed"]) == {4} and set(found["step"]) == {5, 40}
+    expected = {}
+    for (layer, head), (number, step) in product(chosen, ((1, 5), (2, 40))):
+        directions = find_slow_plane(4, layer, head, "key")
+        for side in ("query", "key"):
+            points = PIECES[number].tensors[f"{layer} {side} points"].numpy()
+            at_head = head if side == "query" else head // 2
+            for point, direction in product(range(3), range(2)):
+                component = f"{point} {direction + 1}"
+                key = (f"svd.key.cloud.{side}", step, layer, head, component)
+                expected[key] = points[point, at_head] @ directions[direction]
+    names = ["metric", "step", "layer", "head", "component"]
+    keys = found[names].itertuples(index=False, name=None)
+    assert dict(zip(keys, found["value"], strict=True)) == pytest.approx(expected)
+
+
+def make_heads(cosine, extra=()):
+    """Return records of cosines [seed, step, layer, head] of heads of 64 dimensions, in layers 1 and on."""
+    rows = list(extra)
+    for seed, step, layer, head in np.ndindex(cosine.shape):
+        place = {"seed": seed, "step": STEPS[step], "layer": layer + 1, "head": head}
+        place |= {"site": "query.raw"}
+        value = float(cosine[seed, step, layer, head])
+        rows.append(place | {"metric": "query_key.cosine", "value": value})
+        bound = {"metric": "mean_cosine.isotropic_q95", "value": q95(64)}
+        rows.append(place | bound)
+    return as_records(pd.DataFrame(rows))
+
+
+def test_heads_that_are_drawn_are_found_in_layers_of_more_heads_than_layers():
+    cosine = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 3, 2, 5))
+    cosine[0, -1, 1, 2], cosine[0, -1, 0, 4] = 0.9, -0.8
+    # Larger ones in another seed, and at another step.
+    cosine[1, -1, 0, 0], cosine[0, 0, 0, 0] = 0.95, 0.95
+    # A step at which only the loss is known is no step of heads.
+    extra = [{"metric": "training.loss", "seed": 0, "step": 7, "value": 3.0}]
+    alignment = fig13_14_alignment.Alignment.of(make_heads(cosine, extra))
+    assert alignment.table.steps == STEPS and alignment.table.layers == (1, 2)
+    np.testing.assert_allclose(alignment.cosine, cosine)
+    assert alignment.chosen() == {"similar": (2, 2), "opposite": (1, 4)}
+    assert alignment.name("similar") == "similar: layer 2, head 2 (cos +0.90)"
+    assert alignment.name("opposite") == "opposite: layer 1, head 4 (cos −0.80)"
+
+
+def test_onsets_are_medians_over_the_heads_of_a_kind():
+    """Of three steps at 0, 1/8 and all of training; opposite heads of a seed: onsets 0, 1/8, 1/8 and 1."""
+    cosine = np.full((3, 3, 2, 4), 0.9)
+    for seed in range(3):
+        cosine[seed, :, 1] = -0.9
+        cosine[seed, :1, 1, :3] = 0.01 * (seed + 1)
+        cosine[seed, :2, 1, 2] = 0.0
+        cosine[seed, :, 1, 3] = (-0.9, -0.9, -0.9)
+        cosine[seed, 0, 0, 1] = 0.0
+    records = make_heads(cosine)
+    verdicts = {v.claim: v for v in fig11_12_trajectories.judge_paths(records)}
+    first, later, about, after = fig11_12_trajectories.read_claims("godey2024", "fig12")
+    assert verdicts[first].value == 0
+    # The mean would be (0 + 1/8 + 1/8 + 1) / 4.
+    assert verdicts[about].value == pytest.approx(1 / 8)
+    assert verdicts[later].value == pytest.approx(1 / 8)
+    assert verdicts[after].outcome == "undecided"
+    assert "12 similar, 12 opposite, of 24 heads" in verdicts[first].reason
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_sign_by_depth_needs_three_layers(layers):
+    cosine = np.random.default_rng(1).uniform(-0.9, 0.9, (4, 3, layers, 2))
+    found = {v.claim: v for v in fig13_14_alignment.judge_cosine(make_heads(cosine))}
+    assert ("sign-falls-with-depth" in found) == (layers == 3)
+    if layers == 3:
+        by_layer = cosine[:, -1].mean(-1)
+        rho = [stats.spearmanr(range(3), x).statistic for x in by_layer]
+        assert found["sign-falls-with-depth"].value == pytest.approx(np.mean(rho))
+
+
+def test_layers_of_seeds_are_compared_less_what_all_layers_do():
+    """The order of layers and steps of four seeds, less the mean over layers of each step."""
+    draw = np.random.default_rng(2)
+    cosine = draw.uniform(0.05, 0.5, (4, 3, 4, 2)) * draw.choice([-1, 1], (4, 3, 4, 2))
+    # All layers rise together, which is no agreement on layers.
+    cosine *= np.array([1, 1.5, 1.9])[:, None, None]
+    found = {v.claim: v for v in fig13_14_alignment.judge_seeds(make_heads(cosine))}
+    curves = np.abs(cosine).mean(-1)
+    rest = curves - curves.mean(2, keepdims=True)
+    profile = cosine[:, -1].mean(-1)
+    profile = profile - profile.mean(1, keepdims=True)
+    for name, rows in (
+        ("same-layers-over-seeds", rest.reshape(4, -1)),
+        ("same-signs-over-seeds", profile),
+    ):
+        pairs = [
+            rows[a] @ rows[b] / np.sqrt((rows[a] @ rows[a]) * (rows[b] @ rows[b]))
+            for a in range(4)
+            for b in range(a)
+        ]
+        assert found[name].value == pytest.approx(np.mean(pairs)), name
+    whole = curves.reshape(4, -1)
+    r = [np.corrcoef(whole[i], np.delete(whole, i, 0).mean(0))[0, 1] for i in range(4)]
+    same = found["same-trends-over-seeds"]
+    assert same.value == pytest.approx(np.mean(np.arctanh(r)))
+    assert same.reason.startswith("r by seed: " + ", ".join(f"{x:.2f}" for x in r))
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def test_small_models_are_measured_on_as_many_units_as_there_are_windows():
+    settings = checkpoints.SETTINGS
+    names = ("byte-lm", "vit", "speech-transformer", "vit-masked", "speech-masked")
+    keys = ("bytes", "vision", "speech", "photographs", "clips")
+    for key, name in zip(keys, names, strict=True):
+        kind, found = KINDS[name], settings[key]
+        assert (found.kind, found.corpus) == (name, kind.corpus)
+        assert found.limit == min(kind.limit or 128, 128)
+        assert found.sequences == (128 if kind.modality == TEXT else None)
+        assert found.recipe.seeds == checkpoints.SEEDS
+
+
+def test_vectors_are_sampled_at_the_steps_that_are_shown(monkeypatch, tmp_path):
+    steps = (0, 10, 100, 500, 1000)
+    every = [Checkpoint(f"m{n}", n, seed) for seed in (0, 1) for n in steps]
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: every)
+    jobs, asked = {}, []
+
+    def measure(given, job_of, output, **more):
+        asked.append((given, output, more))
+        for one in given:
+            jobs[one.seed, one.step] = job_of(one)
+        runs = {one: SimpleNamespace(folder=tmp_path / one.subject) for one in given}
+        return SimpleNamespace(runs=runs, skipped={"lost": "why"})
+
+    monkeypatch.setattr(checkpoints, "measure_series", measure)
+    context = Context(tmp_path, tmp_path, dtype="float64", batch_tokens=99)
+    series = checkpoints.CheckpointSettings(
+        "a/{0,1}", corpus="c", limit=7, sequences=5, points=33, shown=(0.0, 0.1, 1.0)
+    )
+    pieces = checkpoints.measure(series, context)
+    samples = {n: job.settings.sample for (_, n), job in jobs.items()}
+    assert samples == {0: 33, 10: 0, 100: 33, 500: 0, 1000: 33}
+    job = jobs[1, 10]
+    assert (job.corpus, job.limit, job.sequences) == ("c", 7, 5)
+    assert (job.dtype, job.batch_tokens) == ("float64", 99)
+    assert job.settings.metrics == checkpoints.METRICS and job.settings.sample_heads
+    ((_, _, more),) = asked
+    assert more["skip_bad"] and more["derived"].name == "heads.safetensors"
+    assert [(piece.seed, piece.step) for piece in pieces] == [
+        (seed, step) for seed in (0, 1) for step in steps
+    ]
+    assert {piece.subject for piece in pieces} == {f"m{n}" for n in steps}
+    assert [row["model"] for row in context.lacking] == ["lost"]
+
+
+def test_a_seed_ends_at_its_largest_step_in_whatever_order_they_are_listed(
+    monkeypatch, tmp_path
+):
+    given = [Checkpoint("m", step, 0) for step in (40, 0, 5)]
+    given += [Checkpoint("m", step, 3) for step in (5, 40, 0, 20)]
+    monkeypatch.setattr(checkpoints, "expand", lambda _: given)
+    series, context = checkpoints.CheckpointSettings("p"), Context(tmp_path, tmp_path)
+    found = checkpoints.list_checkpoints(series, context)
+    assert [(c.seed, c.step) for c in found] == [
+        (seed, step) for seed in (0, 3) for step in (0, 5, 40)
+    ]
+    given.append(Checkpoint("m", 1000, 3))
+    with pytest.raises(UsageError, match="seed 0 at step 40 of 1,000"):
+        checkpoints.list_checkpoints(series, context)
