@@ -813,7 +813,7 @@ def page() -> str:
         "- *at the threshold, and no effect*: as many numbers as our verdict has seeds, with the same",
         "  spread. Their mean is exactly the threshold of the claim (then *holds* is false) or exactly no effect (then",
         "  *contrary* is false).",
-        "- All other worlds change whole records. *as found*: they vary as the committed ones do. *never moving*:",
+        "- All other worlds change whole records. *as found*: records vary as those in `papers/results` do. *never moving*:",
         "  nothing changes during training. *time backwards*: the steps of training in reverse. *N shuffled* and *N",
         "  does nothing*: the values of N are exchanged, or have no effect. *other units*: other documents, images or",
         "  speakers are drawn. *untrained selves*: trained and untrained models change places. *all layers at …*: A of",

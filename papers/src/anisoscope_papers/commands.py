@@ -55,7 +55,7 @@ ONLY_HELP = (
     "only these figures and tables, with commas and ranges: fig1-5,fig17,table3; "
     "default: all"
 )
-EXPORT_HELP = "also write every claim, verified or falsified, for other tools: html (a page each) or csv"
+EXPORT_HELP = "also write all claims with their verdicts for other tools: html (a page each) or csv"
 
 
 def reproduce(

@@ -192,8 +192,8 @@ class Columns:
     text_column: Annotated[
         Text | None,
         option(
-            "column of the text in a table; default: guessed. A column of second texts "
-            "is guessed too, unless you name only this one",
+            "column of the text in a table; default: guessed, and so is a column of "
+            "second texts. If you name only this column, no second text is read",
             INPUT,
         ),
     ] = None

@@ -440,8 +440,8 @@ class Sizes:
     preset: Annotated[
         Preset,
         option(
-            "size of the model: tiny, small, mini, or (as large as these BERTs) "
-            "bert-small or bert-base",
+            "size of the model: tiny, small, mini, or (as large as the BERTs of "
+            "these names) bert-small or bert-base",
             MODEL,
         ),
     ] = "small"
