@@ -163,7 +163,8 @@ HOW = """- A cell reads: ours ± standard deviation over seeds (theirs).
   deviations to either side, or more). The difference can be small, or in our favour.
 - No mark: theirs lies inside that range. With fewer than eight seeds this proves little. (With eight or more the mark
   would be ✓.)
-- —: not comparable. Our models of e-SNLI are trained on 18,000 of its 549,000 pairs, and our fine-tuned encoder is not the paper's, so accuracies of table 1 on e-SNLI and medians of figure 2 are not compared.
+- —: not comparable. Our models of e-SNLI are trained on 18,000 of its 549,000 pairs, and our fine-tuned encoder is not
+  the paper's. So accuracies of table 1 on e-SNLI and medians of figure 2 are not compared.
 - All models here have the position codes of the paper's code."""
 MORE = (
     "[What is now known](findings.md) in words · [every verdict](verdicts.md) with its command · "

@@ -71,7 +71,8 @@ sizes are not those of the papers.
 
 {chr(10).join(packaged)}
 
-If you give a file of torch's weights (`.th`, `.pt`, `.pth`), the names of its parameters tell which network it is (known: {bare}).
+If you give a file of torch's weights (`.th`, `.pt`, `.pth`), the names of its parameters tell which network
+it is (known: {bare}).
 `--untrained` replaces the weights by random ones. The site `pre_relu` is the output of a block before its last ReLU.
 In CREPE, norm and pooling follow the ReLU; they count as the beginning of the next block. Python uses the same names:
 `load("builtin:crepe", untrained=True)`.
