@@ -6,6 +6,7 @@ Stacks, policies, seeds, sites and kinds of attention lie side by side in one ta
 import json
 import math
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import altair as alt
 import pandas as pd
@@ -20,7 +21,7 @@ from anisoscope.report import (
     results as of_run_results,
     sections,
 )
-from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure
+from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure, make_figure
 from anisoscope.report.results import Results
 from anisoscope.store import as_records
 
@@ -719,6 +720,10 @@ def test_a_table_of_attention_is_of_means_over_heads_with_their_kinds(monkeypatc
     ]
     assert [line[-1][1] for line in table.rows] == ["of 4", "of 3", "of 2"]
     assert table.rows[0][2][1] == "[.099, .101]"
+    lines.drop(index=[1, 2], inplace=True)
+    alone = Results(found.records, {})
+    assert cells(sections.tabulate_attention(alone, described))[0][0] == "layer 1"
+    del asked[2:]
     # means over heads have intervals only with the values without each group
     assert asked == [((), {"replicates": "replicates"}), (("replicates",), {})]
 
@@ -1688,3 +1693,185 @@ def test_cells_whose_number_would_not_fit_have_none():
     assert labels(size=(119, 16), panel="part", columns=2) == ["", ""]
     assert labels(size=(60, 16), panel="part", columns=1) == [".25", ".50"]
     assert labels(size=(120, 16), panel="part", columns=5) == [".25", ".50"]
+
+
+# ---- what figures read of the results, and small pictures
+
+
+def test_layers_are_of_layers_alone_and_widths_of_their_widest():
+    rows = [
+        row("m", 2, 0.1, site="final"),
+        row("m", 10, 0.2),
+        row("m", 9, 0.3),
+        row("m", 1, 0.4, stack="decoder"),
+        row("m", 1, 0.5, site="query", head=0),
+        row("m", None, 0.6),
+        row("m", 1, 0.7, component="x"),
+        row("m", 1, NAN),
+        row("m", 9, 0.8, token_policy="content"),
+        row("m", 9, 0.9, token_policy=None),
+        row("only", 9, 0.9, token_policy="content"),
+        row("only", 9, 0.8, token_policy="no-first"),
+    ]
+    found = results(rows)
+    assert found.select_layers("m")["value"].tolist() == [0.1, 0.3, 0.9, 0.2, 0.4]
+    every = found.select_layers("m", every_policy=True)["value"]
+    assert every.tolist() == [0.1, 0.3, 0.8, 0.9, 0.2, 0.4]
+    assert found.select_layers("m", component="x")["value"].tolist() == [0.7]
+    assert found.select_components("m")["value"].tolist() == [0.7]
+    # measured for other policies alone, it keeps all of them
+    assert found.select_layers("only")["value"].tolist() == [0.9, 0.8]
+    assert found.policies == ["all", "content", "no-first"]
+    assert len(found.select_metric("m")) == 9 and found.select_metric("none").empty
+    stacked = found.stack_metrics({"only": "two", "m": "one"})
+    assert stacked["series"].tolist() == ["two"] * 2 + ["one"] * 5
+    table = found.table
+    missing = {"stack", "kind", "site", "token_policy", "component"}
+    for name in missing:
+        assert all(entry is None or isinstance(entry, str) for entry in table[name]), (
+            name
+        )
+    for name in ("value", "low", "high", "layer", "head", "n_vectors", "n_units"):
+        assert table[name].dtype == float, name
+    wide = [
+        row("mean_cosine.contribution", layer, 0.1, component=str(k), site=site)
+        for layer, site, count in (
+            (1, "hidden", 2),
+            (2, "hidden", 4),
+            (2, "final", 3),
+            (2, "key", 9),
+        )
+        for k in range(count)
+    ]
+    assert results(wide).width == 4
+
+
+def test_what_numbers_rest_on_is_counted_in_the_words_of_the_figure():
+    rows = [row("m", 1, 0.1, n_units=1), row("n", 1, 0.1, n_units=50, n_vectors=50)]
+    words = {"position": "patch", "unit": "image"}
+    found = results(rows, corpus={"words": words})
+    one, same = found.select_metric("m"), found.select_metric("n")
+    assert found.describe_basis(one) == "n = 1,000 vectors in 1 image; tokens: all"
+    assert found.describe_basis(one, "rows") == "n = 1,000 rows in 1 image; tokens: all"
+    assert found.describe_basis(one, "sequences") == "n = 1,000 sequences in 1 image"
+    assert found.describe_basis(same, "images") == "n = 50 images"
+    assert found.describe_basis(same) == "n = 50 vectors in 50 images; tokens: all"
+    nothing = one.assign(n_vectors=NAN, n_units=NAN)
+    assert found.describe_basis(nothing) == "tokens: all"
+    assert found.describe_basis(nothing, "images") == ""
+    described = entry(
+        basis={"m": "vectors", "absent": "rows", "n": "images"}, counts="rows"
+    )
+    both = found.table
+    figure = make_figure(found, described, both, lambda _: None)
+    assert figure.basis == "n = 1,000 vectors in 1 image; patches: all; n = 50 images"
+    del described["basis"]
+    figure = make_figure(found, described, both, lambda _: None)
+    assert figure.basis == "n = 50 to 1,000 rows in 1 to 50 images; patches: all"
+    assert make_figure(found, entry(), both, lambda _: None, basis="b").basis == "b"
+
+
+def test_heads_of_keys_are_no_places_of_the_map_and_one_stage_is_shown():
+    rows = [
+        row("q", 1, 0.1, head=0, site="query.raw"),
+        row("q", 1, 0.2, head=3, site="key.raw"),
+        row("q", 1, 0.3, head=4, site="value"),
+        row("q", 1, NAN, head=1, site="query.rotated"),
+        row("q", 2, 0.4, head=0, site="attention", kind="cross"),
+        row("q", None, 0.5, head=5, site="attention"),
+    ]
+    places = results(rows).head_places
+    assert places.values.tolist() == [
+        ["encoder", 1, 0],
+        ["encoder", 1, 1],
+        ["encoder, cross-attention", 2, 0],
+    ]
+    rows.append(row("q", 1, 0.6, head=0, site="query.rotated"))
+    found = results(rows)
+    assert found.select_heads("q", "query")["value"].tolist() == [0.1]
+    assert found.select_heads("q", "key")["value"].tolist() == [0.2]
+    assert found.select_heads("q", "attention")["value"].tolist() == [0.4]
+
+
+def test_a_badge_has_room_for_its_words():
+    from anisoscope.report import card
+
+    tree = ElementTree.fromstring(card.draw_badge(of_card()))
+    rect, path = tree[1], tree[2]
+    left, shown = tree[3], tree[4]
+    assert (left.text, shown.text) == ("anisotropy", "A .710, the final norm")
+    # 6.6 pixels for a character, 8 on either side of a word
+    widths = round(10 * 6.6 + 16), round(22 * 6.6 + 16)
+    assert int(tree.get("width")) == int(rect.get("width")) == sum(widths)
+    assert int(tree.get("height")) == int(rect.get("height")) == 20
+    assert path.get("d").startswith(f"M{widths[0]} 0h{widths[1] - 3}a")
+    assert path.get("d").endswith(f"h-{widths[1] - 3}z")
+    assert float(left.get("x")) == widths[0] / 2
+    assert float(shown.get("x")) == widths[0] + widths[1] / 2
+
+
+def test_bars_of_an_atlas_are_of_the_strongest_layers_in_their_order(drawn):
+    from anisoscope.report import atlas
+
+    table = pd.DataFrame(
+        {
+            "network": ["low", "two", "two", "high"],
+            "stack": ["encoder", "encoder", "decoder", "encoder"],
+            "strongest": [0.1, 0.5, 0.3, 0.9],
+            "strongest_low": [0.05, 0.4, 0.2, 0.8],
+            "strongest_high": [0.15, 0.6, 0.4, 0.95],
+            "low": 7.0,
+        }
+    )
+    figure = atlas._draw_strongest(table)
+    name, frame, options = show(drawn, figure)
+    assert name == "bars" and options == {
+        "category": "network",
+        "titles": ("A of the strongest layer", ""),
+        "size": (WIDE, 22),
+    }
+    assert frame[["network", "value", "low", "high"]].values.tolist() == [
+        ["high", 0.9, 0.8, 0.95],
+        ["two, encoder", 0.5, 0.4, 0.6],
+        ["two, decoder", 0.3, 0.2, 0.4],
+        ["low", 0.1, 0.05, 0.15],
+    ]
+    assert figure.alt == "Bars of A by network: from .100 (low) to .900 (high)."
+
+
+def test_a_page_of_an_atlas_links_to_runs_next_to_it(monkeypatch, tmp_path):
+    from anisoscope.report import atlas
+
+    given = {}
+    asked = []
+    monkeypatch.setattr(atlas, "_draw_strongest", lambda _table: "figure")
+    monkeypatch.setattr(atlas, "describe_atlas", lambda _table: ["a sentence"])
+    monkeypatch.setattr(atlas, "tabulate", lambda _table: "a table")
+    monkeypatch.setattr(atlas, "draw_figures", lambda *of: asked.append(of) or "drawn")
+
+    def write_page(folder, template, **content):
+        given.update(content, folder=folder, template=template.name)
+        return "page"
+
+    monkeypatch.setattr(atlas, "write_page", write_page)
+    table = pd.DataFrame({"network": ["a", "b", "b"]})
+    found = atlas.write_atlas_page(
+        table,
+        tmp_path / "atlas",
+        runs={"a": tmp_path / "atlas" / "runs" / "a", "b": tmp_path / "elsewhere"},
+        left_out={"c": "why"},
+        formats=("svg", "pdf"),
+    )
+    assert found == "page" and given == {
+        "folder": tmp_path / "atlas",
+        "template": "atlas.html.j2",
+        "title": "Atlas of 2 networks",
+        "headline": ["a sentence"],
+        "left_out": {"c": "why"},
+        "figures": ["figure"],
+        "drawn": "drawn",
+        "formats": ("svg", "pdf"),
+        "table": "a table",
+        "links": {"a": "runs/a", "b": "../elsewhere"},
+    }
+    assert asked == [(["figure"], tmp_path / "atlas" / "figures", ("svg", "pdf"))]
