@@ -12,7 +12,7 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from anisoscope.charts import builders, style
+from anisoscope.charts import builders, export, style
 from anisoscope.report import (
     comparison,
     figures,
@@ -1875,3 +1875,89 @@ def test_a_page_of_an_atlas_links_to_runs_next_to_it(monkeypatch, tmp_path):
         "links": {"a": "runs/a", "b": "../elsewhere"},
     }
     assert asked == [(["figure"], tmp_path / "atlas" / "figures", ("svg", "pdf"))]
+
+
+def test_lines_over_layers_have_their_title_and_begin_at_zero():
+    frame = pd.DataFrame({"layer": [1, 2], "model": "m", "value": [3.0, 4.0]})
+
+    def axes(chart):
+        (spec,) = [
+            layer["encoding"]
+            for layer in chart.to_dict()["layer"]
+            if layer["mark"]["type"] == "line"
+        ]
+        return spec["x"]["title"], spec["y"]["title"], spec["y"]["scale"]["zero"]
+
+    assert axes(builders.layer_curve(frame)) == ("layer", "anisotropy A", True)
+    named = builders.layer_curve(frame, title="up", zero=False)
+    assert axes(named) == ("layer", "up", False)
+    assert axes(builders.trajectory(frame, x="layer")) == ("step", "value", False)
+    assert axes(builders.trajectory(frame, x="layer", zero=True))[2] is True
+
+
+def test_heads_are_repeated_in_all_panels_or_in_none():
+    rows = of_heads("q", "query.raw", heads=4) + of_heads("q", "key.raw", heads=2)
+    rows += of_heads("q", "query.raw", heads=3, stack="decoder")
+    rows += of_heads("q", "key.raw", heads=2, stack="decoder")
+    found = figures.select_heads(results(rows), {"metric": "q", "site": "key"})
+    assert found["head"].tolist() == [0, 1] * 4
+
+
+def test_ids_of_a_drawing_are_numbered_wherever_they_are_used(monkeypatch):
+    drawn = (
+        '<svg><path id="b7"/><g id="a3"/><use href="#b7"/><g clip-path="url(#a3)" '
+        'fill="url(#none)"/><path aria-label="\N{INVISIBLE SEPARATOR}tip &amp; 1" d="M0"/>'
+        '<path role="x" aria-label="other" d="M1"></path></svg>'
+    )
+    monkeypatch.setattr(
+        export.vl_convert, "vegalite_to_svg", lambda *_, **_named: drawn
+    )
+    assert export._clean_svg({}, "n") == (
+        '<svg><path id="n-0"/><g id="n-1"/><use href="#n-0"/><g clip-path="url(#n-1)" '
+        'fill="url(#none)"/><path d="M0"><title>tip &amp; 1</title></path>'
+        '<path d="M1"></path></svg>'
+    )
+
+
+def test_a_pdf_is_numbered_by_what_it_refers_to_first():
+    """Objects come out of order, and a stream looks like a reference; offsets are those of the new file."""
+    head = b"%PDF-1.7\n%x\n\n"
+    parts = {
+        4: b"<<\n  /z 9 0 R\n  /a 2 0 R\n>>\n",
+        2: b"<<\n  /Length 7\n>>\nstream\n 9 0 R \nendstream\n",
+        9: b"<<\n  /Root 1\n>>\n",
+        7: b"<<\n  /Pages 4 0 R\n>>\n",
+    }
+    written, offsets = head, {}
+    for number, body in parts.items():
+        offsets[number] = len(written)
+        written += b"%d 0 obj\n%sendobj\n\n" % (number, body)
+    rows = [b"0000000000 65535 f\r\n"]
+    for number in range(1, 10):
+        if number in offsets:
+            rows.append(b"%010d 00000 n\r\n" % offsets[number])
+        else:
+            rows.append(b"0000000000 00001 f\r\n")
+    start = len(written)
+    written += b"xref\n0 10\n" + b"".join(rows)
+    written += (
+        b"trailer\n<<\n  /Size 10\n  /Root 7 0 R\n>>\nstartxref\n%d\n%%%%EOF" % start
+    )
+    found = export.sort_pdf(written)
+    bodies = [
+        b"<<\n  /Pages 2 0 R\n>>\n",
+        b"<<\n  /a 3 0 R\n  /z 4 0 R\n>>\n",
+        parts[2],
+        parts[9],
+    ]
+    expected, begins = head, []
+    for number, body in enumerate(bodies, start=1):
+        begins.append(len(expected))
+        expected += b"%d 0 obj\n%sendobj\n\n" % (number, body)
+    table = len(expected)
+    expected += b"xref\n0 5\n0000000000 65535 f\r\n"
+    expected += b"".join(b"%010d 00000 n\r\n" % begin for begin in begins)
+    expected += (
+        b"trailer\n<<\n  /Size 5\n  /Root 1 0 R\n>>\nstartxref\n%d\n%%%%EOF" % table
+    )
+    assert found == expected
