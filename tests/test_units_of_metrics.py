@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from anisoscope import metrics
 from anisoscope.axes import Site
 from anisoscope.metrics import base, class_direction, massive, neighbours, sinks
-from anisoscope.reads import LayerPair
+from anisoscope.reads import LayerPair, Vectors
 from anisoscope.reads.base import Batching, Gathered, pad, pad_pairs, split_batches
 from anisoscope.reads.pairs import SampledPair
 from anisoscope.reads.run_pairs import (
@@ -639,3 +640,263 @@ def test_units_of_a_test_are_batched_and_padded():
         [(units[0], units[0] * 2), (units[1], units[1] * 2)], Batching()
     )
     assert torch.equal(a[both] * 2, b[both]) and both.sum() == 4
+
+
+# ---- what each metric can be, by its mathematics
+
+ANY = (-math.inf, math.inf)
+POSITIVE, SHARE, COSINE = (0, math.inf), (0, 1), (-1, 1)
+RANGES = {
+    "attention": {
+        POSITIVE: "entropy rows_seeing_one_key score_histogram",
+        SHARE: "row_max row_min first_mass row_median entropy_normalised row_similarity",
+        ANY: "score",
+    },
+    "calibrated": {COSINE: "centred", SHARE: "pairs_above_q95"},
+    "centred_attention": {
+        POSITIVE: "query key",
+        SHARE: "query_normalised key_normalised",
+        ANY: "query_rise key_rise",
+    },
+    "cka": {COSINE: "="},
+    "class_direction": {COSINE: "="},
+    "common_direction": {SHARE: "share query_alone key_alone alone"},
+    "drift": {POSITIVE: "=", SHARE: "share"},
+    "floor": {COSINE: "q90 q95 q99 q999"},
+    "group_cosine": {COSINE: "="},
+    "intra_sequence": {COSINE: "="},
+    # a distribution of two equally likely values has the least excess kurtosis, −2
+    "kurtosis": {(-2, math.inf): "= largest", ANY: "dimension"},
+    "logits": {ANY: "largest smallest typical"},
+    "massive": {
+        POSITIVE: "top median over_median largest",
+        SHARE: "rate",
+        ANY: "largest_dimension",
+    },
+    "matrix_entropy": {SHARE: "=", POSITIVE: "nats"},
+    "mean_cosine": {COSINE: "between contribution"},
+    "modality_gap": {(0, 2): "distance", COSINE: "cosine image text across"},
+    "neighbours": {SHARE: "largest never duplicates equal", ANY: "hubness"},
+    "norms": {POSITIVE: "mean std variation"},
+    "partition": {SHARE: "="},
+    "procrustes": {(0, 2): "="},
+    "query_key": {POSITIVE: "query_norm key_norm", COSINE: "cosine", ANY: "dot"},
+    "score_terms": {
+        POSITIVE: "between_rows within_rows mean_query centred mean_query_share centred_share",
+        ANY: "mean_score",
+    },
+    "sinks": {
+        SHARE: "rate first_rate strongest at mass",
+        POSITIVE: "value_norm key_norm query_norm",
+    },
+    "spectrum": {SHARE: "isoscore explained"},
+    "twonn": {POSITIVE: "= likelihood", SHARE: "distinct"},
+    # opposite directions are 2 apart: ln exp(−2·2²)
+    "uniformity": {(-8, 0): "="},
+}
+COUNTED = {
+    "calibrated": {"pairs_above_q95"},
+    "massive": {"rate"},
+    "neighbours": {"never", "duplicates", "equal"},
+    "sinks": {"at", "rate", "first_rate"},
+    "twonn": {"distinct"},
+}
+EXTREMES = {
+    "kurtosis": {"dimension"},
+    "logits": {"largest", "smallest"},
+    "massive": {
+        f"largest{of}" for of in ("", "_dimension", "_position", "_token", "_unit")
+    },
+    "sinks": {"query_norm", "key_norm"},
+}
+COMPONENTS = {
+    "massive": {"top": "1 2 3"}
+    | dict.fromkeys(sorted(EXTREMES["massive"]), "1 2 3 4 5"),
+    "mean_cosine": {"top_share": "1 3 10"},
+    "sinks": dict.fromkeys(("rate", "first_rate"), ".2 .3 .4 .5")
+    | dict.fromkeys(("at", "mass"), "first last special punctuation other"),
+    "spectrum": {"explained": "1 2 3 5 10 20 50"},
+}
+PANELS = {
+    "hidden": "calibrated drift group_cosine intra_sequence mean_cosine norms partition",
+    "spectrum": "spectrum",
+    "attention": "attention query_key",
+    "alignment": "centred_attention common_direction score_terms",
+    "extremes": "kurtosis logits massive matrix_entropy sinks",
+    "floor": "floor",
+    "class": "class_direction",
+    "": "cka modality_gap neighbours procrustes twonn uniformity",
+}
+HEADS_TOO = {"drift", "intra_sequence", "mean_cosine", "norms"}
+METRICS = metrics.scan()
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_a_metric_says_what_it_can_be(name):
+    """Its intervals end there, its shares have Wilson's, and its extremes have none."""
+    metric = METRICS[name]
+    for bounds, values in RANGES[name].items():
+        for value in values.split():
+            value = value.removeprefix("=")
+            assert metric.range_of(value, None) == bounds, value
+    assert metric.counted == COUNTED.get(name, set())
+    assert metric.extremes == EXTREMES.get(name, set())
+    for value, labels in COMPONENTS.get(name, {}).items():
+        assert metric.labels_of(value, len(labels.split())) == tuple(labels.split())
+    assert name in PANELS[metric.panel].split()
+    if isinstance(metric.reads, Vectors):
+        quantities = {"hidden", "final"}
+        if name in HEADS_TOO:
+            quantities |= {"query", "key", "value"}
+        assert set(metric.reads.at) == quantities
+
+
+def test_ranges_that_follow_from_the_data():
+    """Of n vectors A is at least −1/(n − 1); ranks end at the number of dimensions."""
+    totals = Totals(
+        {
+            "n": np.array([[[2.0]], [[3.0]]]),
+            "unit": np.array([[[[2.0, 0.0]]], [[[1.0, 0.0]]]]),
+            "moment": np.zeros((2, 1, 3, 3)),
+        }
+    )
+    found = METRICS["mean_cosine"]
+    low, high = found.range_of("", totals)
+    assert low.tolist() == [[-0.25]] and high == 1
+    # ‖Σu‖² − n = 9 − 5 = 4, and a share exceeds 1 by at most n/4
+    low, high = found.range_of("top_share", totals)
+    assert low.tolist() == [[[0]]] and high.tolist() == [[[1 + 5 / 4]]]
+    opposite = Totals({"n": np.full((1, 1, 1), 2.0), "unit": np.zeros((1, 1, 1, 2))})
+    low, high = found.range_of("top_share", opposite)
+    assert low.tolist() == [[[-math.inf]]] and high.tolist() == [[[math.inf]]]
+    assert found.range_of("", opposite)[0].tolist() == [[-1]]
+    ranks = (
+        "effective_rank",
+        "effective_rank_eigenvalues",
+        "effective_rank_uncentred",
+        "participation_ratio",
+    )
+    for value in ranks:
+        assert METRICS["spectrum"].range_of(value, totals) == (1, 3)
+    assert METRICS["spectrum"].range_of("cosine_square", totals) == (0, 3)
+
+
+def fill(shape, seed):
+    """Sums of four groups that are positive, so that no ratio is undefined."""
+    return np.random.default_rng(seed).uniform(1, 2, size=(4, *shape))
+
+
+def moments_of(shape, seed):
+    """Sums of products of pairs of dimensions, as those of eight vectors are."""
+    x = np.random.default_rng(seed).normal(size=(4, *shape[:-2], 8, shape[-1]))
+    return x.swapaxes(-1, -2) @ x
+
+
+P, H, D = 2, 3, 4
+SUMS = {
+    "attention": dict.fromkeys(
+        (
+            "entropy",
+            "row_max",
+            "row_min",
+            "first_mass",
+            "row_median",
+            "rows",
+            "normalised_rows",
+            "entropy_normalised",
+            "score",
+            "pairs",
+            "row_similarity",
+            "row_sequences",
+        ),
+        (H,),
+    ),
+    "centred_attention": {
+        f"{which}.{term}": (H,)
+        for which in ("plain", "query", "key")
+        for term in ("rows", "entropy", "normalised_rows", "entropy_normalised")
+    },
+    "common_direction": {f"{side}.head_moment": (H, D, D) for side in ("query", "key")},
+    "drift": {"n": (P, H), "norm": (P, H), "vector": (P, H, D)},
+    "intra_sequence": {"sequence_cosine": (P, H), "sequences": (P, H)},
+    "mean_cosine": {"n": (P, H), "unit": (P, H, D), "unit_square": (P, H, D)},
+    "norms": {"n": (P, H), "norm": (P, H), "norm_square": (P, H)},
+    "query_key": {
+        f"{side}.{term}": shape
+        for side in ("query", "key")
+        for term, shape in (("n", (P, H)), ("vector", (P, H, D)))
+    },
+    "score_terms": {
+        **dict.fromkeys(("rows", "keys", "row_variance"), (H,)),
+        **dict.fromkeys(("query", "key", "row_lean"), (H, D)),
+        **dict.fromkeys(("query_moment", "row_spread"), (H, D, D)),
+    },
+    "spectrum": {
+        "moment_n": (H,),
+        "moment_vector": (H, D),
+        "moment": (H, D, D),
+        "unit_moment": (H, D, D),
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(SUMS))
+def test_each_head_policy_and_replicate_is_computed_from_its_own_sums(name):
+    """Of many at once each value is what its own sums alone give, for the whole and without each group."""
+    metric = METRICS[name]
+    terms = {}
+    for seed, (term, shape) in enumerate(SUMS[name].items()):
+        is_moment = "moment" in term and len(shape) > 2
+        terms[term] = moments_of(shape, seed) if is_moment else fill(shape, seed)
+        if term in ("n", "moment_n"):
+            terms[term] = np.ceil(20 * terms[term])
+    found = metric.compute(Totals(terms))
+    axes = {"policy": P, "head": H}
+    places = list(np.ndindex(*(axes[axis] for axis in metric.axes)))
+    for place in places:
+        for replicate in range(5):
+            alone = {}
+            for term, x in terms.items():
+                kept = x[(slice(None), *(slice(i, i + 1) for i in place))]
+                kept = np.delete(kept, replicate - 1, axis=0) if replicate else kept
+                alone[term] = kept
+            of_one = metric.compute(Totals(alone))
+            for value, x in found.items():
+                expected = of_one[value][0][(0,) * len(place)]
+                np.testing.assert_allclose(
+                    x[replicate][place], expected, rtol=1e-7, err_msg=value
+                )
+
+
+def test_heads_of_queries_go_with_the_key_head_that_they_share():
+    """Of four heads of queries and two of keys, the first two have the first."""
+    vectors = {"query": fill((P, 4, D), 0), "key": fill((P, 2, D), 1)}
+    counts = {"query": np.full((4, P, 4), 3.0), "key": np.full((4, P, 2), 5.0)}
+    sums = {f"{side}.vector": x for side, x in vectors.items()}
+    sums |= {f"{side}.n": x for side, x in counts.items()}
+    found = METRICS["query_key"].compute(Totals(sums))
+    for policy in range(P):
+        for head in range(4):
+            q = vectors["query"][:, policy, head].sum(0) / 12
+            k = vectors["key"][:, policy, head // 2].sum(0) / 20
+            assert found["dot"][0, policy, head] == pytest.approx(q @ k)
+            assert found["key_norm"][0, policy, head] == pytest.approx(
+                np.linalg.norm(k)
+            )
+            assert found["query_norm"][0, policy, head] == pytest.approx(
+                np.linalg.norm(q)
+            )
+            cosine = q @ k / np.linalg.norm(q) / np.linalg.norm(k)
+            assert found["cosine"][0, policy, head] == pytest.approx(cosine)
+    moments = {
+        "query.head_moment": moments_of((4, D, D), 2),
+        "key.head_moment": moments_of((2, D, D), 3),
+    }
+    found = METRICS["common_direction"].compute(Totals(moments))
+    for head in range(4):
+        q = moments["query.head_moment"][:, head].sum(0)
+        k = moments["key.head_moment"][:, head // 2].sum(0)
+        values, axes = np.linalg.eigh(q + k)
+        assert found["share"][0, head] == pytest.approx(values[-1] / values.sum())
+        of_key = np.linalg.eigh(k)[1][:, -1]
+        assert found["key_alone"][0, head] == pytest.approx(abs(axes[:, -1] @ of_key))
