@@ -137,10 +137,10 @@ def find_own_pairs(
 def run_probe(
     train: Float[Array, "vector dim"],
     train_labels: Int[Numbers, " vector"],
-    test: Float[Array, "vector dim"],
-    test_labels: Int[Numbers, " vector"],
+    test: Float[Array, "test_vector dim"],
+    test_labels: Int[Numbers, " test_vector"],
     classes: int,
-) -> Float[Array, " vector"]:
+) -> Float[Array, " test_vector"]:
     """Train a linear probe of the labels, and return for each test vector 1 if it predicts the label, else 0.
 
     The probe is a ridge regression on the classes. Its inputs are directions, as in cosine retrieval, so that a
