@@ -15,7 +15,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tiny_models import build
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
 
-from anisoscope.data import hub, sound
+from anisoscope.data import hub, sound, speech
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
@@ -737,3 +737,188 @@ def test_transcripts_of_a_hub_data_set_are_kept_with_its_clips(folder, monkeypat
         == streamed
         == list(SAID.values())
     )
+
+
+def input_of(config, processor=None, max_length=None):
+    return speech.choose_sound_input(SimpleNamespace(**config), processor, max_length)
+
+
+SAMPLES = {"conv_kernel": (10, 8), "conv_stride": (5, 4)}
+MEL = {"num_mel_bins": 80, "max_source_positions": 50}
+
+
+@pytest.mark.parametrize(
+    ("config", "extractor", "max_length", "kind", "numbers"),
+    [
+        # rate, longest, shortest, stride: 45 = (8 − 1) · 5 + 10 samples make a position
+        (SAMPLES, None, None, "unpadded", (16_000, 480_000, 45, 20)),
+        (SAMPLES | {"feat_extract_norm": "group"}, None, 3, "unpadded", (16_000, 60, 45, 20)),
+        (SAMPLES | {"feat_extract_norm": "layer"}, None, 4, "padded", (16_000, 80, 45, 20)),
+        ({}, None, 7, "unpadded", (16_000, 2240, 1, 320)),
+        ({}, {"sampling_rate": 8000}, None, "unpadded", (8000, 240_000, 1, 320)),
+        ({}, {"sampling_rate": 8000}, 10**9, "unpadded", (8000, 240_000, 1, 320)),
+        ({}, {"sampling_rate": 8000, "n_samples": 900}, None, "unpadded", (8000, 900, 1, 320)),
+        (MEL, None, None, "features", (16_000, 16_000, 1, 320)),
+        (MEL, None, 30, "features", (16_000, 9600, 1, 320)),
+        (MEL, {"sampling_rate": 8000, "hop_length": 80, "nb_max_frames": 100}, None,
+         "features", (8000, 240_000, 1, 160)),
+        (MEL | {"max_source_positions": 1500}, None, None, "features", (16_000, 480_000, 1, 320)),
+    ],
+)  # fmt: skip
+def test_how_a_model_reads_sound(config, extractor, max_length, kind, numbers):
+    given = None if extractor is None else SimpleNamespace(**extractor)
+    processors = [given]
+    if given is not None:
+        processors.append(SimpleNamespace(feature_extractor=given))
+    for processor in processors:
+        how = input_of(config, processor, max_length)
+        assert (how.kind, how.rate, how.longest, how.shortest, how.stride) == (
+            kind,
+            *numbers,
+        )
+        settings = how.settings
+        assert settings["extractor"] == ("default" if given is None else "checkpoint")
+        assert settings["class"] == type(how.extractor).__name__
+        assert (settings["rate"], settings["batching"]) == (numbers[0], kind)
+        assert settings["window_seconds"] == numbers[1] / numbers[0]
+        recorded = {
+            name: settings[name] for name in speech.RECORDED if name in settings
+        }
+        assert recorded == {
+            name: getattr(how.extractor, name)
+            for name in speech.RECORDED
+            if hasattr(how.extractor, name)
+        }
+
+
+def test_what_no_sound_can_be_read_by():
+    with pytest.raises(
+        UsageError, match=r"at least 45 samples; got 40\. Cure: raise --max-length"
+    ):
+        input_of(SAMPLES, None, 2)
+    for config, name in (({"model_type": "other"}, "other"), ({}, "SimpleNamespace")):
+        with pytest.raises(UsageError, match=rf"or Whisper; got {name}\."):
+            input_of({"num_mel_bins": 80} | config)
+    with pytest.raises(UsageError, match=r"of 100 frames per window.*got 0 frames"):
+        input_of(MEL, SimpleNamespace(sampling_rate=16_000))
+
+
+def corpus_of(frames, units, rate=RATE, skip_bad=False):
+    """A corpus of clips of so many samples, without the clips."""
+    infos = [sound.ClipInfo(count, rate, 1) for count in frames]
+    items = [SimpleNamespace(name=f"c{k}", text="") for k in range(len(frames))]
+    return SimpleNamespace(
+        infos=infos, unit=np.array(units), items=items, skip_bad=skip_bad
+    )
+
+
+def test_windows_of_several_clips_and_units_follow_one_another():
+    """Clips of 8 kHz are twice as long at 16 kHz; clip 1 is left out; units take turns."""
+    corpus = corpus_of([50, 4, 30, 20, 51], [1, 0, 0, 1, 1], rate=8000)
+    how = input_of(SAMPLES | {"feat_extract_norm": "layer"})._replace(longest=40)
+    found = speech.cut_into_windows(corpus, np.array([0, 2, 3, 4]), how)
+    rows = [
+        # clip, first, length, unit, start in its unit
+        (0, 0, 33, 1, 0), (0, 33, 33, 1, 33), (0, 66, 34, 1, 66),
+        (2, 0, 30, 0, 0), (2, 30, 30, 0, 30),
+        (3, 0, 40, 1, 100),
+        (4, 0, 34, 1, 140), (4, 34, 34, 1, 174), (4, 68, 34, 1, 208),
+    ]  # fmt: skip
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == rows
+    frames = how._replace(
+        kind="features", extractor=SimpleNamespace(nb_max_frames=1000)
+    )
+    found = speech.cut_into_windows(corpus, np.array([0, 2, 3, 4]), frames)
+    assert found.start.tolist() == [0, 1000, 2000, 0, 1000, 3000, 4000, 5000, 6000]
+    assert found.length.tolist() == [row[2] for row in rows]
+
+
+def test_inputs_of_a_decoder_are_counted_through_its_unit():
+    unit = np.array([1, 0, 1, 0, 1])
+    texts = [[5] * k for k in (4, 0, 2, 3, 1)]
+    assert speech._find_decoder_starts(unit, 2, texts).tolist() == [0, 0, 6, 2, 10]
+    assert speech._find_decoder_starts(unit, 2, []).tolist() == [0, 0, 2, 2, 4]
+
+
+def test_windows_are_batched_by_their_positions():
+    lengths = np.array([100, 19, 60, 100, 40])
+    config = SimpleNamespace(max_source_positions=7)
+
+    def batched(kind, budget):
+        how = input_of(SAMPLES)._replace(kind=kind)
+        found = speech._batch_windows(lengths, how, budget, config)
+        return [batch.tolist() for batch in found]
+
+    # positions of 20 samples: 5, 1, 3, 5, 2
+    assert batched("padded", 10) == [[0, 3], [2, 4, 1]]
+    assert batched("padded", 5) == [[0], [3], [2], [4, 1]]
+    assert batched("unpadded", 10) == [[0, 3], [2], [4], [1]]
+    assert batched("unpadded", 9) == [[0], [3], [2], [4], [1]]
+    # whatever its length, a window has all 7 positions
+    assert batched("features", 14) == [[0, 1], [2, 3], [4]]
+    assert batched("features", 13) == [[0], [1], [2], [3], [4]]
+
+
+def test_clips_are_long_enough_for_one_position():
+    how = input_of(SAMPLES)
+    corpus = corpus_of([44, 45, 46], [0, 1, 2])
+    with pytest.raises(
+        CorpusError,
+        match=r"at least 45 samples at 16000 Hz; got 1 faulty: c0 \(44 samples\).*--skip-bad",
+    ):
+        speech._select_long_enough(corpus, how)
+    corpus = corpus_of([44, 45, 46], [0, 1, 2], skip_bad=True)
+    assert speech._select_long_enough(corpus, how).tolist() == [1, 2]
+    for skip_bad in (False, True):
+        corpus = corpus_of([1, 44], [0, 1], skip_bad=skip_bad)
+        with pytest.raises(CorpusError, match=r"2 faulty.*another corpus"):
+            speech._select_long_enough(corpus, how)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(0, 4), (6, 4), (5, 3), (4, 2)])
+def test_transcripts_fit_the_room_behind_the_prompt(folder, room, kept):
+    config = SimpleNamespace(max_target_positions=room)
+    corpus = open_speech(transcribed(folder))
+    windows = SimpleNamespace(clip=np.array([3, 0]))
+    ids, note = speech._read_transcripts(corpus, windows, EARS, config, 2)
+    assert ids == [[13, 10, 13][:kept], [10, 11, 12, 13][:kept]]
+    cut = {4: "", 3: "1 transcripts cut to the 3", 2: "2 transcripts cut to the 2"}
+    assert note.startswith(cut[kept]) and bool(note) == bool(cut[kept])
+
+
+@pytest.mark.parametrize(
+    ("samples", "frames"), [(7999, 50), (8000, 50), (8001, 51), (1, 1), (160, 1)]
+)
+def test_a_mel_frame_that_is_begun_is_counted(tmp_path, samples, frames):
+    """The last one of a window too: its samples are no multiple of a frame's."""
+    clip(tmp_path / "a.wav", tone(1.0)[:samples])
+    clip(tmp_path / "b.wav", tone(1.0))
+    plan = SpeechPlan(open_speech(str(tmp_path)), WHISPER)
+    (batch,) = plan
+    assert batch.streams["frames"].mask.sum(1).tolist() == [frames, 100]
+    assert plan.tokens == [frames + 100] and batch.n_tokens == frames + 100
+
+
+def test_names_of_what_is_counted(folder):
+    """Clips in one piece are clips, cut ones windows; a speaker is the unit if a column names one."""
+    whole = SpeechPlan(open_speech(str(folder)), GROUP)
+    assert {name: whole.words[name] for name in ("position", "sequence", "unit", "counted")} == {
+        "position": "frame", "sequence": "clip", "unit": "clip", "counted": "sample"
+    }  # fmt: skip
+    said = open_speech(transcribed(folder))
+    cut = SpeechPlan(said, WHISPER, max_length=20)
+    assert {name: cut.words[name] for name in ("position", "sequence", "unit", "counted")} == {
+        "position": "frame", "sequence": "window", "unit": "speaker", "counted": "mel frame"
+    }  # fmt: skip
+    small = SpeechPlan(said, WHISPER, batch_tokens=7)
+    assert [plan.settings["batch_tokens"] for plan in (cut, small)] == [4096, 7]
+
+
+def test_the_prompt_of_a_decoder():
+    whisper = WHISPER.config
+    with_tokens = SimpleNamespace(tokenizer=SimpleNamespace(prefix_tokens=(9, 8)))
+    assert speech._find_prompt(whisper, with_tokens) == [9, 8]
+    assert speech._find_prompt(whisper, None) == [7]
+    without = SimpleNamespace(tokenizer=SimpleNamespace(prefix_tokens=[]))
+    assert speech._find_prompt(whisper, without) == [7]
+    assert speech._find_prompt(SimpleNamespace(), with_tokens) == []
