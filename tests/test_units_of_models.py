@@ -12,6 +12,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import (
     adapters,
     blocks,
+    devices,
     families,
     formats,
     hashes,
@@ -19,6 +20,7 @@ from anisoscope.models import (
     hub_faults,
     hub_memory,
     identity,
+    kinds,
     load as loading,
     modes,
     other_libraries,
@@ -1076,3 +1078,469 @@ def test_a_model_has_the_commit_that_its_branch_had(
     assert asked[-1] == ("org/model", None, False)
     assert loading.DRAWN in drawn.notes and loading.DRAWN not in subject.notes
     assert drawn.weights_sha256 != subject.weights_sha256
+
+
+# ---- positions of a stack --------------------------------------------------------------------------------------------
+
+
+def stream_of(mask, start=(0, 10), **more):
+    from anisoscope.batch import Stream
+
+    mask = torch.tensor(mask, dtype=torch.bool)
+    special = torch.zeros_like(mask)
+    special[:, 0] = mask[:, 0]
+    return Stream(mask, special, torch.tensor(start), **more)
+
+
+class Ears(nn.Module):
+    """A speech model that says how many positions it makes of so many inputs."""
+
+    main_input_name = "input_features"
+
+    def __init__(self, count=None, name="_get_feat_extract_output_lengths"):
+        super().__init__()
+        self.config = types.SimpleNamespace(conv_stride=(3, 2))
+        if count is not None:
+            setattr(self, name, count)
+
+
+def test_a_frame_is_real_if_all_its_samples_are():
+    """Of 13 samples 2 frames by strides of 3 and 2; of 12 and fewer than 6 samples 2, 0."""
+    samples = stream_of([[1] * 13, [1] * 12 + [0], [1] * 5 + [0] * 8], (0, 12, 61))
+    found = blocks._convert_samples(Ears(lambda n: n // 6), samples)
+    assert found.mask.long().tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert found.special.any().item() is False and found.start.tolist() == [0, 2, 10]
+    assert blocks._convert_samples(Ears(), samples) is samples
+    without = Ears(lambda n: n // 6)
+    without.config = types.SimpleNamespace()
+    assert blocks._convert_samples(without, samples).start.tolist() == [0, 12, 61]
+
+
+def test_frames_become_as_many_positions_as_the_innermost_model_says():
+    frames = stream_of([[1] * 12, [1] * 9 + [0] * 3], (24, 60))
+    outer = Ears(lambda n: n * 100)
+    outer.inner = Ears(
+        lambda n: ((n + 3) // 4, n // 8), "_get_subsampling_output_length"
+    )
+    found = blocks._convert_frames(outer, frames)
+    assert found.mask.long().tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert found.start.tolist() == [6, 15] and not found.special.any()
+    outer.inner = Ears(lambda n: n // 4)
+    assert blocks._convert_frames(outer, frames).mask.long().tolist() == [[1] * 3, [1, 1, 0]]  # fmt: skip
+    # a part that reads something else is not asked
+    outer.inner.main_input_name = "input_ids"
+    assert blocks._convert_frames(outer, frames).mask.shape == (2, 1200)
+    assert blocks._convert_frames(outer, frames).start.tolist() == [24, 60]
+    # by default two neighbours are merged
+    merged = blocks._convert_frames(nn.Module(), frames)
+    assert merged.mask.long().tolist() == [[1] * 6, [1] * 5 + [0]]
+    assert merged.start.tolist() == [12, 30]
+    assert merged.special.long().tolist() == [[1, 0, 0, 0, 0, 0]] * 2
+
+
+def test_streams_of_samples_and_frames_are_those_of_the_encoder():
+    from anisoscope.batch import Batch
+
+    samples = stream_of([[1] * 12, [1] * 6 + [0] * 6])
+    decoder = stream_of([[1, 1], [1, 0]])
+    speaking = blocks.TokenPositions(Ears(lambda n: n // 6))
+    for name in ("samples", "frames"):
+        given = {name: samples, "decoder": decoder}
+        found = speaking.streams(Batch({}, torch.tensor([3, 4]), given))
+        assert set(found) == {"encoder", "decoder"} and found["decoder"] is decoder
+        assert found["encoder"].mask.long().tolist() == [[1, 1], [1, 0]]
+        assert set(given) == {name, "decoder"}, "the batch's own stay as they are"
+
+
+def test_each_pair_is_an_image_and_its_text():
+    from anisoscope.batch import Batch
+
+    unit = torch.tensor([4, 4, 9])
+    texts = stream_of([[1, 1]] * 3, (0, 7, 3))
+    pairs = blocks._make_stream_of_pairs(Batch({}, unit, {"encoder": texts}))
+    assert pairs.mask.tolist() == [[True, True]] * 3
+    assert pairs.image.tolist() == [[True, False]] * 3
+    assert not pairs.special.any() and pairs.start.tolist() == [0, 7, 3]
+    alone = blocks._make_stream_of_pairs(Batch({}, unit))
+    assert alone.start.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["image_token_id", "image_token_index"])
+def test_places_of_images_are_marked_in_streams_of_the_ids(name):
+    """Token 0 may be the mark; a stream of another length has none of these places; padding is no image."""
+    from anisoscope.batch import Batch
+
+    model = nn.Module()
+    model.config = types.SimpleNamespace(**{name: 0})
+    ids = torch.tensor([[5, 0, 0], [0, 7, 0]])
+    streams = {
+        "decoder": stream_of([[1, 1, 1], [1, 1, 0]]),
+        "vision": stream_of([[1] * 4] * 2),
+    }
+    batch = Batch({"input_ids": ids}, torch.tensor([0, 1]))
+    found = blocks._mark_images(model, batch, streams)
+    assert found["decoder"].image.long().tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert found["vision"] is streams["vision"]
+    assert streams["decoder"].image is None
+    model.config = types.SimpleNamespace(image_token_id=None)
+    assert blocks._mark_images(model, batch, streams) is streams
+    assert blocks._mark_images(nn.Module(), batch, streams) is streams
+
+
+def test_tokens_in_front_of_the_patches_are_counted():
+    model = nn.Module()
+    model.body = nn.Module()
+    for name, shape in (
+        ("cls_token", (1, 1, 8)),
+        ("register_tokens", (1, 4, 8)),
+        ("class_embedding", (8,)),
+        ("position_embedding", (1, 9, 8)),
+    ):
+        model.body.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+    assert blocks._count_special_tokens(model) == 6
+    model.blocks_token_only = nn.ModuleList([linear()])
+    assert blocks._count_special_tokens(model) == 0
+
+
+def test_each_stage_of_cvt_says_whether_it_has_a_class_token():
+    from anisoscope.axes import Site
+
+    model = nn.Module()
+    model.main_input_name = "pixel_values"
+    model.register_parameter("cls_token", nn.Parameter(torch.zeros(1, 1, 8)))
+    model.config = types.SimpleNamespace(cls_token=[True, False, True], depth=[1, 2, 3])
+    positions = blocks.TokenPositions(model)
+
+    def count(layer, quantity="hidden", stack="encoder"):
+        return positions.specials(Site(stack, layer, quantity))
+
+    assert [count(layer) for layer in range(7)] == [1, 1, 0, 0, 1, 1, 1]
+    assert count(None, "final") == 1
+    with pytest.raises(IndexError, match="layer 7 of a model with 6 layers"):
+        count(7)
+    assert count(1, "stage") == count(1, "pre_relu") == count(1, stack="vision") == 0
+    model.config.cls_token = True
+    assert [count(layer) for layer in (1, 2, 99)] == [1, 1, 1]
+
+
+def test_modules_are_of_the_stack_of_the_first_known_part_of_their_path():
+    by_part = {"encoder": "e", "speech_encoder": "s", "decoder": "d"}
+    for path, stack in (
+        ("speech_encoder.encoder.0", "s"),
+        ("model.decoder.encoder", "d"),
+        ("encoders.0", ""),
+        ("", ""),
+    ):
+        assert blocks._find_stack_in_path(path, by_part) == stack
+    model = nn.Module()
+    model.encoder, model.decoder, model.head = linear(), linear(), linear()
+    assert set(blocks.find_stacks(model).values()) == {"encoder"}
+    model.config = types.SimpleNamespace(is_encoder_decoder=True)
+    found = blocks.find_stacks(model)
+    assert (found[model.decoder], found[model.head]) == ("decoder", "encoder")
+    torchs = nn.Transformer(4, 1, 1, 1, 4, batch_first=True)
+    found = blocks.find_stacks(torchs)
+    assert found[torchs.decoder.layers[0]] == "decoder"
+    assert found[torchs.encoder.layers[0]] == "encoder"
+
+
+def test_attention_that_says_it_is_causal_makes_a_decoder():
+    class TinyAttention(nn.Module):
+        is_causal = True
+
+    class Causal(nn.Module):
+        is_causal = True
+
+    for inner, stack in (
+        (TinyAttention(), "decoder"),
+        (Causal(), "encoder"),
+        (nn.MultiheadAttention(4, 1), "encoder"),
+    ):
+        model = nn.Module()
+        model.inner = inner
+        assert blocks.find_stack(model) == stack
+    TinyAttention.is_causal = 1
+    model.inner = TinyAttention()
+    assert blocks.find_stack(model) == "encoder", "only True says so"
+
+
+def test_which_way_blocks_pass_on_their_vectors():
+    for first in (True, False):
+        layer = nn.TransformerEncoderLayer(4, 1, 4, batch_first=first)
+        assert blocks.has_tokens_first(nn.Module(), layer) is not first
+        own = nn.Module()
+        own.lstm = nn.LSTM(4, 4, batch_first=first)
+        if first:
+            assert blocks.has_tokens_first(nn.Module(), own) is False
+        else:
+            with pytest.raises(
+                UsageError, match=r"Module around LSTM with batch_first"
+            ):
+                blocks.has_tokens_first(nn.Module(), own)
+    assert blocks.has_tokens_first(nn.Module(), linear()) is False
+    model = nn.Module()
+    model.config = types.SimpleNamespace(model_type="xlnet")
+    assert blocks.has_tokens_first(model, linear()) is True
+
+
+def test_stages_of_efficientnet_end_at_its_scaled_numbers_of_blocks():
+    class EfficientNetBlock(nn.Module):
+        pass
+
+    model = nn.Module()
+    model.blocks = nn.ModuleList(EfficientNetBlock() for _ in range(7))
+    # ⌈1.1 · 1⌉ = 2, ⌈1.1 · 2⌉ = 3, ⌈1.1 · 1⌉ = 2
+    model.config = types.SimpleNamespace(
+        model_type="efficientnet", depth_coefficient=1.1, num_block_repeats=[1, 2, 1]
+    )
+    assert blocks.find_stages(model) == [model.blocks[i] for i in (1, 4, 6)]
+
+
+def test_patterns_of_names_stand_for_one_part_each():
+    class Layer(nn.Module):
+        pass
+
+    for pattern, name, fits in (
+        ("Layer", "anything.at.all", True),
+        ("Layer*", "x", False),
+        ("encoder.*", "encoder.3", True),
+        ("encoder.*", "encoder.3.x", False),
+        ("*.layer", "encoder.layer", True),
+        ("*.layer", "layer", False),
+        ("encoder.b*", "encoder.blocks", True),
+        ("encoder.B*", "encoder.blocks", False),
+    ):
+        assert blocks._is_match(pattern, name, Layer()) is fits, (pattern, name)
+
+
+# ---- adapters, devices, kinds ----------------------------------------------------------------------------------------
+
+
+def test_the_base_of_an_adapter_is_named_in_its_configuration(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert adapters.find_base(str(tmp_path)) is None
+    place = tmp_path / "adapter_config.json"
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    for given in ({}, {"base_model_name_or_path": ""}, {"base_model_name_or_path": 3}):
+        place.write_text(json.dumps(given))
+        with pytest.raises(ModelError, match=r"base model in .*adapter_config.json"):
+            adapters.find_base(str(tmp_path))
+    place.write_text(json.dumps({"base_model_name_or_path": "a/b"}))
+    assert adapters.find_base(str(tmp_path)) == "a/b"
+
+
+def test_a_head_has_as_many_classes_as_its_last_matrix_has_rows():
+    assert adapters._count_classes({}) is None
+    weights = {
+        "base.score.lora_A.weight": torch.zeros(8, 4),
+        "base.classifier.weight": torch.zeros(5, 16),
+        "base.classifier.bias": torch.zeros(5),
+        "base.score.weight": torch.zeros(7),
+        "base.dense.weight": torch.zeros(9, 9),
+    }
+    assert adapters._count_classes(weights) == 5
+    weights["base.classifier.out_proj.weight"] = torch.zeros(3, 16)
+    assert adapters._count_classes(weights) == 3
+
+
+def test_devices_of_a_job_are_dealt_by_the_number_of_the_process(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        devices.torch, "empty", lambda *_a, device: asked.append(device)
+    )
+    monkeypatch.setattr(devices.torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(devices.torch.accelerator, "device_count", lambda: 2)
+    found = types.SimpleNamespace(type="cuda")
+    monkeypatch.setattr(
+        devices.torch.accelerator, "current_accelerator", lambda **_how: found
+    )
+    assert str(devices.device_of("auto")) == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    for name, device in (
+        ("auto", "cuda:1"),
+        ("cuda", "cuda:1"),
+        ("cuda:0", "cuda:0"),
+        ("cpu", "cpu"),
+        ("mps", "mps"),
+    ):
+        assert str(devices.device_of(name)) == device
+    found = None
+    assert str(devices.device_of("auto")) == "cpu"
+    with pytest.raises(ModelError, match="a device that computes; got 'meta'"):
+        devices.device_of("meta")
+
+
+def test_types_and_failures_by_name():
+    assert devices.dtype_of("bfloat16") is torch.bfloat16
+    for name in ("int8", "empty", "float3"):
+        with pytest.raises(ModelError, match=rf"floating-point dtype; got '{name}'"):
+            devices.dtype_of(name)
+    for error, full in (
+        (MemoryError(), True),
+        (torch.OutOfMemoryError(), True),
+        (RuntimeError("MPS backend out of memory (3 GB)"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("size mismatch"), False),
+        (ValueError("out of memory"), False),
+    ):
+        assert devices.is_out_of_memory(error) is full
+
+
+def test_modules_without_values_are_found_by_path():
+    model = nn.Sequential(linear(), nn.Sequential(linear(), linear()))
+    assert devices.find_without_values(model) is None
+    model[1][1].to("meta")
+    assert devices.find_without_values(model) == "1.1"
+    model[1][1]._hf_hook = object()
+    assert devices.find_without_values(model) is None
+    assert devices.find_without_values(linear().to("meta")) == ""
+
+
+def test_models_of_other_libraries_are_told_what_to_do():
+    def of(module, name="Model", bases=()):
+        return type(name, bases, {"__module__": module})
+
+    for module, said in (
+        ("keras.src.models", "Model of Keras"),
+        ("flax.linen", "Model of JAX"),
+        ("mlx.nn", "Model of MLX"),
+        ("torch.export.exported_program", "a program of torch.export"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            kinds.check_kind(of(module)())
+    mine = of("mine", "Own", (of("keras.src.models"),))
+    with pytest.raises(UsageError, match="Own of Keras"):
+        kinds.check_kind(mine())
+    with pytest.raises(
+        UsageError, match=r"a program of torch.jit .*scripted or traced"
+    ):
+        kinds.check_kind(torch.jit.trace(linear(), torch.ones(1, linear().in_features)))
+    kinds.check_kind(linear()), kinds.check_kind(of("kerasy.models")())
+
+
+# ---- identity --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_configuration_says_of_its_making_is_dropped_at_any_depth():
+    settings = {
+        "b": 1,
+        "transformers_version": "5",
+        "text_config": {"_name_or_path": "x", "d": 2, "c": {"_commit_hash": "y"}},
+        "a": [{"_commit_hash": "z"}],
+    }
+    found = identity.drop_volatile(settings)
+    assert found == {"a": [{"_commit_hash": "z"}], "b": 1, "text_config": {"c": {}, "d": 2}}  # fmt: skip
+    assert list(found) == ["a", "b", "text_config"]
+
+
+def test_a_quick_hash_reads_the_first_numbers_of_every_weight():
+    def hashed(change=None, place=None):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(10, 9), nn.Linear(10, 9))
+        if change is not None:
+            with torch.no_grad():
+                model[change].weight.view(-1)[place] += 1
+        return identity.hash_some_weights(model)
+
+    first = hashed()
+    assert hashed(0, 63) != first and hashed(1, 0) != first
+    assert hashed(0, 64) == first == hashed(1, 89)
+    renamed = nn.Sequential(nn.Linear(10, 9), nn.Linear(10, 9)).bfloat16()
+    assert identity.hash_some_weights(renamed) != first
+
+
+def test_weights_that_are_left_out_do_not_count():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2))
+    whole, part = (
+        identity.hash_weights(model),
+        identity.hash_weights(model, ("1.bias",)),
+    )
+    with torch.no_grad():
+        model[1].bias += 1
+    assert identity.hash_weights(model, ("1.bias",)) == part != whole
+    assert identity.hash_weights(model) != whole
+    with torch.no_grad():
+        model[0].bias += 1
+    assert identity.hash_weights(model, ("1.bias",)) != part
+
+
+# ---- parts of a series -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("org/a-step_20k  # a remark", ("org/a-step_20k", 20_000, 0)),
+        ("org/a 7", ("org/a", 7, 0)),
+        ("org/a-seed_3 7", ("org/a-seed_3", 7, 3)),
+        ("org/a-seed_3 7 5", ("org/a-seed_3", 7, 5)),
+        ("seed-1/seed-2/x-checkpoint-9", ("seed-1/seed-2/x-checkpoint-9", 9, 2)),
+        ("x-step5-of-step1m", ("x-step5-of-step1m", 1_000_000, 0)),
+        ("x-step5@step7", ("x-step5@step7", 7, 0)),
+        ("x-step_3M", ("x-step_3M", 3_000_000, 0)),
+        ("x-step_3model", ("x-step_3model", 3, 0)),
+    ],
+)
+def test_lines_of_a_list_say_name_step_and_seed(tmp_path, line, found):
+    place = tmp_path / "steps.txt"
+    place.write_text(f"# all\n\n{line}\n")
+    (one,) = series.expand(str(place))
+    assert (one.subject, one.step, one.seed) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a-step1\nb 1 2 3\n", "line 2: 'b 1 2 3'"),
+        ("a-step1\n\nb x\n", "line 3: 'b x'"),
+        ("a-step1\nb\n", "a step that can be read from each name; got 'b'"),
+        ("a 5 1\nb 5 1\n", "step 5 of seed 1 is a and b"),
+        ("a 5\n\0", "which is none of these"),
+    ],
+)
+def test_lines_of_a_list_that_cannot_be_read(tmp_path, text, said):
+    (tmp_path / "steps.txt").write_text(text)
+    with pytest.raises((UsageError, ModelError), match=said):
+        series.expand(str(tmp_path / "steps.txt"))
+
+
+def test_checkpoints_are_sorted_by_seed_then_by_step(tmp_path):
+    (tmp_path / "steps.txt").write_text("a 5 1\nb 20 0\nc 3 1\nd 100 0\n")
+    found = series.expand(str(tmp_path / "steps.txt"))
+    assert [one.subject for one in found] == ["b", "d", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("group", "items", "open_ranges"),
+    [
+        ("0..4", "0 1 2 3 4", []),
+        ("0..10..5", "0 5 10", []),
+        ("0..9..5", "0 5", []),
+        ("3..3", "3", []),
+        ("a, b", "a b", []),
+        ("0,20,…,100", "0 20 40? 60? 80? 100", []),
+        ("0,1,2,...,5,9", "0 1 2 3? 4? 5 9", []),
+        ("1,2,4,…,64", "1 2 4 8? 16? 32? 64", [(4, 64)]),
+        ("1,3,…,7", "1 3 5? 7", []),
+        ("0,1,2,4,…,16", "0 1 2 4 8? 16", [(4, 16)]),
+        ("2,5,6,…,9", "2 5 6 9", [(6, 9)]),
+        ("x,1,2,…,4", "x 1 2 3? 4", []),
+        ("0,5,…,5", None, "numbers that rise"),
+        ("5,…,9", None, "at least two numbers"),
+        ("1,b,…,9", None, "at least two numbers"),
+        ("1,2,…,b", None, "at least two numbers"),
+        ("1,2,…", None, "at least two numbers"),
+        ("4..0", None, "a range that rises"),
+        ("0..4..0", None, "a range that rises"),
+        ("", None, "something between the braces"),
+    ],
+)
+def test_what_one_group_of_a_pattern_stands_for(group, items, open_ranges):
+    if items is None:
+        with pytest.raises(UsageError, match=open_ranges):
+            series._parse_group(group, "pattern")
+        return
+    found, ranges = series._parse_group(group, "pattern")
+    assert " ".join(f"{item}{'?' * implied}" for item, implied in found) == items
+    assert ranges == open_ranges
