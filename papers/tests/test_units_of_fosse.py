@@ -1,0 +1,764 @@
+"""Small decisions of the studies of Fosse et al. 2023, each on a few numbers that are all unlike."""
+
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus
+from anisoscope.errors import CorpusError, DivergedError, OutputError
+from anisoscope.store import as_records
+from anisoscope.sums.jackknife import estimate_over_seeds
+from anisoscope_papers.fosse2023 import (
+    entry,
+    measurements,
+    replaced_attention,
+    trained_cells,
+)
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds
+from anisoscope_papers.fosse2023.grid import (
+    COMMON,
+    RECIPES,
+    Cell,
+    Grid,
+    add_options,
+)
+from anisoscope_papers.study import SHARE, Context
+
+NAN = float("nan")
+CORPORA = ("yelphat", "hatexplain", "esnli")
+
+# ---- what tables and figures have in common --------------------------------------------------------------------------
+
+
+def make_evidence(rows, corpus="yelphat", study="table1"):
+    frame = as_records(pd.DataFrame(rows))
+    return Evidence(study, frame, corpus)
+
+
+def make_row(metric, value, seed=0, corpus="yelphat", model="m", **more):
+    place = {"model": model, "corpus": corpus, "seed": seed}
+    return {"metric": metric, "value": value, **place, **more}
+
+
+def test_classifiers_that_collapsed_are_left_out_with_all_their_rows():
+    rows = []
+    for model, corpus, seed in product("mn", ("yelphat", "esnli"), (0, 1)):
+        lost = (model, corpus, seed) == ("m", "esnli", 1)
+        value = 100 * (model == "n") + 10 * (corpus == "esnli") + seed
+        rows.append(make_row("accuracy", value, seed, corpus, model))
+        rows.append(make_row("collapsed", float(lost), seed, corpus, model))
+        # Another number of 1 is no sign of collapse.
+        rows.append(make_row("norms.mean", 1.0, seed, corpus, model))
+    whole = make_evidence(rows, "")
+    assert sorted(whole.find(metric="accuracy")["value"]) == [
+        *(0, 1, 10, 100, 101, 110, 111),
+    ]
+    assert len(whole.sound) == 21 and len(whole.records) == 24
+    assert [here.corpus for here in whole.corpora] == ["yelphat", "esnli"]
+    assert whole.title == "all corpora" and whole.corpora[1].title == "e-SNLI"
+
+
+def test_values_are_by_key_and_seed_and_nan_where_there_is_none():
+    rows = [
+        make_row("accuracy", 10.0 * layer + seed, seed, layer=layer, component=part)
+        for layer, seed, part in ((1, 0, "a"), (1, 4, "a"), (2, 4, "b"), (2, 2, "b"))
+    ]
+    here = make_evidence(rows)
+    assert here.seeds == [0, 2, 4]
+    found = here.table("layer", metric="accuracy")
+    np.testing.assert_array_equal(found[1], [10, NAN, 14])
+    np.testing.assert_array_equal(found[2], [NAN, 22, 24])
+    np.testing.assert_array_equal(found[3], [NAN] * 3)
+    several = here.table("layer", "component", metric="accuracy")
+    assert set(several) == {(1, "a"), (2, "b")}
+    np.testing.assert_array_equal(several[1, "b"], [NAN] * 3)
+    nothing = make_evidence([make_row("missing", 1.0, None)])
+    assert nothing.seeds == []
+    np.testing.assert_array_equal(nothing.table("layer", metric="x")[1], [NAN])
+
+
+LOST = [
+    make_row("missing", 1.0, 7),
+    make_row("missing", 1.0, 8),
+    make_row("diverged", 1.0, 9),
+    make_row("collapsed", 1.0, 1),
+    make_row("collapsed", 1.0, 1, model="n"),
+    make_row("collapsed", 1.0, 2),
+    make_row("collapsed", 0.0, 0),
+    make_row("accuracy", 0.5, 0),
+]
+MISSING = "2 of the planned classifiers not trained yet"
+DIVERGED = "1 diverged: their loss was not finite"
+
+
+@pytest.mark.parametrize(
+    ("values", "collapsed"),
+    [
+        # By seed: 0, 1, 2, 7, 8, 9.
+        ([1, NAN, NAN, NAN, NAN, NAN], 2),
+        ([1, NAN, 1, 1, 1, 1], 1),
+        ([NAN, 1, 1, 1, 1, 1], 0),
+        ([1, 1, 1, 1, 1, 1], 0),
+        ([1, 1], 0),
+    ],
+)
+def test_a_note_counts_the_seeds_without_a_number_that_collapsed(values, collapsed):
+    here = make_evidence(LOST)
+    expected = [MISSING, DIVERGED]
+    if collapsed:
+        expected.append(f"{collapsed} collapsed and left out")
+    assert here.note_on(np.array(values, float)) == "; ".join(expected)
+    # Of all of them, by classifier.
+    assert here.note == f"{MISSING}; {DIVERGED}; 3 collapsed and left out"
+
+
+def test_notes_of_all_corpora_are_those_of_each_once():
+    rows = [
+        make_row("missing", 1.0, 0, "yelphat"),
+        make_row("missing", 1.0, 0, "esnli"),
+        make_row("diverged", 1.0, 0, "synthetic:3"),
+        make_row("accuracy", 1.0, 0, "hatexplain"),
+    ]
+    whole = make_evidence(rows, "")
+    one = "1 of the planned classifiers not trained yet"
+    other = (
+        f"{DIVERGED}; generated corpus `synthetic:3` in place of HateXplain, "
+        "which is not at hand"
+    )
+    assert whole.note == f"{one}; {other}" == whole.note_on(np.array([NAN]))
+
+
+def test_a_test_between_two_ends_lies_around_its_centre():
+    rows = [make_row("accuracy", 0.5, seed) for seed in range(4)]
+    here = make_evidence([*rows, make_row("collapsed", 1.0, 3)], study="table3")
+    values = np.array([0.5, 0.6, 0.7, NAN])
+    name = "keys of one layer as published"
+    within = here.claims[name].within
+    test = here.test(name, values, "L = 2", around=0.55)
+    assert test.inside == pytest.approx((0.55 - within, 0.55 + within))
+    assert test.subject == "YelpHat, L = 2" and test.value == pytest.approx(0.6)
+    assert "1 collapsed and left out" in test.note
+    known = here.test(name, values[:3], of_several=True)
+    assert known.subject == "YelpHat"
+    assert "1 collapsed and left out" in known.note
+    assert "collapsed" not in here.test(name, values[:3]).note
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_an_interval_is_drawn_from_three_seeds_on(n):
+    values = [0.90, 0.97, 0.99][:n]
+    rows = [make_row("accuracy", x, s, layer=1) for s, x in enumerate(values)]
+    # Words keep the order in which they come, numbers are sorted.
+    for order, (corpus, layer) in enumerate((("z", 3), ("z", 2), ("a", 2))):
+        for seed in range(3):
+            value = order / 10 + seed / 100
+            rows.append(make_row("drift", value, seed, corpus, layer=layer))
+    rows.append(make_row("accuracy", NAN, 9, layer=1))
+    frame = as_records(pd.DataFrame(rows))
+    mine = frame[frame["metric"] == "accuracy"]
+    found = entry.average_seeds(mine, "corpus", "layer")
+    assert len(found) == bool(n)
+    if n:
+        (row,) = found.to_dict("records")
+        value, low, high = estimate_over_seeds(np.array(values), bounds=SHARE)
+        assert (row["value"], row["seeds"]) == (pytest.approx(value), n)
+        ends = (low, high) if n == 3 else (NAN, NAN)
+        assert (row["low"], row["high"]) == pytest.approx(ends, nan_ok=True)
+        assert n < 3 or row["high"] <= 1
+        (wide,) = entry.average_seeds(mine, "layer", bounds=(-9.0, 9.0)).to_dict(
+            "records"
+        )
+        assert n < 3 or wide["high"] > 1
+    others = entry.average_seeds(frame[frame["metric"] == "drift"], "corpus", "layer")
+    keys = others[["corpus", "layer"]].to_numpy().tolist()
+    assert keys == [["z", 2], ["z", 3], ["a", 2]]
+    assert others["value"].tolist() == pytest.approx([0.11, 0.01, 0.21])
+    panels = entry.average_panels({"x": mine, "y": frame[:0]}, "layer")
+    assert panels["quantity"].tolist() == ["x"] * bool(n)
+
+
+def test_growth_is_from_the_first_layer_or_from_step_0_to_the_last_layer():
+    nothing = np.full(2, NAN)
+    values = {
+        (1, 1): [0.9, 0.8],
+        (2, 1): [0.1, 0.2],
+        (2, 2): [0.4, 0.3],
+        (3, 1): [0.3, NAN],
+        (3, 2): [9.0, 9.0],
+        (3, 3): [0.8, 0.7],
+    }
+    start = {
+        (2, 1): [5.0, 5.0],
+        (2, 2): [0.35, 0.1],
+        (3, 3): [0.2, 0.5],
+        (3, 1): [7.0, 7.0],
+    }
+    table, first = (
+        Seeds({key: np.array(x) for key, x in each.items()}, nothing)
+        for each in (values, start)
+    )
+    found = entry.compute_growth(table)
+    assert found == pytest.approx([(0.3 + 0.5) / 2, 0.1])
+    found = entry.compute_growth(table, first)
+    assert found == pytest.approx([(0.05 + 0.6) / 2, (0.2 + 0.2) / 2])
+    alone = Seeds({(1, 1): np.array([0.5, 0.6])}, nothing)
+    assert np.isnan(entry.compute_growth(alone)).all()
+
+
+def test_a_rank_correlation_passes_over_points_that_either_side_lacks():
+    x = np.array([1.0, 5.0, NAN, 3.0, 4.0, 9.0])
+    y = np.array([2.0, 4.0, -9.0, NAN, 8.0, 6.0])
+    expected = stats.spearmanr([1, 5, 4, 9], [2, 4, 8, 6]).statistic
+    assert entry.compute_spearman(x, y) == pytest.approx(expected)
+    assert entry.compute_spearman(x, y, 4) == pytest.approx(expected)
+    assert np.isnan(entry.compute_spearman(x, y, 5))
+    ones = np.ones(3)
+    assert np.isnan(entry.compute_spearman(ones, np.arange(3.0)))
+    assert np.isnan(entry.compute_spearman(np.arange(3.0), ones))
+
+
+def test_quantities_are_correlated_over_the_keys_that_both_have():
+    draw = np.random.default_rng(0)
+    nothing = np.full(3, NAN)
+    x, y = (
+        Seeds({key: draw.uniform(size=3) for key in keys}, nothing)
+        for keys in ("abcdef", "gfebcd")
+    )
+    found = entry.compute_correlation(x, y, 5)
+    for seed in range(3):
+        both = [[table[key][seed] for key in "bcdef"] for table in (x, y)]
+        assert found[seed] == pytest.approx(stats.spearmanr(*both).statistic)
+    assert np.isnan(entry.compute_correlation(x, y, 6)).all()
+
+
+def test_a_published_number_is_compared_with_the_mean_of_its_rows():
+    here = make_evidence([make_row("accuracy", 0.5)])
+    values = [0.5, 0.7, 0.9]
+    rows = as_records(
+        pd.DataFrame([make_row("accuracy", x, s) for s, x in enumerate(values)])
+    )
+    found = here.compared("a place", 0.4, rows, "a note")
+    ends = estimate_over_seeds(np.array(values), bounds=SHARE)
+    assert (found.value, found.low, found.high) == pytest.approx(ends)
+    assert (found.n, found.published, found.note) == (3, 0.4, "a note")
+    assert found.place == "YelpHat, a place" and found.spread == pytest.approx(0.2)
+    one = here.compared("a place", 0.4, rows[:1])
+    assert (one.value, one.low, one.spread, one.n) == (0.5, None, None, 1)
+    two = here.compared("a place", 0.4, rows[:2])
+    assert two.spread == pytest.approx(0.1 * 2**0.5) and two.low < 0.5 < two.high
+    none = here.compared("a place", 0.4, rows[:0])
+    assert (none.value, none.n) == (None, 0)
+
+
+def test_a_study_measures_what_it_looks_at_and_its_control(monkeypatch, tmp_path):
+    plan, context = Grid(corpora=CORPORA), Context(tmp_path, tmp_path)
+    cells = [Cell("yelphat", seed=seed) for seed in (0, 1)]
+    asked = []
+
+    def rows(name, *sites):
+        named = [{"metric": m, "site": s, "value": 1.0} for m, s in sites]
+        return as_records(pd.DataFrame(named), model=name)
+
+    def gather(*given):
+        asked.append(given)
+        sites = [
+            ("norms.mean", "key.raw"),
+            ("norms.mean", "value"),
+            ("norms.variation", None),
+            ("drift", "value"),
+        ]
+        return rows("trained", *sites)
+
+    def look(_):
+        raise AssertionError
+
+    def control(cell):
+        return rows(cell, ("norms.mean", "hidden"), ("intra_sequence", "key.raw"))
+
+    def list_untrained(*given):
+        asked.append(given)
+        return ["first", "second"]
+
+    monkeypatch.setattr(entry, "gather", gather)
+    monkeypatch.setattr(entry, "iter_untrained", list_untrained)
+    measure = Measure(lambda given: cells * (given is plan), (look,), control)
+    found = measure(plan, context)
+    assert asked == [
+        (cells, plan, context, entry.read_accuracies, look),
+        (cells, plan, context),
+    ]
+    kept = found[["model", "metric", "site"]].to_numpy().tolist()
+    assert kept == [
+        ["trained", "norms.mean", "key.raw"],
+        ["trained", "drift", "value"],
+        ["first", "intra_sequence", "key.raw"],
+        ["second", "intra_sequence", "key.raw"],
+    ]
+    asked.clear()
+    assert len(replace(measure, control=None)(plan, context)) == 2
+    assert len(asked) == 1
+    # One trained classifier is enough to look at.
+    assert not measure.at_hand(plan, tmp_path)
+    folder = trained_cells.name_folder(cells[1], plan, tmp_path)
+    folder.mkdir(parents=True)
+    assert not measure.at_hand(plan, tmp_path)
+    (folder / trained_cells.TOLD).touch()
+    assert measure.at_hand(plan, tmp_path)
+
+
+def test_numbers_are_compared_corpus_by_corpus_where_any_were_published():
+    rows = [
+        make_row("accuracy", 0.5, 0, name) for name in ("yelphat", "synthetic", "esnli")
+    ]
+    study = entry.declare_entry(
+        "table1",
+        measure=lambda *_: None,
+        tests=lambda _: [],
+        draw=lambda whole: whole.corpus,
+        compare=lambda here: [here.corpus],
+    )
+    records = as_records(pd.DataFrame(rows))
+    assert study.compare(records) == ["yelphat", "esnli"]
+    assert study.judge(records) == [] and study.draw(records) == ""
+    assert study.paper == "fosse2023" and study.at_hand is None
+
+
+# ---- the grid --------------------------------------------------------------------------------------------------------
+
+
+def make_plan(**given):
+    return Grid(corpora=CORPORA, **given)
+
+
+def test_cells_of_every_part_of_the_grid():
+    plan = make_plan(
+        seeds=2,
+        depths={"yelphat": 3, "hatexplain": 2, "esnli": 1},
+        weights=(0.0, 0.5),
+        large=(7.0,),
+        sizes=((48, 2, 1), (96, 3, 2)),
+        contrast=(0.0, 0.25),
+        size_seeds=3,
+        start_seeds=4,
+        examples=(20, 60),
+        fine_seeds=3,
+        position_seeds=(5, 1),
+        direction_seeds=3,
+        splits=3,
+        arm_seeds=(3, 1),
+        even_seeds=2,
+        encoder="an/encoder",
+    )
+    expected = {
+        "by_depth": [
+            Cell(name, layers=n, seed=seed)
+            for seed in range(2)
+            for name, depth in zip(CORPORA, (3, 2, 1), strict=True)
+            for n in range(1, depth + 1)
+        ],
+        "by_weight": [
+            Cell(name, weight=weight, seed=seed)
+            for seed in range(2)
+            for name in CORPORA
+            for weight in (0.0, 0.5, 7.0)
+        ],
+        "by_start": [
+            Cell(name, seed=seed, start=start)
+            for seed in range(4)
+            for name in CORPORA
+            for start in ("raw", "random")
+        ],
+        "by_size": [
+            Cell("yelphat", "attention", layers, weight, dim, heads, seed)
+            for seed in range(3)
+            for dim, heads, layers in ((48, 2, 1), (96, 3, 2))
+            for weight in (0.0, 0.25)
+        ],
+        "by_examples": [
+            Cell("esnli", seed=seed, examples=count)
+            for count in (20, 60)
+            for seed in range(3)
+        ],
+        "fine_tuned": [
+            Cell(name, "an/encoder", seed=seed) for seed in range(3) for name in CORPORA
+        ],
+        "by_split": [
+            Cell(name, seed=seed, arm=arm, positions=kind, split=split)
+            for seed in range(5)
+            for kind in ("sinusoidal", "none")
+            for name in CORPORA
+            for arm in ("learned", "uniform")
+            for split in (range(3) if name == "yelphat" else [0])
+        ],
+        "by_direction": [
+            Cell(name, seed=seed, positions=kind, start=start)
+            for seed in range(3)
+            for kind in ("sinusoidal", "none")
+            for name in CORPORA
+            for start in ("scaled", COMMON)
+        ],
+    }
+    assert RECIPES["sinusoids"] == ("sinusoidal", 1.0)
+    for name, cells in expected.items():
+        assert getattr(plan, name)() == cells, name
+    arms = plan.by_arm()
+    assert len(arms) == len(set(arms))
+    every = ("learned", "uniform", "random", "frozen")
+    assert {(c.layers, c.arm, c.seed) for c in arms} == {
+        *((1, arm, seed) for arm in every for seed in range(3)),
+        *((2, arm, 0) for arm in every),
+        *((2, arm, 1) for arm in ("learned", "uniform")),
+    }
+    whole = plan.everything()
+    of_weights = [c for c in expected["by_weight"] if c.weight != 7]
+    assert whole[: len(of_weights)] == of_weights
+    behind = whole[len(of_weights) :]
+    assert behind[: len(expected["fine_tuned"])] == expected["fine_tuned"]
+    assert behind[len(expected["fine_tuned"])].weight == 7
+
+
+def test_cells_of_later_seeds_are_trained_last():
+    plan = make_plan(seeds=5, weights=(0.0, 0.5), large=(7.0,))
+    whole = plan.everything()
+    places = {cell: place for place, cell in enumerate(whole)}
+    late = [places[c] for c in plan.by_weight() if c.seed > 2 and c.weight]
+    others = [c for c in whole if c not in set(plan.by_weight())]
+    assert min(late) > max(places[c] for c in others)
+
+
+def test_options_are_read_back_from_every_name():
+    given = {
+        "own": {},
+        "other size": {"dim": 48, "heads": 4},
+        "other start": {"start": "raw"},
+        "fixed length": {"steps": 480, "freeze_after": 38, "arm": "frozen"},
+        "other split": {"split": 3, "positions": "none"},
+        "other positions": {"scale": 0.25, "arm": "uniform"},
+        "other attention": {"arm": "random", "layers": 3},
+        "fewer examples": {"examples": 2000, "weight": 0.01},
+    }
+    names = {Cell("c", **more).label: family for family, more in given.items()}
+    names |= {Cell("c").label + " untrained": "untrained"}
+    names |= {"an/encoder": "fine-tuned", "an/encoder pre-trained": "pre-trained"}
+    names |= {"an/encoder untrained": "untrained"}
+    records = as_records(
+        pd.DataFrame([{"model": name, "value": 1.0} for name in names])
+    )
+    found = add_options(records).set_index("model")
+    assert found["family"].to_dict() == names
+    for more in given.values():
+        cell = Cell("c", **more)
+        row = found.loc[cell.label]
+        for option in (
+            *("layers", "weight", "dim", "heads", "start", "arm", "positions"),
+            *("scale", "split"),
+        ):
+            assert row[option] == getattr(cell, option), (cell.label, option)
+        for option in ("steps", "freeze_after", "examples"):
+            known = getattr(cell, option)
+            assert row[option] == known or (known is None and np.isnan(row[option]))
+
+
+# ---- trained classifiers ---------------------------------------------------------------------------------------------
+
+
+def make_corpus(fingerprint="f"):
+    splits = {
+        split: tuple(
+            Example((f"{split}{i}",), label=label)
+            for i, label in enumerate([0, 0, 0, 0, 1, 1, 1, 1])
+        )
+        for split in (TRAIN, "validation", TEST)
+    }
+    corpus = LabelledCorpus("reviews", ("a", "b"), splits)
+    return SimpleNamespace(
+        fingerprint=fingerprint,
+        splits=corpus.splits,
+        labels=corpus.labels,
+        name="reviews",
+    )
+
+
+def make_trained(monkeypatch, tmp_path, training):
+    plan = make_plan(limit=50, utterances=4)
+    opened = []
+
+    def open_corpus(*given):
+        opened.append(given)
+        return make_corpus()
+
+    monkeypatch.setattr(trained_cells, "open_corpus", open_corpus)
+    monkeypatch.setattr(trained_cells, "hash_read", lambda _: {"vectors": "h"})
+    made = trained_cells.Trained(Cell("yelphat", split=3), plan, tmp_path)
+    made.__dict__["found"] = SimpleNamespace(training=training, max_length=9)
+    return made, opened
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"corpus": {"fingerprint": "f"}}, ""),
+        ({"corpus": {"fingerprint": "f"}, "read": {"vectors": "h"}}, ""),
+        ({"corpus": {"fingerprint": "g"}}, "the reviews that the classifiers"),
+        (
+            {"corpus": {"fingerprint": "f"}, "read": {"vectors": "i"}},
+            "the vectors that the classifier in .* was trained with",
+        ),
+    ],
+)
+def test_what_a_classifier_is_measured_on_is_what_it_was_trained_on(
+    monkeypatch, tmp_path, training, words
+):
+    made, opened = make_trained(monkeypatch, tmp_path, training)
+    if words:
+        with pytest.raises(OutputError, match=words):
+            _ = made.corpus
+        return
+    assert made.corpus.name == "reviews"
+    assert opened == [("yelphat", 50, 3)]
+    # As many of each class, of the test split unless another is named.
+    assert [e.words[0] for e in made.examples(4)] == [
+        "test0",
+        "test1",
+        "test4",
+        "test5",
+    ]
+    assert [e.words[0] for e in made.examples(2, TRAIN)] == ["train0", "train4"]
+
+
+def test_classes_and_directions_are_of_the_measured_utterances(monkeypatch, tmp_path):
+    training = {"corpus": {"fingerprint": "f"}}
+    made, _ = make_trained(monkeypatch, tmp_path, training)
+    made.__dict__["classifier"] = ("model", SimpleNamespace(pad_token_id=5))
+    asked = []
+
+    def encode(examples, tokenizer, length):
+        assert length == 9 and tokenizer.pad_token_id == 5
+        return SimpleNamespace(labels=[e.label for e in examples], examples=examples)
+
+    def pool(model, batches):
+        asked.append((model, batches))
+        n = len(batches[0].examples)
+        return np.arange(1.0, 1 + n * 6).reshape(n, 3, 2)
+
+    monkeypatch.setattr(trained_cells, "encode", encode)
+    monkeypatch.setattr(trained_cells, "LabelledPlan", lambda *given: given)
+    monkeypatch.setattr(trained_cells, "pool_vectors", pool)
+    monkeypatch.setattr(
+        trained_cells,
+        "predict_classes",
+        lambda model, encoded, pad: [(model, len(encoded.labels), pad)] * 4,
+    )
+    labels, predicted = made.classes
+    assert labels.tolist() == [0, 0, 1, 1]
+    assert predicted[0].tolist() == ["model", "4", "5"]
+    vectors = np.arange(1.0, 25).reshape(4, 3, 2)[:, -1]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(made.directions(), unit)
+    made.directions("another")
+    assert [model for model, _ in asked] == ["model", "another"]
+    assert {batches[1] for _, batches in asked} == {5}
+
+
+def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
+    cells = [
+        Cell("yelphat", layers=2, weight=0.5),
+        Cell("yelphat", layers=2, arm="uniform"),
+        Cell("yelphat", layers=2),
+        Cell("yelphat", layers=2, start="raw"),
+        Cell("lost"),
+        Cell("yelphat", layers=2, seed=1),
+    ]
+    told = []
+    context = Context(tmp_path, tmp_path, progress=lambda *given: told.append(given))
+
+    def open_corpus(name, *_):
+        if name == "lost":
+            raise CorpusError("a corpus", "none", "fetch it")
+        return make_corpus()
+
+    monkeypatch.setattr(trained_cells, "open_corpus", open_corpus)
+    monkeypatch.setattr(trained_cells.CellAtStart, "classifier", ("model", "t"))
+    plan = make_plan()
+    found = list(trained_cells.iter_untrained(cells, plan, context))
+    own = [Cell("yelphat", layers=2), Cell("yelphat", layers=2, seed=1)]
+    assert [start.cell for start in found] == own
+    assert [start.label for start in found] == [c.label + " untrained" for c in own]
+    for start in found:
+        named = trained_cells.name_folder(start.cell, plan, tmp_path).name
+        assert start.folder == tmp_path / "untrained" / named
+    assert told == [("models at step 0", n, 3) for n in (1, 2, 3)]
+
+
+def test_a_classifier_that_is_lacking_has_a_row_that_says_how(monkeypatch, tmp_path):
+    plan, context = make_plan(), Context(tmp_path, tmp_path)
+    cells = [Cell("yelphat", seed=seed) for seed in range(4)]
+    for seed in (1, 3):
+        folder = trained_cells.name_folder(cells[seed], plan, tmp_path)
+        folder.mkdir(parents=True)
+        (folder / trained_cells.DIVERGED).touch()
+
+    def apply(given, own_plan, own_context, look):
+        assert (given, own_plan, own_context) == (cells, plan, context)
+        # A classifier that was found counts, whatever lies in its folder.
+        return [look(SimpleNamespace(cell=cells[seed])) for seed in (0, 3)]
+
+    def look(name):
+        return lambda trained: as_records(
+            pd.DataFrame([{"metric": name, "value": float(trained.cell.seed)}])
+        )
+
+    monkeypatch.setattr(measurements, "apply_to_each", apply)
+    found = measurements.gather(cells, plan, context, look("x"), look("y"))
+    assert list(zip(found["metric"], found["value"], strict=True)) == [
+        *(("x", 0), ("y", 0), ("x", 3), ("y", 3)),
+        *(("diverged", 1), ("missing", 1)),
+    ]
+    assert found["seed"].tolist()[4:] == [1, 2]
+    assert found["model"].tolist()[4:] == [cells[1].label] * 2
+
+
+def test_a_loss_that_is_not_finite_is_noted_and_the_training_not_repeated(
+    monkeypatch, tmp_path
+):
+    plan, cell = make_plan(limit=5), Cell("yelphat", split=2, seed=4)
+    asked = []
+
+    def train(recipe, folder, **how):
+        asked.append((recipe, folder, how))
+        folder.mkdir(exist_ok=True)
+        raise DivergedError("a finite loss", "nan", "a smaller rate")
+
+    monkeypatch.setattr(trained_cells, "train_classifier", train)
+    monkeypatch.setattr(trained_cells, "open_corpus", lambda *given: given)
+    for _ in range(2):
+        trained_cells.train_cell(cell, plan, tmp_path / "cell", "cuda")
+    how = {"resume": True, "device": "cuda", "corpus": ("yelphat", 5, 2)}
+    assert asked == [(plan.recipe(cell), tmp_path / "cell", how)]
+    assert (tmp_path / "cell" / trained_cells.DIVERGED).exists()
+
+
+def test_heads_are_averaged_and_other_numbers_kept(monkeypatch):
+    rows = []
+    for layer, site, policy in product(
+        (1, 2), ("key.raw", "value"), ("all", "content")
+    ):
+        place = {"stack": "encoder", "kind": "self", "layer": layer, "site": site}
+        place |= {"token_policy": policy, "metric": "intra_sequence"}
+        for head in (0, 1):
+            value = 100 * layer + 10 * (site == "value") + (policy == "all")
+            rows.append(place | {"head": head, "value": value + head})
+    whole = {"layer": 0, "site": "hidden", "metric": "intra_sequence", "value": 7.0}
+    rows.append(whole | {"low": 6.0, "high": 8.0})
+    rows.append(whole | {"metric": "norms.mean"})
+    # What no study reads.
+    rows.append(whole | {"metric": "norms"})
+    rows.append(whole | {"component": "0"})
+    measured = SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows)))
+
+    def run(*given):
+        assert given == ("model", "batches", measurements.MEASURED)
+        return measured
+
+    monkeypatch.setattr(measurements, "run_pass", run)
+    found = measurements.measure_similarities("model", "batches")
+    assert found["head"].isna().all() and len(found) == 10
+    own = found[found["layer"] == 0]
+    assert own[["value", "low", "high"]].iloc[0].tolist() == [7, 6, 8]
+    for row in found[found["layer"] > 0].itertuples():
+        place = 10 * (row.site == "value") + (row.token_policy == "all")
+        assert row.value == 100 * row.layer + place + 0.5
+        assert (row.stack, row.kind, row.metric) == (
+            "encoder",
+            "self",
+            "intra_sequence",
+        )
+
+
+def test_entropies_have_the_ends_of_their_own_form(monkeypatch):
+    lengths = [3, 9, 5]
+    ends = measurements.find_ends(np.array(lengths))
+    values = {}
+    for n, form in enumerate(ends, 1):
+        values[form] = np.array([0.1, 0.2, 0.6]) * n
+    asked = []
+
+    def measure(*given):
+        asked.append(given)
+        return values
+
+    monkeypatch.setattr(measurements, "measure_entropies", measure)
+    batches = SimpleNamespace(encoded=SimpleNamespace(lengths=lengths))
+    found = measurements.measure_entropy("model", batches, layer=2)
+    assert asked == [("model", batches, (2,))]
+    expected = {}
+    for form, (low, high) in ends.items():
+        expected["cls_entropy", form] = values[form].mean()
+        expected["cls_entropy.floor", form] = low
+        expected["cls_entropy.ceiling", form] = high
+    keys = zip(found["metric"], found["component"], strict=True)
+    assert dict(zip(keys, found["value"], strict=True)) == pytest.approx(expected)
+    assert set(found["layer"]) == {2} and set(found["n_units"]) == {3}
+
+
+@pytest.mark.parametrize("name", ["attention", "an/encoder"])
+def test_an_encoder_is_measured_on_fewer_utterances_and_before_its_tuning(
+    monkeypatch, name
+):
+    plan = make_plan(utterances=30, erased=7)
+    made = SimpleNamespace(
+        cell=Cell("yelphat", name),
+        plan=plan,
+        classifier=("tuned", None),
+        corpus=SimpleNamespace(splits={TEST: ()}),
+        batches=lambda *given: given,
+    )
+    asked = []
+
+    def keep(metric):
+        def measure(*given):
+            asked.append((metric, *given))
+            return as_records(pd.DataFrame([{"metric": metric, "value": 1.0}]))
+
+        return measure
+
+    for module in (measurements, replaced_attention):
+        monkeypatch.setattr(
+            module, "measure_once", lambda _, name, make: make().assign(run=name)
+        )
+    monkeypatch.setattr(measurements, "measure_similarities", keep("similar"))
+    monkeypatch.setattr(measurements, "measure_entropy", keep("entropy"))
+    monkeypatch.setattr(replaced_attention, "measure_ablations", keep("replaced"))
+    monkeypatch.setattr(
+        measurements, "load", lambda name: SimpleNamespace(model=f"{name} as it was")
+    )
+    geometry = measurements.measure_geometry(made)
+    replaced = replaced_attention.measure_replaced(made)
+    assert set(geometry["run"]) == {"geometry"} and set(replaced["run"]) == {"replaced"}
+    if name == "attention":
+        assert asked == [
+            ("similar", "tuned", (30, TEST)),
+            ("entropy", "tuned", (30, TEST)),
+            ("replaced", "tuned", (30,)),
+        ]
+        return
+    assert asked == [
+        ("similar", "tuned", (30, TEST)),
+        ("similar", "an/encoder as it was", (30,)),
+        ("replaced", "tuned", (7,)),
+    ]
+    assert geometry["model"].iloc[-1] == "an/encoder pre-trained"
+    asked.clear()
+    # Of YelpHat, its reviews of 50 words.
+    measurements.measure_population(made)
+    assert asked[0] == ("similar", "tuned", (30, TEST))
+    asked.clear()
+    made.corpus.splits["test_yelp50"] = ()
+    short = measurements.measure_population(made)
+    assert asked == [("similar", "tuned", (30, "test_yelp50"))]
+    assert set(short["run"]) == {"geometry-short"}
