@@ -1,8 +1,10 @@
 """Small decisions of the command line: cells, headings, widths, notes and faults, each on a few values."""
 
+import ast
 import math
 import os
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from typed import invoke
 
 from anisoscope.cli import (
     answers,
@@ -792,3 +795,387 @@ def test_checkpoints_of_one_seed_can_be_compared_with_the_first(
     said = " ".join(capsys.readouterr().err.split())
     assert ("every checkpoint against the first" in said) == offered
     assert "the same weights, bit for bit: a, b" in said
+
+
+# ---- what each command line says and hands on ------------------------------------------------------------------------
+
+USAGE = {
+    "measure --limt 3": "an option of anisoscope measure; got --limt. Cure: did you mean --limit?",
+    "measure --limit x": "a whole number for --limit; got 'x'. Cure: give one of at least 1, in digits",
+    "measure --limit": "a value for --limit; got none. Cure: give one after --limit, or leave --limit out",
+    "measure --limit 0": "--limit of at least 1; got 0. Cure: raise --limit",
+    "mesure": "a command of anisoscope; got 'mesure'. Cure: did you mean measure?",
+    "list": "what of anisoscope list; got none. Cure: add it: anisoscope list --help shows where",
+    "list metric": "one of metrics, models, corpora, studies to list; got 'metric'. Cure: did you mean metrics?",
+    "list models x": "fewer arguments after anisoscope list; got 'x'. Cure: anisoscope list --help lists all options",
+    "measure --quiet=maybe": "true or false for --quiet; got 'maybe'. Cure: type --quiet alone",
+    "measure --attention mode": "--attention among model, fused; got 'mode'. Cure: did you mean model?",
+    "apply a b": "--output of anisoscope apply; got none. Cure: add it: anisoscope apply --help shows where",
+    "push a": "repository of anisoscope push; got none. Cure: add it: anisoscope push --help shows where",
+    "compare --tokens al a b": "--tokens among all, content, no-first; got 'al'. Cure: did you mean all?",
+    "cure x --seed -1": "--seed of at least 0; got -1. Cure: raise --seed",
+    "card x --badge": "a value for --badge; got none. Cure: give one after --badge, or leave --badge out",
+    "merge a b": "--output of anisoscope merge; got none. Cure: add it: anisoscope merge --help shows where",
+}
+
+
+@pytest.mark.parametrize("line", USAGE)
+def test_a_wrong_command_line_is_told_what_to_type(line):
+    done = invoke(line)
+    error = done.exception
+    if not isinstance(error, UsageError):
+        error = faults.explain_usage_error(error)
+    assert str(error) == f"expected {USAGE[line]}"
+    assert done.stdout == "" and error.exit_code == 2
+
+
+ON_STDOUT = {
+    # its one sentence in place of a table
+    "measure_commands._show_run": 1,
+    # of a dry run alone
+    "measure_commands._measure_series": 1,
+    "measure_commands._show_cost": 4,
+    "measure_commands._show_reading": 1,
+    "measure_commands._show_explained_text": 1,
+    "publishing.card": 1,
+    "view._show_text": 1,
+}
+"""How many wrapped lines of a function are results; all others are remarks."""
+
+
+def test_remarks_go_to_stderr_and_results_to_stdout():
+    """So that a program that reads stdout gets nothing else: each call of `echo_wrapped`, by the function it is in."""
+    results = Counter()
+    for path in sorted(Path(view.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+                if not is_call or call.func.id != "echo_wrapped":
+                    continue
+                given = {one.arg: one.value for one in call.keywords}
+                is_remark = (
+                    isinstance(given.get("err"), ast.Constant) and given["err"].value
+                )
+                if not is_remark:
+                    results[f"{path.stem}.{function.name}"] += 1
+    assert results == ON_STDOUT
+
+
+def test_a_star_is_explained_only_where_there_is_one(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(comparing, "show", lambda *given: shown.append(given))
+    compared = SimpleNamespace(names=["ours", "b"], findings=["f"], notes=["n"])
+    starred = [table(("layer", "b"), ["1", ".5"]), table(("layer", "b"), ["2", ".7*"])]
+    for tables, form, says in (
+        (starred, "table", True),
+        (starred[:1], "table", False),
+        (starred, "json", False),
+    ):
+        monkeypatch.setattr(comparing, "tabulate_comparison", lambda *_, of=tables: of)
+        comparing._show_differences(compared, ["x"], view.Format(format=form))
+        given = capsys.readouterr()
+        assert ("difference from ours does not contain 0" in given.err) == says
+        assert given.out == ""
+        assert shown[-1][0] is tables and shown[-1][2:] == (
+            ["f"],
+            ["n"],
+            {"failed": ["x"]},
+        )
+
+
+def test_notes_of_a_comparison_are_in_its_json_or_on_stderr(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(comparing, "_write_page", lambda *given: given[1] / "page.html")
+    compared = SimpleNamespace(notes=["one", "two"])
+
+    def said(form, output):
+        comparing._print_notes_and_page(
+            compared, view.Format(format=form), output, True
+        )
+        given = capsys.readouterr()
+        assert given.out == ""
+        return given.err.splitlines()
+
+    notes = ["note: one", "note: two"]
+    assert said("table", None) == [
+        *notes,
+        "for a page with figures: add --output FOLDER",
+    ]
+    assert said("csv", None) == notes and said("json", None) == []
+    page = f"page: {tmp_path / 'page.html'} (open it in a browser)"
+    assert said("table", tmp_path) == [*notes, page]
+    assert said("json", tmp_path) == [page]
+
+
+@pytest.mark.parametrize("met", [[], [("b", 1)], [("b", 1), ("c", 2)]])
+def test_each_condition_that_is_met_is_told_and_decides_the_exit_code(
+    monkeypatch, capsys, met
+):
+    from anisoscope.runs import comparison
+
+    asked = []
+    compared = SimpleNamespace(
+        names=["a", "b", "c"], judge=lambda text: met if "0" in text else []
+    )
+    compared.of_components = lambda names: asked.append(names) or compared
+    kept = lambda *given, **named: asked.append((given, named)) or compared  # noqa: E731
+    monkeypatch.setattr(comparing, "_expand_series", lambda names: names)
+    monkeypatch.setattr(
+        comparing, "_open_or_measure", lambda *given: asked.append(given) or "opened"
+    )
+    monkeypatch.setattr(
+        comparing, "_show_differences", lambda *given: asked.append(given[1])
+    )
+    monkeypatch.setattr(
+        comparing, "_print_notes_and_page", lambda *given: asked.append(given[2])
+    )
+    monkeypatch.setattr(comparison, "compare", kept)
+    monkeypatch.setattr(comparison, "describe_met", lambda *given: f"met {given}")
+    code = comparing.compare(
+        ("a", "b", "c"),
+        "how",
+        metric="drift",
+        tokens="content",
+        heads=True,
+        component=("x,y",),
+        fail_if=("A > 0", "norms.mean > 1"),
+        output=Path("of"),
+        quiet=True,
+    )
+    sentences = [f"met {('A > 0', name, beyond)}" for name, beyond in met]
+    assert code == (8 if met else 0)
+    assert asked[0] == (
+        ("a", "b", "c"),
+        "how",
+        ["drift", "mean_cosine", "norms.mean"],
+        True,
+    )
+    assert asked[1] == (("opened", "drift"), {"tokens": "content", "heads": True})
+    assert asked[2:] == [("x", "y"), sentences, Path("of")]
+    said = capsys.readouterr().err.splitlines()
+    told = [f"fails: {sentence}" for sentence in sentences]
+    assert said == (told or ["passes: A > 0, norms.mean > 1"])
+
+
+def test_layers_of_runs_are_compared_without_all_else(monkeypatch):
+    asked = []
+    monkeypatch.setattr(comparing, "_expand_series", lambda names: names)
+    monkeypatch.setattr(
+        comparing, "_open_or_measure", lambda *given: asked.append(given) or "opened"
+    )
+    monkeypatch.setattr(comparing, "_show_layers", lambda *given: asked.append(given))
+    code = comparing.compare(("a", "b"), "how", across="cka", view="view", quiet=True)
+    assert code == 0
+    assert asked == [
+        (("a", "b"), "how", ["cka"], True),
+        ("opened", "cka", "view", True),
+    ]
+    for given, name in (
+        ({"fail_if": ("A > 0",)}, "--fail-if"),
+        ({"output": Path("x")}, "--output"),
+        ({"component": ("x",)}, "--component"),
+        ({"heads": True}, "--heads"),
+    ):
+        with pytest.raises(UsageError, match=f"got {name} too"):
+            comparing.compare(("a", "b"), across="cka", **given)
+
+
+def test_each_list_has_its_own_names(monkeypatch):
+    from anisoscope.data import corpora
+    from anisoscope.models import named
+
+    text = SimpleNamespace(modality="text", description="words")
+    monkeypatch.setattr(corpora, "list_corpora", lambda: {"c": text, "d": text})
+    one = SimpleNamespace(description="small", install="pip")
+    monkeypatch.setattr(named, "packaged_models", lambda: {"p": one})
+    monkeypatch.setattr(named, "converted_models", lambda: {"q": one})
+    hub = SimpleNamespace(hub_id="org/x", modality="text", note="gated")
+    bare = SimpleNamespace(hub_id="org/y", modality="image", note="")
+    monkeypatch.setattr(named, "named_models", lambda: {"x": hub, "y": bare})
+    monkeypatch.setattr(
+        printed_tables,
+        "list_entries_of",
+        lambda _: {"studies": lambda: [("s", "a study")]},
+    )
+    listed = printed_tables.list_entries("corpora")
+    assert listed.head == ("corpora", "")
+    assert listed.rows == [("c", "text: words"), ("d", "text: words")]
+    assert printed_tables.list_entries("studies").rows == [("s", "a study")]
+    models = printed_tables.list_entries("models").rows
+    assert models[0][0] == "builtin:minilm" and models[1:] == [
+        ("p", "small, packaged (pip)"),
+        ("q", "small, packaged (pip)"),
+        ("x", "org/x (text; gated)"),
+        ("y", "org/y (image)"),
+    ]
+    metrics = printed_tables.list_entries("metrics")
+    names = [name for name, _ in metrics.rows]
+    assert "mean_cosine" in names and not {"base", "__init__"} & set(names)
+    assert list(metrics.records.columns) == ["name", "description"]
+    assert metrics.records["name"].tolist() == names
+
+
+def test_an_atlas_is_of_the_networks_that_are_named(monkeypatch, capsys, tmp_path):
+    from anisoscope.cli import atlas as command
+    from anisoscope.report import atlas as page
+    from anisoscope.runs import atlas as runs
+
+    entries = [SimpleNamespace(name=name) for name in ("x", "y", "z")]
+    made = SimpleNamespace(table="table", folder=tmp_path, runs={"x": "r"}, left_out={})
+    asked = []
+    monkeypatch.setattr(runs, "read_list", lambda _: entries)
+    monkeypatch.setattr(
+        runs,
+        "make_atlas",
+        lambda chosen, folder, _: asked.append((chosen, folder)) or made,
+    )
+    monkeypatch.setattr(command, "tabulate_atlas", lambda of: f"of {of}")
+    monkeypatch.setattr(
+        command, "show", lambda *given, **named: asked.append((given, named))
+    )
+    monkeypatch.setattr(command, "find_missing_packages", lambda _: [])
+    monkeypatch.setattr(
+        page,
+        "write_atlas_page",
+        lambda *given, **named: asked.append((given, named)) or tmp_path / "p",
+    )
+    view_of = view.Format(format="csv")
+    code = command.atlas(
+        Path("l"), only=("z,x",), output=tmp_path, view=view_of, quiet=True
+    )
+    assert code == 0 and [entry.name for entry in asked[0][0]] == ["x", "z"]
+    assert asked[0][1] == tmp_path
+    assert asked[1] == (
+        (["of table"], view_of),
+        {"notes": [], "more": {"left_out": {}}},
+    )
+    assert asked[2] == (("table", tmp_path), {"runs": {"x": "r"}, "left_out": {}})
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"table: {tmp_path / 'atlas.csv'}",
+        f"page: {tmp_path / 'p'} (open it in a browser)",
+    ]
+    made.left_out = {"y": "why", "w": "gone"}
+    assert command.atlas(Path("l"), output=tmp_path, quiet=True) == 7
+    assert [entry.name for entry in asked[3][0]] == ["x", "y", "z"]
+    assert asked[4][1]["notes"] == ["left out: y: why", "left out: w: gone"]
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        "left out: y: why",
+        "left out: w: gone",
+    ]
+    monkeypatch.setattr(
+        command, "find_missing_packages", lambda _: ["altair", "jinja2"]
+    )
+    command.atlas(Path("l"), output=tmp_path, quiet=True)
+    assert (
+        "no page was drawn: altair and jinja2 not installed" in capsys.readouterr().err
+    )
+    for wrong in ("x,v", "v,x"):
+        with pytest.raises(UsageError, match="a network of l; got 'v'"):
+            command.atlas(Path("l"), only=(wrong,), output=tmp_path, quiet=True)
+
+
+def test_what_is_pushed_and_where_is_what_was_typed(monkeypatch, capsys, tmp_path):
+    from anisoscope.cli import publishing
+    from anisoscope.report import pushing
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    asked = []
+    files = {"a.parquet": 1234, "b.json": 5}
+
+    def write(run, folder, name, licence):
+        asked.append((run, folder, name, licence))
+        return SimpleNamespace(folder=folder, files=files)
+
+    monkeypatch.setattr(pushing, "write_publication", write)
+    monkeypatch.setattr(
+        pushing,
+        "push",
+        lambda *given, **named: asked.append((given[1:], named)) or "address",
+    )
+    shown = []
+    monkeypatch.setattr(publishing, "show_row", lambda row, _: shown.append(row))
+    publishing.push(Path(), "datasets/me/x", create=True, licence="mit", quiet=True)
+    assert asked[0][0] == tmp_path / "run" and asked[0][2:] == ("me/x", "mit")
+    assert asked[0][1].name == "run" and not asked[0][1].parent.exists()
+    assert asked[1] == (("me/x",), {"create": True, "private": False})
+    given = capsys.readouterr()
+    assert given.out == "address\n"
+    assert given.err.startswith(
+        "next, a section for the model's card: anisoscope card "
+    )
+    publishing.push(
+        Path(), "me/x", private=True, view=view.Format(format="json"), quiet=True
+    )
+    assert asked[3] == (("me/x",), {"create": False, "private": True})
+    assert shown == [{"pushed": "address", "files": 2}]
+    capsys.readouterr()
+    publishing.push(Path(), "me/x", dry_run=True, quiet=True)
+    assert asked[4][:2] == (tmp_path / "run", tmp_path / "run-to-push")
+    given = capsys.readouterr()
+    assert given.out == "" and given.err.splitlines()[:2] == [
+        "       1,234 bytes  a.parquet",
+        "           5 bytes  b.json",
+    ]
+    assert len(asked) == 5 and len(shown) == 1
+    there = tmp_path / "there"
+    publishing.push(
+        Path(),
+        "me/x",
+        dry_run=True,
+        output=there,
+        view=view.Format(format="csv"),
+        quiet=True,
+    )
+    assert asked[5][1] == there
+    assert shown[1] == {"written": str(there), "files": 2}
+
+
+def test_a_table_is_of_heads_or_of_layers_as_it_is_asked_for():
+    """Rows of two stacks, with the final norm, and of the heads of self- and of cross-attention."""
+    index = [
+        ("encoder", 1, "hidden"),
+        ("encoder", 1, "final"),
+        ("decoder", 1, "hidden"),
+    ]
+    names = ["stack", "layer", "site"]
+    several = pd.MultiIndex.from_tuples(index, names=names)
+    assert printed_tables._label_rows(several) == (
+        ("stack", "layer"),
+        [["encoder", "1"], ["encoder", "final"], ["decoder", "1"]],
+    )
+    one = pd.MultiIndex.from_tuples(index[:2], names=names)
+    assert printed_tables._label_rows(one) == (("layer",), [["1"], ["final"]])
+    rows = []
+    for kind, more in (("self", 0.0), ("cross", 0.4)):
+        for head, value in ((0, 0.1), (1, 0.3)):
+            place = {"stack": "decoder", "kind": kind, "layer": 2, "head": head}
+            place |= {"site": "attention", "token_policy": "all", "n_units": 9}
+            rows.append(
+                place
+                | {"metric": "attention.entropy_normalised", "value": value + more}
+            )
+            rows.append(
+                place | {"metric": "attention.first_mass", "value": 0.9 - value - more}
+            )
+    records = as_records(pd.DataFrame(rows))
+    of_heads = printed_tables.tabulate_attention(records, heads=True)
+    assert of_heads.head == ("kind", "layer", "head", "entropy", "first token", "kind")
+    assert [line[:5] for line in of_heads.rows] == [
+        ["cross", "2", "0", ".500", ".400"],
+        ["cross", "2", "1", ".700", ".200"],
+        ["self", "2", "0", ".100", ".800"],
+        ["self", "2", "1", ".300", ".600"],
+    ]
+    of_layers = printed_tables.tabulate_attention(records)
+    assert of_layers.head == ("kind", "layer", "entropy", "first token", "kinds")
+    assert [line[:4] for line in of_layers.rows] == [
+        ["cross", "2", ".600", ".300"],
+        ["self", "2", ".200", ".700"],
+    ]
+    assert printed_tables.tabulate_attention(records[:0]) is None
