@@ -307,8 +307,8 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     """Return the differences, by seed, between an arm (changed model) at the end and what the claim compares it
     with.
     """
-    # Claims on hidden states mean all layers, unless their words name the last one.
-    last = "last layer" in claim.statement
+    # Claims on hidden states are about the mean over all layers, unless they say otherwise.
+    last = claim.over == "last"
     at_end = average_cells(records, claim.metric, claim.site, last=last)
     if arm not in at_end:
         return pd.Series(dtype=float)

@@ -37,6 +37,8 @@ DIMENSIONS = "3"
 LAST, FINAL, PLAIN, LARGEST = "last", "final", "plain", "largest"
 """Where A is read: after the last block, after the final norm, after a norm without learnt weights, and in the layer
 (or after the final norm) where it is largest at the end."""
+FALL = "final, fall"
+"""The `site` of a claim on how much A after the final norm falls from its largest value to the end."""
 # Ten of the steps that the Pythias have: 0, powers of two to 512, and every thousandth
 # to the last, 143,000.
 STEPS = (0, 1, 16, 128, 1000, 4000, 14000, 40000, 80000, 143000)
@@ -157,14 +159,14 @@ def read_top_share(records: pd.DataFrame) -> pd.Series:
 def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
     """Return the number that a claim is about, by seed: its metric at its site, at the last step.
 
-    A site `x less y` means the metric at x minus that at y. A claim on a fall takes how much A falls from its largest
+    A site `x less y` means the metric at x minus that at y. The site `FALL` means how much A falls from its largest
     value on.
     """
     if claim.metric == TOP:
         return read_top_share(records)
     if claim.site == LARGEST:
         return find_largest(records)["value"].astype(float)
-    if claim.site == FINAL and claim.statistic.startswith("fall"):
+    if claim.site == FALL:
         course = select_courses(records, A, FINAL)
         # The step of the largest A is read from the other seeds: a seed's own largest
         # value lies above its end by chance alone. With −A, its largest value is the
@@ -192,7 +194,7 @@ def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
 
     Returns "" for other claims.
     """
-    if claim.statistic.startswith("fall"):
+    if claim.site == FALL:
         mean = select_courses(records, A, FINAL).mean()
         return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"
     if " less " in claim.site:
@@ -232,7 +234,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             )
             continue
         # A is largest at the end, with every seed.
-        if claim.statistic.startswith("fall") and (values == 0).all():
+        if claim.site == FALL and (values == 0).all():
             # Numbers that are all 0 have no spread to test.
             never = make_verdict_without_test(
                 claim,
