@@ -77,7 +77,7 @@ def tensors(output):
 
 
 def context(call):
-    """Weights by the softmax of what was handed on, in float64, and the outputs of the heads side by side."""
+    """Weights by the softmax of what wchecked by hand, in float64, and the outputs of the heads side by side."""
     mask = (
         call.mask
         if call.mask is None or call.mask.dtype == torch.bool

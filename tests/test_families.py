@@ -13,7 +13,7 @@ def test_the_table_holds_every_family_and_no_weights_of_others():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_seen_as_the_page_says(name):
-    """Outputs stay bit for bit; weights by what was handed on are the model's own, in float64."""
+    """Outputs stay bit for bit; weights by what wchecked by hand are the model's own, in float64."""
     if not importable(FAMILIES[name].library):
         pytest.skip(f"{FAMILIES[name].library} is not installed")
     assert measure(name) == kept()[name]

@@ -87,8 +87,8 @@ Each family was measured as a tiny random model, in float64, on a padded batch (
 outputs are the same bit for bit as without measuring.
 
 - *q, k, v, rows*: in how many attention layers these are seen, of all attention layers that the blocks have.
-- *weights*, *the model's own*: the attention weights that we compute equal those that the model returns, to 1e-6. *As
-  handed on*: the model returns none, so `tests/test_entry_points.py` computes them by hand for each mechanism.
+- *weights*, *the model's own*: the attention weights that we compute equal those that the model returns, to 1e-6.
+  *Checked by hand*: the model returns none, so `tests/test_entry_points.py` computes them from queries and keys.
 - *alignment*: how queries and keys are matched to tokens. *Token by token*: they have the same positions as the hidden
   states. *Positions N*: the model has N positions of its own.
 - *mechanism*: where the attention is found: transformers' attention interface, torch's fused product, the fast path of

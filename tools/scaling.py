@@ -310,7 +310,7 @@ run = anisoscope.measure(model, texts, processor=tokenizer)
 With tensor parallelism, Anisoscope finds out from the tensors which of them are split, so it needs no parallelism plan. If the inputs differ between
 processes, it stops with an error. Every process computes the attention of all heads. On Gloo with 2 and 3 processes, the records equal those of one
 process to 1e-6. `tests/test_tensor_parallel.py` tests this for Llama with grouped-query attention, Qwen3, gpt-oss, DeepSeek-V3, and a custom module that torch
-splits. A `Monitor` does not change the losses of such a training. FSDP together with tensor parallelism is not supported and gives an error, because
+splits. A `Monitor` ([while training](tasks/while-training.md)) does not change the losses of such a training. FSDP together with tensor parallelism is not supported and gives an error, because
 then no process knows which other processes read the same batch.
 
 ## Job arrays
@@ -351,7 +351,7 @@ slightly from those without this option: it assigns a document to a group by the
 In these cases the jobs divide batches instead of files:
 
 - the corpus is one file;
-- a text can continue in the next file (WikiText articles, blocks of tokens);
+- a text can continue in the next file (WikiText articles, `--documents tokens:N`);
 - `--limit` or `--sequences` is used;
 - the panel `alignment` is measured.
 

@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """Attention calls: mechanisms, and weights by the softmax of what was handed on, in order."""
+    """Attention calls: mechanisms, and weights by the softmax of what wchecked by hand, in order."""
 
     by: Counter[str]
     weights: list[Tensor]
@@ -106,7 +106,7 @@ def _measured(name: str) -> Seen:
 
 
 def _against_own(name: str, ours: list[Tensor]) -> str:
-    """Weights of what was handed on against those that the model itself returns, where it does: of real rows."""
+    """Weights of what wchecked by hand against those that the model itself returns, where it does: of real rows."""
     if not ours:
         return "none"
     args, named = inputs(name)
@@ -117,7 +117,7 @@ def _against_own(name: str, ours: list[Tensor]) -> str:
         with torch.no_grad():
             output = model(*args, **named, output_attentions=True)
     except (TypeError, ValueError, AttributeError, NotImplementedError):
-        return "as handed on"
+        return "checked by hand"
     encoder, decoder, cross = (
         [*(getattr(output, f"{part}attentions", None) or ())] for part in _PARTS
     )
@@ -135,7 +135,7 @@ def _against_own(name: str, ours: list[Tensor]) -> str:
     if len(own) != len(ours) or any(
         x.shape != w.shape for x, w in zip(own, ours, strict=True)
     ):
-        return "as handed on"
+        return "checked by hand"
     mask, worst = named.get("attention_mask"), 0.0
     for theirs, weights in zip(own, ours, strict=True):
         if bool(

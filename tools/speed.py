@@ -484,7 +484,7 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Fused.** `--attention fused` saves the model's own attention call, 1.7 ns per weight, and adds .8 ns for weights times values.
 - **Fused attention of torch** is not faster than our blocks on this CPU: see the next section.
 - **Training** of small models (`anisoscope train`). The model takes more than nine tenths of the time of a step. In the smallest one, the attention-only
-  classifier, it takes less: of the 10 ms of a step, the training loop around them takes a tenth, batches a thirtieth and the optimiser an eighth.
+  classifier, it takes less: of the 10 ms of a step, the training loop takes a tenth, making batches a thirtieth, and the optimiser an eighth.
 
 ## Attention rows from torch's fused attention
 
@@ -527,7 +527,7 @@ and intervals of real layers get wider. Ranks are biased if there are few vector
 
 ## The spectrum of a share of the tokens
 
-Second moments cost dim² operations for each token, but far fewer tokens than a corpus has are enough to determine the ranks. `--spectrum-share .1` sums those of a
+Second moments cost dim² operations for each token. But a small part of a corpus is enough to determine the ranks. `--spectrum-share .1` sums the second moments of a
 tenth of the tokens, drawn at random. The same tokens are used at every site, however the corpus is cut into batches. All other metrics read every token. The table has the largest
 difference over layers from the ranks of all tokens (`benchmarks/spectrum_share.py`). With few tokens for each dimension ranks are too low:
 

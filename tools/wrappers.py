@@ -559,7 +559,7 @@ def _shown(cell: dict[str, Any], reasons: list[str]) -> str:
 
 TEXT = """# Wrapped models
 
-Large models come in wrappers: sharded, quantised, compiled, offloaded, with adapters. Each row below is a wrapper, and each column a panel. Every cell
+Large models come in wrappers: sharded, quantised, compiled, offloaded, with adapters. Each row below is a wrapper, and each column a panel, or the `Monitor` that watches a training. Every cell
 was run on a CPU with a tiny Llama (two layers, 8 heads that share 4 keys; `tools/wrappers.py`).
 
 *right*: the records (values and intervals) differ from those of the bare model by less than {close}, absolutely or relative to the value. The largest difference

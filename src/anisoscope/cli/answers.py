@@ -82,8 +82,8 @@ def cure(
     pairs: Annotated[
         FilePath | None,
         option(
-            "file with as many vectors, of which row i is the partner of row i (an "
-            "answer to a question)",
+            "file with one partner for each vector, in the same order (such as the "
+            "answer to each question)",
             INPUT,
         ),
     ] = None,

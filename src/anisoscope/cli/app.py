@@ -74,7 +74,8 @@ COMMANDS: dict[str, Command | Group] = {
         "Try cures for anisotropy on vectors, a run or a model, and say which one fits.\n\n"
         "A run has a sample of the vectors of each layer; cures are tried on the sample of one layer. A model is "
         "measured first. Each cure is fitted on one half of the units and tried on the other half. The table shows "
-        "what it does to A and to neighbours; with labels or pairs, also to the task, and which cures harm it.",
+        "how each cure changes A and neighbours. If there are labels or pairs, it also shows how each cure changes "
+        "the task, and which cures harm it.",
         "anisoscope cure vectors.npy --cures centre,whiten,remove-top:1..3",
     ),
     "apply": Command(

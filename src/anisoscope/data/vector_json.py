@@ -556,7 +556,7 @@ def _refuse_nested_objects(file: str) -> CorpusError:
 
 
 def _are_objects_alike(items: list[Any]) -> bool:
-    """Return whether all items are objects with the same keys, at least one."""
+    """Return whether all items are objects that have the same keys, at least one key."""
     first = items[0]
     if not isinstance(first, dict) or not first:
         return False

@@ -1,7 +1,7 @@
 """Mean cosine within and between token subsets: kinds of token, token-frequency bins, position bins.
 
 Formula    within a: (‖U_a‖² − n_a) / (n_a(n_a − 1)); between a and b (disjoint): U_a·U_b / (n_a n_b).
-Range      [−1, 1]. Within above between: the subset has a direction of its own.
+Range      [−1, 1]. If within is above between, the subset has a direction of its own.
 Unit       none (a cosine).
 Undefined  within a subset of fewer than two vectors; between if one is empty.
 Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `axes.SUBSET_FAMILIES`.

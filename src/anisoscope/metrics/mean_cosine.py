@@ -109,7 +109,7 @@ def _bound_anisotropy(totals: Totals) -> Bounds:
 def _bound_shares(totals: Totals) -> Bounds:
     """Return the bounds of shares of anisotropy A; unbounded if A ≤ 0.
 
-    Negative contributions add up to 1/(n − 1) at most, so a share exceeds 1 by no more than that allows.
+    All negative contributions together are at least −1/(n − 1), so a share is at most 1 + 1/((n − 1)A).
     """
     n = totals["n"][0]
     unit = totals["unit"][0]

@@ -3,7 +3,7 @@
 Formula    For each sequence and head, αₖ is the mean weight that key k gets from the real queries that can see it.
            first_rate: the share of sequences with α > ε at the first real key.
            rate: the share of sequences with α > ε at the first key, or at any key that at least 8 queries see.
-           strongest: the mean over sequences of the largest such α.
+           strongest: the largest α of the keys that `rate` looks at, averaged over sequences.
            at: the share of sequences whose strongest key is the first, the last, another special token, punctuation or
            line break, or any other key.
            mass: the share of all weight on keys of each of these kinds.

@@ -457,7 +457,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
         Whole,
         Field(ge=1),
         option(
-            "how many utterances are measured in all, from every class equally many: its first ones",
+            "how many texts are measured in all: the first ones of each class, equally many of each",
             INPUT,
         ),
     ] = 999

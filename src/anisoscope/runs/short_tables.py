@@ -235,7 +235,9 @@ def _rows_of(
     if metric in set(records["metric"]):
         got = f"{metric}, which is of single heads, dimensions or subsets"
         raise UsageError(
-            "a metric of whole layers", got, f"read it in the records of {name}"
+            "a metric with one value for each layer",
+            got,
+            f"read its values in the records of {name}",
         )
     raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 

@@ -83,7 +83,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw how the largest penalty changes similarity of values and accuracy, by size of the model.
+    """Draw how the largest penalty changes sim(V), the similarity of values, and accuracy, by size of the model.
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """

@@ -172,7 +172,7 @@ def _configure_attention(
 def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
     """Return (tokenizer, whole embedding matrix) of the checkpoint that the recipe's `vectors` names.
 
-    `length`: the most tokens of an utterance. UsageError if it names none.
+    `length`: how many tokens an utterance can have. UsageError if `vectors` names no checkpoint.
     """
     if recipe.vectors == RANDOM:
         cure = "name one, such as builtin:minilm"

@@ -189,8 +189,8 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     tokens: Annotated[
         Tokens,
         option(
-            "what a token is: paper (a word of the training split) or checkpoint (as "
-            "in the checkpoint of --vectors)",
+            "what a token is: paper (a word that occurs in the training split) or "
+            "checkpoint (as the tokenizer of the checkpoint in --vectors splits text)",
             MODEL,
         ),
     ] = "paper"
