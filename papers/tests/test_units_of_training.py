@@ -1,0 +1,713 @@
+"""Small decisions of trainings, each on a few numbers that are all unlike."""
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from anisoscope.errors import Interrupted, OutputError, UsageError
+from anisoscope.store import RunFolder, write_json
+from anisoscope_papers.training import (
+    classifier,
+    classifier_parts,
+    contents,
+    entropy_forms,
+    fit,
+    language_model,
+    photographs_and_speech,
+    text,
+)
+from anisoscope_papers.training.recipe import (
+    ClassifierRecipe,
+    ModelSize,
+    Training,
+    check_penalty,
+)
+
+SIZE = ModelSize(3, 24, 4, 50, 12, 30, 2e-3, 400, 0.25)
+
+# ---- recipes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "rising"), [(100, 5), (10, 1), (1, 1), (400_000, 10_000)]
+)
+def test_the_learning_rate_rises_for_a_twentieth_and_falls_to_nothing(steps, rising):
+    training = Training(own_size=SIZE, steps=steps)
+    assert training.share(0) == pytest.approx(1 / rising)
+    assert training.share(rising - 1) == 1
+    for step in (rising, (rising + steps) // 2, steps - 1):
+        if step >= rising and step < steps:
+            falling = (steps - step) / (steps - rising)
+            assert training.share(step) == pytest.approx(falling)
+    assert training.share(steps) == 0 == training.share(steps + 9)
+
+
+def test_what_is_not_asked_for_is_that_of_the_size_or_the_seed():
+    plain = Training(own_size=SIZE, seed=7)
+    assert (plain.last, plain.order, plain.size) == (400, 7, SIZE)
+    asked = Training(own_size=SIZE, seed=7, data_seed=0, steps=3)
+    assert (asked.last, asked.order) == (3, 0)
+
+
+def test_a_batch_is_divided_by_processes_and_parts(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    training = Training(
+        own_size=SIZE,
+        accumulate=5,
+        dtype="float16",
+        seed=4,
+        data_seed=9,
+        device="cuda",
+        report_to=("wandb",),
+    )
+    found = language_model.build_settings(training, 3)
+    assert found == {
+        "max_steps": 400,
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 4,
+        "gradient_accumulation_steps": 5,
+        "learning_rate": 2e-3,
+        "bf16": False,
+        "fp16": True,
+        "seed": 4,
+        "data_seed": 9,
+        "use_cpu": False,
+        "train_sampling_strategy": "sequential",
+        "logging_steps": max(1, 400 // language_model.LOGS),
+        "report_to": ["wandb"],
+    }
+    with pytest.raises(UsageError, match="30 sequences over 12 parts"):
+        Training(own_size=SIZE, accumulate=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("entropy", 0.0, ()), ""),
+        (("entropy-columns", 2.0, (1, 3)), ""),
+        (("entropie", 1.0, (1,)), "a penalty among entropy, entropy-columns"),
+        (("entropy", -0.1, (1,)), "a penalty weight of at least 0"),
+        (("entropy", math.inf, (1,)), "a penalty weight of at least 0"),
+        (("entropy", math.nan, (1,)), "a penalty weight of at least 0"),
+        (("entropy", 1.0, (2, 0)), "layers counted from 1"),
+    ],
+)
+def test_a_penalty_is_refused_for_what_is_wrong_with_it(given, words):
+    if not words:
+        check_penalty(*given)
+        return
+    with pytest.raises(UsageError, match=words):
+        check_penalty(*given)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def make_tokens(length, window=6, prefix=(2,), suffix=(3, 4), **more):
+    affixes = SimpleNamespace(prefix=prefix, suffix=suffix)
+    affixes = type(
+        "Around",
+        (SimpleNamespace,),
+        {"__len__": lambda self: len(self.prefix) + len(self.suffix)},
+    )(**vars(affixes))
+    ids = np.arange(10, 10 + length, dtype=np.uint16)
+    return text.Tokens(ids, affixes, window, 900, **more)
+
+
+def test_windows_follow_one_another_with_special_tokens_around():
+    tokens = make_tokens(17)
+    assert (tokens.room, tokens.count) == (3, 5)
+    assert tokens.rows(np.array([4, 0])).tolist() == [
+        [2, 22, 23, 24, 3, 4],
+        [2, 10, 11, 12, 3, 4],
+    ]
+    assert make_tokens(18).count == 6
+
+
+@pytest.mark.parametrize("count", [2, 99, 100, 199, 200, 250, 6400, 12_900, 1_300_000])
+def test_every_hundredth_block_is_held_out(count):
+    """Blocks have at most 64 windows, and so few that a hundred fill the corpus."""
+    tokens = make_tokens(0, window=4, prefix=(), suffix=())
+    tokens = replace(tokens, ids=np.empty(4 * count + 3, np.uint8))
+    block = max(1, min(64, count // 100))
+    last = (count - 1) // block
+    held = [n for n in range(count) if n // block % 100 == min(99, last)]
+    train, validation = tokens.parts()
+    assert len(train) == count - len(held) and not set(train) & set(held)
+    if len(held) <= 512:
+        assert validation.tolist() == held
+    else:
+        assert len(validation) == 512 == len(set(validation))
+        assert set(validation) <= set(held)
+        assert (validation[0], validation[-1]) == (held[0], held[-1])
+        # Evenly spread over all blocks that are held out.
+        assert len({n // block for n in validation}) == len({n // block for n in held})
+
+
+def test_a_causal_example_is_its_window_and_nothing_predicts_its_first_token():
+    tokens = make_tokens(30)
+    windows = np.array([7, 1, 4])
+    plain = text.Examples(tokens, windows, 9, seed=3, shuffled=False)
+    assert len(plain) == 9
+    batch = plain.__getitems__([0, 1, 5])
+    rows = tokens.rows(np.array([7, 1, 4]))
+    assert batch["input_ids"].tolist() == rows.tolist()
+    labels = rows.copy()
+    labels[:, 0] = text.UNMASKED
+    assert batch["labels"].tolist() == labels.tolist()
+    shuffled = text.Examples(tokens, windows, 9, seed=3)
+    for turn in range(3):
+        order = np.random.default_rng([3, turn]).permutation(windows)
+        found = [shuffled._window(3 * turn + place) for place in range(3)]
+        assert found == order.tolist()
+    # A pass may be asked for again.
+    assert shuffled._window(0) == np.random.default_rng([3, 0]).permutation(windows)[0]
+
+
+def test_one_number_chooses_a_token_and_another_decides_what_becomes_of_it(monkeypatch):
+    tokens = make_tokens(30, window=8, suffix=(3,), mask_id=1)
+    # Of 8 places the first and the last are special: they are never chosen.
+    choice = [0.0, 0.149, 0.151, 0.0, 0.1, 0.1, 0.14, 0.0]
+    fate = [0.0, 0.09, 0.0, 0.11, 0.19, 0.21, 0.99, 0.5]
+    other = [0.5, 0.5, 0.5, 0.25, 0.999, 0.5, 0.5, 0.5]
+    monkeypatch.setattr(
+        text.Examples, "_draws", lambda *_: np.array([choice, fate, other])
+    )
+    examples = text.Examples(tokens, np.array([2]), 1, 0, shuffled=False)
+    one = examples[0]
+    ids = [2, *range(22, 28), 3]
+    assert one["labels"].tolist() == [-100, 22, -100, 24, 25, 26, 27, -100]
+    assert one["input_ids"].tolist() == [2, 22, 23, 225, 899, 1, 1, 3]
+    assert ids[0] == 2 and one["input_ids"].dtype == torch.int64
+
+
+def test_numbers_of_an_example_depend_on_its_own_number_and_the_seed():
+    tokens = make_tokens(30)
+    first, again, other = (
+        text.Examples(tokens, np.arange(9), 9, seed) for seed in (5, 5, 6)
+    )
+    drawn = first._draws(3)
+    assert drawn.shape == (3, 6) and drawn.min() >= 0 and drawn.max() < 1
+    for _ in range(2):
+        np.testing.assert_array_equal(again._draws(3), drawn)
+    assert (
+        len({float(one._draws(n)[0, 0]) for one in (first, other) for n in (3, 4)}) == 4
+    )
+
+
+@pytest.mark.parametrize(("masked", "between"), [(True, 8), (False, 9)])
+def test_documents_are_separated_and_none_follows_the_last(
+    monkeypatch, masked, between
+):
+    monkeypatch.setattr(text, "cut_pieces", lambda document: document.split("|"))
+    monkeypatch.setattr(
+        text,
+        "tokenise",
+        lambda pieces, _: [np.array([ord(c) for c in piece]) for piece in pieces],
+    )
+
+    class Vocabulary(SimpleNamespace):
+        def __len__(self):
+            return self.size
+
+    made = Vocabulary(
+        sep_token_id=8, eos_token_id=9, mask_token_id=5 if masked else None, size=65_535
+    )
+    found = text._tokenise(made, ["ab|c", "d", "e|f"])
+    expected = [*map(ord, "abc"), between, ord("d"), between, *map(ord, "ef")]
+    assert found.tolist() == expected and found.dtype == np.uint16
+    made.size = 65_536
+    assert text._tokenise(made, ["a"]).dtype == np.int32
+
+
+# ---- language models -------------------------------------------------------------------------------------------------
+
+
+class Words(SimpleNamespace):
+    def __len__(self):
+        return 60
+
+
+@pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
+def test_a_language_model_has_the_size_that_is_asked_for(task):
+    words = Words(pad_token_id=7, eos_token_id=8)
+    config = language_model.build_untrained(task, SIZE, words, 0).config
+    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (
+        *(60, 24, 3),
+    )
+    assert (config.num_attention_heads, config.max_position_embeddings) == (4, 12)
+    if task == "masked-lm":
+        assert (config.intermediate_size, config.pad_token_id) == (96, 7)
+        dropout = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+        assert dropout == (0.25, 0.25)
+    else:
+        assert (config.bos_token_id, config.eos_token_id) == (8, 8)
+        assert {config.resid_pdrop, config.embd_pdrop, config.attn_pdrop} == {0.25}
+        assert not config.use_cache
+
+
+def test_a_batch_in_which_nothing_is_hidden_has_no_loss():
+    words = Words(pad_token_id=0, eos_token_id=1)
+    model = language_model.build_untrained("masked-lm", SIZE, words, 0)
+    ids = torch.arange(12).view(2, 6)
+    labels = torch.full((2, 6), text.UNMASKED)
+    assert model(ids, labels).loss.item() == 0
+    labels[0, 1] = 5
+    whole = model.eval()(ids, labels).loss.item()
+    # One of four positions of the whole step.
+    part = model(ids, labels, num_items_in_batch=4).loss.item()
+    assert part == pytest.approx(whole / 4)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_a_folder_holds_of_another_training_goes_if_it_may(tmp_path, overwrite):
+    code = {"code": {"m": "1"}}
+    language_model._begin(
+        tmp_path / "out", {"size": 1, **code}, resume=False, overwrite=False
+    )
+    for name in ("step-0", "step-40", "resume", "others"):
+        (tmp_path / "out" / name).mkdir()
+    (tmp_path / "out" / "training.json").touch()
+    given = {"resume": False, "overwrite": overwrite}
+    if not overwrite:
+        with pytest.raises(OutputError):
+            language_model._begin(tmp_path / "out", {"size": 2, **code}, **given)
+        assert (tmp_path / "out" / "step-40").exists()
+        return
+    language_model._begin(tmp_path / "out", {"size": 2, **code}, **given)
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "others" in left
+    assert not left & {"step-0", "step-40", "resume", "training.json"}
+    assert RunFolder(tmp_path / "out").identity()["size"] == 2
+
+
+# ---- the loop of training --------------------------------------------------------------------------------------------
+
+
+def make_following(monkeypatch, *, resumable=True, stopped=(), patience=None):
+    """Return (callback, the trainer that it follows, what the trainer was told, the clock)."""
+    told, clock = [], [1000.0]
+    trainer = SimpleNamespace(
+        on_step=lambda *given: told.append(given),
+        how=SimpleNamespace(evaluated=frozenset({4}), patience=patience),
+        started=900.0,
+        _tr_loss=0.5,
+        _globalstep_last_logged=0,
+    )
+    monkeypatch.setattr(fit.time, "monotonic", lambda: clock[0])
+    made = fit._Following(trainer, list(stopped), resumable=resumable)
+    return made, trainer, told, clock
+
+
+def take_step(made, step, epoch=0.5):
+    control = SimpleNamespace(should_evaluate=False, should_save=False)
+    state = SimpleNamespace(global_step=step, max_steps=9, epoch=epoch)
+    args = SimpleNamespace(world_size=1)
+    made.on_step_end(args, state, control, model="model")
+    return control.should_evaluate, control.should_save
+
+
+def test_a_state_is_saved_now_and_then_but_not_at_the_end_of_an_epoch(monkeypatch):
+    made, _, told, clock = make_following(monkeypatch)
+    assert take_step(made, 3) == (False, False)
+    assert take_step(made, 4) == (True, False)
+    assert told == [(3, 9, "model"), (4, 9, "model")]
+    clock[0] += fit.SAVE_SECONDS
+    assert take_step(made, 5) == (False, False)
+    clock[0] += 1
+    assert take_step(made, 6, epoch=2.0) == (False, False)
+    assert take_step(made, 6, epoch=2.1) == (False, True)
+    # From here on the time counts anew.
+    assert take_step(made, 7) == (False, False)
+    no_state, *_, clock = make_following(monkeypatch, resumable=False)
+    clock[0] += 9999
+    assert take_step(no_state, 5) == (False, False)
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_signal_ends_a_training_after_its_state_is_saved(monkeypatch, resumable):
+    made, *_ = make_following(monkeypatch, resumable=resumable, stopped=[15])
+    if not resumable:
+        with pytest.raises(Interrupted) as caught:
+            take_step(made, 3)
+        assert caught.value.args == Interrupted(15).args
+        return
+    assert take_step(made, 3, epoch=0.5) == (False, True)
+    with pytest.raises(Interrupted):
+        made.on_save(None, None, None)
+    # At the end of an epoch it is saved anyway.
+    made, *_ = make_following(monkeypatch, stopped=[15])
+    assert take_step(made, 3, epoch=1.0) == (False, False)
+    with pytest.raises(Interrupted):
+        made.on_save(None, None, None)
+    made, *_ = make_following(monkeypatch)
+    take_step(made, 3)
+    made.on_save(None, None, None)
+
+
+@pytest.mark.parametrize("patience", [None, 1, 2, 3])
+def test_a_training_stops_after_so_many_evaluations_without_a_lower_loss(
+    monkeypatch, patience
+):
+    made, *_ = make_following(monkeypatch, patience=patience)
+    losses = (3.0, 1.0, 1.5, 1.0)
+    log = [{"eval_loss": loss} for loss in losses]
+    log.insert(2, {"loss": 0.1})
+    for stops_already in (False, True):
+        control = SimpleNamespace(should_training_stop=stops_already)
+        made.on_evaluate(None, SimpleNamespace(log_history=log), control)
+        # Two evaluations after the first that was lowest.
+        stops = stops_already or (patience is not None and patience <= 2)
+        assert control.should_training_stop == stops
+
+
+def test_a_training_that_goes_on_counts_its_earlier_seconds_and_losses(monkeypatch):
+    made, trainer, *_ = make_following(monkeypatch)
+    made.on_train_begin(None, SimpleNamespace(stateful_callbacks={}), None)
+    assert (trainer.started, trainer._tr_loss) == (900.0, 0.5)
+    before = {"seconds": 30.0, "loss": 2.0, "logged": 7}
+    state = SimpleNamespace(stateful_callbacks={fit.UNFINISHED: before})
+    made.on_train_begin(None, state, None)
+    found = (trainer.started, trainer._tr_loss, trainer._globalstep_last_logged)
+    assert found == (870.0, 2.5, 7)
+
+
+# ---- classifiers -----------------------------------------------------------------------------------------------------
+
+CODE = {"m": "1"}
+
+
+def make_identity(**more):
+    own = {"recipe": {"rate": 1, "seed": 2}, "corpus": "c", "read": {"v": "h"}}
+    return own | {"code": CODE} | more
+
+
+def write_training(folder, identity):
+    described = {
+        "recipe": identity["recipe"],
+        "corpus": {"fingerprint": identity["corpus"]},
+        "read": identity["read"],
+        "trained_by": identity["code"],
+        "results": 1,
+    }
+    write_json(folder / "training.json", described)
+    return described
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_folder_of_the_same_training_is_gone_on_with_if_that_is_asked(
+    tmp_path, begun, resume
+):
+    identity = make_identity()
+    if begun:
+        RunFolder(tmp_path / "checkpoints").note(identity)
+        (tmp_path / "checkpoints" / "more").touch()
+        described = None
+    else:
+        described = write_training(tmp_path, identity)
+    if not resume:
+        with pytest.raises(OutputError, match="already holds this same training"):
+            classifier._read_finished(tmp_path, identity, resume=False)
+        return
+    found = classifier._read_finished(tmp_path, identity, resume=True)
+    assert found == described
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_folder_of_another_training_is_refused_by_what_differs(tmp_path, begun):
+    other = make_identity(recipe={"rate": 9, "seed": 2}, corpus="d")
+    if begun:
+        RunFolder(tmp_path / "checkpoints").note(other)
+    else:
+        write_training(tmp_path, other)
+    with pytest.raises(OutputError, match=r"another training \(") as caught:
+        classifier._read_finished(tmp_path, make_identity(), resume=True)
+    assert "rate" in str(caught.value) and "corpus" in str(caught.value)
+    assert "seed" not in str(caught.value)
+
+
+def test_an_empty_folder_is_free_and_one_with_other_files_is_not(tmp_path):
+    (tmp_path / "checkpoints" / "inner").mkdir(parents=True)
+    assert classifier._read_finished(tmp_path, make_identity(), resume=False) is None
+    (tmp_path / "checkpoints" / "inner" / "notes.txt").touch()
+    with pytest.raises(OutputError, match="files that belong to no training run"):
+        classifier._read_finished(tmp_path, make_identity(), resume=True)
+    (tmp_path / "training.json").write_text("{")
+    with pytest.raises(OutputError, match="train again with --overwrite"):
+        classifier._read_finished(tmp_path, make_identity(), resume=True)
+
+
+def test_an_older_training_is_completed_by_what_it_did_not_note():
+    identity = make_identity()
+    complete = classifier._complete_identity
+    assert complete(None, identity) is None and complete({}, identity) == {}
+    noted = make_identity(read=None)
+    assert complete(noted, identity) == identity and noted["read"] is None
+    other = make_identity(read={"v": "another"}, code={"m": "2"})
+    assert complete(other, identity) == other
+    older = {"recipe": 1, "code": {"version": "0.1"}, "corpus": {"fingerprint": "f"}}
+    assert classifier._identify_training(older) == {
+        "recipe": 1,
+        "corpus": "f",
+        "read": None,
+        "code": "0.1",
+    }
+
+
+@pytest.mark.parametrize("steps", [None, 70])
+def test_settings_of_a_classifier_s_training_are_those_of_its_recipe(steps):
+    given = {} if steps else {"epochs": 6}
+    recipe = ClassifierRecipe(
+        rate=0.5, decay=0.25, batch=3, warmup=7, clip=2.0, seed=9, steps=steps, **given
+    )
+    found = classifier._build_trainer_settings(recipe.filled(), "cuda")
+    expected = {
+        "per_device_train_batch_size": 3,
+        "per_device_eval_batch_size": 12,
+        "learning_rate": 0.5,
+        "weight_decay": 0.25,
+        "warmup_steps": 7,
+        "max_grad_norm": 2.0,
+        "seed": 9,
+        "data_seed": 9,
+        "use_cpu": False,
+        "load_best_model_at_end": steps is None,
+    }
+    assert {name: found[name] for name in expected} == expected
+    length = {name: found.get(name) for name in ("num_train_epochs", "max_steps")}
+    assert length == {"num_train_epochs": given.get("epochs"), "max_steps": steps}
+    every = {found[name] for name in found if name.endswith("_strategy")}
+    assert every == {"epoch"}
+    assert classifier._build_trainer_settings(recipe, "cpu")["use_cpu"]
+
+
+def test_the_epoch_of_the_lowest_loss_is_kept_by_its_step(monkeypatch):
+    history = {
+        "steps": 40,
+        "seconds": 1.5,
+        "loss": [(10, 3.0), (20, 2.0), (30, 1.0), (40, 0.5)],
+        "validation_loss": [(10, 2.0), (20, 1.0), (30, 1.0), (40, 4.0)],
+    }
+    monkeypatch.setattr(classifier, "fit", lambda *_: history)
+    monkeypatch.setattr(classifier, "_build_fitting", lambda *_: None)
+    monkeypatch.setattr(classifier, "predict_classes", lambda *given: given)
+    shares = {"validation": (0.9, 0.1), "test": (0.6, 0.6)}
+
+    def measure(_, split, predicted):
+        assert predicted == ("model", f"{split} encoded", 5)
+        return dict(zip(("accuracy", "above_chance"), shares[split], strict=True))
+
+    monkeypatch.setattr(classifier, "measure_result", measure)
+    parts = SimpleNamespace(
+        material=None,
+        model="model",
+        pad_id=5,
+        encoded={
+            split: f"{split} encoded" for split in ("train", "validation", "test")
+        },
+        described={"parameters": 3},
+    )
+    corpus = SimpleNamespace(described=lambda: {"name": "c"})
+
+    def train(**given):
+        recipe = ClassifierRecipe(**given)
+        return classifier._train(recipe, corpus, parts, None, "cpu", print)
+
+    found = train()
+    assert (found["best_epoch"], found["kept_step"], found["epochs"]) == (2, 20, 4)
+    assert found["loss"] == [(1, 3.0), (2, 2.0), (3, 1.0), (4, 0.5)]
+    assert found["validation_loss"][3] == (4, 4.0)
+    assert set(found["results"]) == {"validation", "test"} and found["parameters"] == 3
+    # No more than chance gives is nothing.
+    assert found["collapsed"]
+    shares["test"] = (0.61, 0.6)
+    assert not train()["collapsed"]
+    assert train(steps=35)["kept_step"] == 35
+
+
+def make_blocks(*sizes):
+    blocks = []
+    for n in sizes:
+        linear = torch.nn.Linear(2, 3 * n)
+        blocks.append(
+            SimpleNamespace(attention=SimpleNamespace(in_proj=linear, detach=False))
+        )
+    return SimpleNamespace(attention_classifier=SimpleNamespace(blocks=blocks))
+
+
+@pytest.mark.parametrize(
+    ("after", "reached"),
+    [
+        (0, [(0, 0.0), (5, 0.5)]),
+        (3, [(3, 0.1), (4, 0.2)]),
+        (None, [(9, 1.0), (10, 1.5)]),
+    ],
+)
+def test_queries_and_keys_are_frozen_from_their_step_on(after, reached):
+    model = make_blocks(2, 4)
+    freezing = classifier.FrozenAttention(after)
+
+    def state(step, epoch):
+        return SimpleNamespace(global_step=step, epoch=epoch)
+
+    def move():
+        with torch.no_grad():
+            for block in model.attention_classifier.blocks:
+                for part in block.attention.in_proj.parameters():
+                    part += 1.0
+
+    def weights():
+        return [
+            part.detach().clone()
+            for block in model.attention_classifier.blocks
+            for part in block.attention.in_proj.parameters()
+        ]
+
+    begun = [] if after == 0 else [(after - 1 if after else 8, 0.9)]
+    freezing.on_train_begin(None, state(*(begun or reached)[0]), None, model=model)
+    for at in begun:
+        before = weights()
+        move()
+        freezing.on_step_end(None, state(*at), None, model=model)
+        for now, then in zip(weights(), before, strict=True):
+            torch.testing.assert_close(now, then + 1)
+        assert not model.attention_classifier.blocks[1].attention.detach
+    freezing.on_step_end(None, state(*reached[0]), None, model=model)
+    assert all(block.attention.detach for block in model.attention_classifier.blocks)
+    before = weights()
+    for _ in range(2):
+        move()
+        freezing.on_step_end(None, state(*reached[1]), None, model=model)
+    for now, then in zip(weights(), before, strict=True):
+        frozen = 2 * len(now) // 3
+        torch.testing.assert_close(now[:frozen], then[:frozen])
+        torch.testing.assert_close(now[frozen:], then[frozen:] + 2)
+
+
+def test_validation_texts_are_sorted_by_length_and_training_texts_are_not():
+    def rows(*lengths):
+        return SimpleNamespace(
+            rows=[{"input_ids": list(range(n)), "labels": n} for n in lengths]
+        )
+
+    encoded = {"train": rows(3, 1, 2), "validation": rows(4, 2, 3), "test": rows(9)}
+    made = classifier_parts.Parts("model", SimpleNamespace(pad_token_id=7), encoded, {})
+    material = made.material
+    assert [row["labels"] for row in material.train] == [3, 1, 2]
+    assert [row["labels"] for row in material.validation] == [2, 3, 4]
+    batch = material.collate(material.train[:2])
+    assert batch["input_ids"].tolist() == [[0, 1, 2], [0, 7, 7]]
+    none = replace(made, tokenizer=SimpleNamespace(pad_token_id=None))
+    assert (made.pad_id, none.pad_id) == (7, 0)
+
+
+# ---- what is read, forms of entropy, speech --------------------------------------------------------------------------
+
+
+def test_inputs_that_have_changed_are_named(tmp_path):
+    noted, kept = tmp_path / "read.json", tmp_path / "model"
+    contents.check_noted(noted, {"a": "1"}, kept)
+    noted.write_text(json.dumps({"a": "1", "b": "2", "c": "3"}))
+    contents.check_noted(noted, {"a": "1", "b": "2", "c": "3"}, kept)
+    with pytest.raises(OutputError, match=r"the a, c that the model in .*model was"):
+        contents.check_noted(noted, {"a": "0", "b": "2", "c": "0"}, kept)
+
+
+@pytest.mark.parametrize(
+    ("written", "base"),
+    [
+        ({"base_model_name_or_path": "org/base"}, "org/base"),
+        ({"base_model_name_or_path": None}, ""),
+        ({"base_model_name_or_path": 3}, ""),
+        ({}, ""),
+        ([], ""),
+        ("{", ""),
+        (None, ""),
+        ("itself", ""),
+    ],
+)
+def test_an_adapter_names_its_base(tmp_path, written, base):
+    path = tmp_path / contents.ADAPTER
+    if written == "itself":
+        written = {"base_model_name_or_path": str(tmp_path)}
+    if written is not None:
+        path.write_text(written if written == "{" else json.dumps(written))
+    assert contents._read_base(tmp_path) == base
+
+
+def test_files_count_with_their_names_and_contents(tmp_path, monkeypatch):
+    for name in ("one", "two", "three"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "inner" / "a.txt").write_text("text")
+        (tmp_path / name / "b.txt").write_text("text")
+    (tmp_path / "two" / "inner" / "a.txt").rename(tmp_path / "two" / "inner" / "c.txt")
+    (tmp_path / "three" / "b.txt").write_text("other")
+    (tmp_path / "alone.txt").write_text("text")
+    monkeypatch.setattr(
+        contents, "find_path", lambda n: tmp_path / n if n != "hub" else None
+    )
+    names = ("one", "two", "three", "alone.txt", "hub", "one")
+    found = contents.hash_corpora(*names)
+    assert list(found) == list(names[:-1]) and found["hub"] == "hub"
+    assert len(set(found.values())) == 5
+
+
+def test_forms_of_entropy_by_hand():
+    """Three tokens; rows of attention that are all unlike."""
+    weights = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
+
+    def entropy(*p):
+        return -sum(x * math.log(x) for x in p)
+
+    def softmax(*x):
+        powers = [math.exp(value) for value in x]
+        return [power / sum(powers) for power in powers]
+
+    row = entropy(0.2, 0.5, 0.3)
+    expected = {
+        "row": row / math.log(3),
+        "reported": row / math.log(2),
+        "columns": entropy(*softmax(0.9, 1.2)) / math.log(2),
+        "again": entropy(*softmax(0.5, 0.3)) / math.log(2),
+    }
+    assert entropy_forms.compute_by_definition(weights) == pytest.approx(expected)
+    two = entropy_forms.compute_of_row(np.array([0.25, 0.75]))
+    assert two == pytest.approx(
+        {"row": entropy(0.25, 0.75) / math.log(2), "reported": 0, "again": 0}
+    )
+    assert set(entropy_forms.compute_of_row(np.ones(1)).values()) == {0}
+    ends = entropy_forms.find_ends(np.array([22, 3]))
+    of_22, of_3 = (entropy_forms._find_ends(n) for n in (22, 3))
+    assert of_22["again"][0] == pytest.approx(0.987, abs=5e-4)
+    for form, (low, high) in ends.items():
+        assert low == pytest.approx((of_22[form][0] + of_3[form][0]) / 2)
+        assert high == pytest.approx((of_22[form][1] + of_3[form][1]) / 2)
+    assert ends["row"] == pytest.approx((0, 1))
+    assert ends["columns"][0] < ends["columns"][1] == pytest.approx(1)
+
+
+def test_hidden_frames_are_told_from_other_hidden_frames():
+    frames, negatives = 40, 200
+    hidden, others = photographs_and_speech._draw_spans(
+        frames, negatives, np.random.default_rng(0)
+    )
+    places = np.flatnonzero(hidden)
+    # Spans of ten frames each, of which three begin somewhere.
+    starts = np.random.default_rng(0).choice(30, round(0.65 * 40 / 10), replace=False)
+    expected = sorted({int(s) + k for s in starts for k in range(10)})
+    assert places.tolist() == expected
+    assert others.shape == (frames, negatives)
+    for place in range(frames):
+        if hidden[place]:
+            assert set(others[place].tolist()) == set(expected) - {place}
+        else:
+            assert not others[place].any()
+    sizes = {"conv_kernel": (10, 3), "conv_stride": (5, 2)}
+    # 32,000 samples: (32000 − 10) / 5 + 1 = 6399, (6399 − 3) / 2 + 1 = 3199.
+    assert photographs_and_speech._count_frames(sizes) == 3199
