@@ -378,6 +378,195 @@ def test_of_columns_of_lists_those_called_vectors_are_measured():
     assert narrow.left_out == {"b": "one number a row"}
 
 
+# ---- which column is what --------------------------------------------------------------------------------------------
+
+
+def decimals(rows=5, *shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, *shape))
+
+
+TEXT = np.array([*"abcde"], object)
+WHOLE = np.array([3, 9, 4, 4, 7])
+VEC, OTHER = decimals(5, 4), decimals(5, 4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "layers", "left_out"),
+    [
+        # a table
+        ({"t": TEXT, "v": VEC, "n": WHOLE}, {}, {"v": ("v",)}, {"t": "text", "n": "one number a row"}),
+        ({"id": WHOLE, "v": VEC, "year": WHOLE}, {}, {"v": ("v",)},
+         {"id": "an id, by its name", "year": "by its name"}),
+        ({"ok": np.array([True] * 5), "v": VEC}, {}, {"v": ("v",)}, {"ok": "yes or no"}),
+        ({"input_ids": VEC, "v": VEC}, {}, {"v": ("v",)}, {"input_ids": "a tokenizer's output"}),
+        ({"row": WHOLE, "v": VEC}, {"index": ("row",)}, {"v": ("v",)}, {"row": "row numbers"}),
+        ({"v": VEC}, {"unusable": {"w": "lists of 1 to 2 numbers"}}, {"v": ("v",)}, {"w": "lists of 1 to 2 numbers"}),
+        ({"v.float": VEC, "v.int8": WHOLE[:, None] * [1, 2]}, {}, {"v.float": ("v.float",)},
+         {"v.int8": "the same at less precision"}),
+        ({"v": VEC, "v.binary": WHOLE[:, None] * [1, 2]}, {}, {"v": ("v",)}, {"v.binary": "packed bits"}),
+        ({"x": VEC[:, 0], "y": VEC[:, 1], "t": TEXT}, {}, {"file": ("x", "y")}, {"t": "text"}),
+        ({"id": WHOLE, "x": VEC[:, 0], "y": VEC[:, 1]}, {}, {"file": ("x", "y")}, {"id": "an id, by its name"}),
+        ({"0": WHOLE, "1": np.array([2, 2, 5, 1, 1])}, {"named": False}, {"file": ("0", "1")}, {}),
+        ({"a": np.ones(5), "x": VEC[:, 0]}, {}, {"file": ("a", "x")}, {}),
+        # several arrays
+        ({"x": VEC, "y": OTHER}, {"is_table": False}, {"x": ("x",), "y": ("y",)}, {}),
+        ({"x": VEC, "k": WHOLE}, {"is_table": False}, {"x": ("x",)}, {"k": "one number a row"}),
+        ({"x": VEC[:, :1], "y": OTHER[:, :1]}, {"is_table": False}, {"x": ("x",), "y": ("y",)}, {}),
+        ({"x": VEC, "y": decimals(5, 7)}, {"is_table": False}, {"x": ("x",), "y": ("y",)}, {}),
+    ],
+)  # fmt: skip
+def test_what_each_column_is_taken_for(columns, how, layers, left_out):
+    roles = vector_roles.decide_roles(Content(columns, **how), "file.x")
+    assert dict(roles.layers) == layers and dict(roles.left_out) == left_out
+    assert (roles.units, roles.labels, roles.mask, roles.places) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "said"),
+    [
+        ({"v.ubinary": WHOLE[:, None] * [1, 2]}, {}, r"vectors of numbers in file.x; got packed bits only"),
+        ({"v": VEC, "w": decimals(5, 3)}, {}, r"v \(4 decimals\) and w \(3 decimals\) may be layers.*--columns v$"),
+        ({"v": VEC, "w": WHOLE[:, None] * [1, 2, 3, 4]}, {}, r"w \(4 whole numbers\)"),
+        ({"v": np.c_[VEC[:, :2], WHOLE]}, {}, r"column 2 of 'v' holds whole numbers among decimals.*--columns v$"),
+        ({"v": np.c_[VEC[:, :1], WHOLE, VEC[:, :2]]}, {"is_table": False},
+         r"one way to read the array of file.x; got two: column 1 of 'v'.*--columns 0,2,3$"),
+        ({"v": np.c_[np.arange(5), VEC]}, {"is_table": False},
+         r"column 0 of 'v' counts the rows.*--columns 1-4$"),
+        ({"x": VEC[:, 0], "n": WHOLE, "y": VEC[:, 1]}, {}, r"the column 'n' holds whole numbers.*--columns x,y$"),
+        ({"x": TEXT}, {"unusable": {"w": "empty"}},
+         r"columns of numbers, or .* in file.x; got x \(text\), w \(empty\)\."),
+        ({"x": VEC[:, 0], "t": TEXT}, {}, r"got x \(decimals\), t \(text\)"),
+        ({f"t{k}": TEXT for k in range(8)}, {}, r"t5 \(text\) and 2 more"),
+        ({"k": WHOLE}, {"is_table": False}, r"arrays \[vector, dim\] in file.x; got k \(whole numbers\)"),
+        ({"a.weight": VEC, "x": VEC}, {"is_table": False}, r"weights of a model, such as a.weight.*--columns a.weight"),
+        ({"a.weight_hh": VEC}, {"is_table": False}, r"weights of a model, such as a.weight_hh"),
+        ({"x": VEC, "y": decimals(6, 4)}, {"is_table": False}, r"got x \[5, 4\], y \[6, 4\]\. Cure: .*--columns x$"),
+        ({f"x{k}": decimals(k + 2, 4) for k in range(7)}, {"is_table": False}, r"x5 \[7, 4\] …\."),
+        ({"x": np.array(["1", "2", "b", "3", "4"], object)}, {"first_line": 3},
+         r"every row of the column 'x' of file.x; got 'b' in line 5"),
+    ],
+)  # fmt: skip
+def test_what_may_be_read_in_two_ways_is_told_with_the_likely_one(columns, how, said):
+    with pytest.raises(CorpusError, match=said):
+        vector_roles.decide_roles(Content(columns, **how), "file.x")
+
+
+def test_what_the_user_names_goes_before_every_rule():
+    table = Content(
+        {"id": WHOLE, "x": VEC[:, 0], "y": VEC[:, 1], "v": VEC, "w": OTHER, "t": TEXT}
+    )
+    decide = vector_roles.decide_roles
+    roles = decide(table, "file.x", columns="id,y", unit_column="t", label_column="x")
+    assert roles.layers == {"file": ("id", "y")}
+    assert (roles.units, roles.labels) == ("t", "x")
+    assert roles.left_out == {"v": "not in --columns", "w": "not in --columns"}
+    assert decide(table, "file.x", columns="w,v").layers == {"v": ("v",), "w": ("w",)}
+    for spec, said in (
+        ("v,x", r"columns of lists or columns of numbers.*'v' \(lists\) and 'x'"),
+        ("t,x", r"numbers in the column 't' of file.x; got text"),
+        (" , ", r"names, patterns or numbers of columns"),
+        ("9", r"for --columns 9; .*numbered from 0 to 5"),
+        ("xx", r"a column of file.x for --columns xx; got columns id, x, y, v, w, t"),
+    ):
+        with pytest.raises((CorpusError, UsageError), match=said):
+            decide(table, "file.x", columns=spec)
+    unusable = Content({"x": VEC[:, 0]}, unusable={"w": "empty lists"})
+    with pytest.raises(
+        CorpusError, match=r"numbers in the column 'w' of .*empty lists"
+    ):
+        decide(unusable, "file.x", columns="w")
+
+
+def test_dimensions_of_the_only_array_can_be_named():
+    """Units do not count as a second array; a name of an array goes before a number."""
+    one = Content({"x": VEC, "unit": np.arange(10).reshape(5, 2)}, is_table=False)
+    roles = vector_roles.decide_roles(one, "f.npz", columns="1-2")
+    assert roles.places == (1, 2) and roles.layers == {"x": ("x",)}
+    assert roles.units == "unit"
+    assert vector_roles.decide_roles(one, "f.npz", columns="x").places is None
+    two = Content({"x": VEC, "y": OTHER}, is_table=False)
+    assert vector_roles.decide_roles(two, "f.npz", columns="1").layers == {"y": ("y",)}
+    deep = Content({"x": decimals(5, 2, 3)}, is_table=False)
+    roles = vector_roles.decide_roles(deep, "f.npz", columns="0")
+    assert roles.places is None and roles.layers == {"x": ("x",)}
+
+
+def test_a_range_may_hold_dashes_of_its_own():
+    names = ["a-1", "a-2", "b", "a-3"]
+    assert vector_roles._match_range_of_names("a-1-b", names) == names[:3]
+    assert vector_roles._match_range_of_names("a-2-a-3", names) == names[1:]
+    assert vector_roles._match_range_of_names("a-9-b", names) is None
+    assert vector_roles._match_names("a-2", names, True) == ["a-2"]
+    assert vector_roles._match_places("3-1", names) == []
+    assert vector_roles._match_places("2", names) == ["b"]
+
+
+def test_one_line_says_how_a_file_was_read():
+    content = Content(
+        {"d0": VEC[:, 0], "d1": VEC[:, 1], "who": TEXT, "sort": TEXT, "id": WHOLE, "year": WHOLE, "t": TEXT},
+        notes=["header in line 1"],
+    )  # fmt: skip
+    roles = vector_roles.decide_roles(
+        content, "f.csv", unit_column="who", label_column="sort"
+    )
+    assert vector_roles.describe_roles(content, roles, "f.csv", (5, 2)) == (
+        "f.csv: 5 vectors of 2 numbers, columns d0–d1; units: who; labels: sort; "
+        "left out: id (an id, by its name), year (by its name), t (text); "
+        "header in line 1"
+    )
+    deep = decimals(5, 3, 4)
+    mask = np.ones((5, 3), bool)
+    arrays_ = Content({"x": deep, "y": deep, "mask": mask}, is_table=False)
+    roles = vector_roles.decide_roles(arrays_, "f.npz")
+    assert vector_roles.describe_roles(arrays_, roles, "f.npz", (5000, 3, 1024)) == (
+        "f.npz: 5,000 sequences of up to 3 vectors of 1,024 numbers, 2 layers x, y; mask: mask"
+    )
+    one = Content({"x": VEC}, is_table=False)
+    roles = vector_roles.decide_roles(one, "f.npy", columns="0,2-3")
+    said = vector_roles.describe_roles(one, roles, "f.npy", (5, 3))
+    assert said == "f.npy: 5 vectors of 3 numbers, columns 0, 2–3"
+    roles = vector_roles.decide_roles(one, "f.npy")
+    assert vector_roles._describe_columns(one, roles) == "array x"
+    assert vector_roles._describe_left_out({"row numbers": "row numbers", "a": "text", "b": "text"}) == [
+        "row numbers", "a, b (text)",
+    ]  # fmt: skip
+
+
+def test_kinds_of_numbers_of_arrays_and_tensors():
+    for values, kind, words in (
+        (torch.ones(2), "f", "decimals"),
+        (torch.ones(2, dtype=torch.bfloat16), "f", "decimals"),
+        (torch.ones(2, dtype=torch.int16), "i", "whole numbers"),
+        (torch.ones(2, dtype=torch.bool), "b", None),
+        (torch.ones(2, dtype=torch.complex64), "c", None),
+        (np.ones(2, np.uint8), "u", "whole numbers"),
+        (np.ones(2, np.float16), "f", "decimals"),
+        (np.array(["a"]), "U", None),
+    ):
+        assert vector_roles._get_kind(values) == kind
+        assert vector_roles._is_numeric(values) is (words is not None)
+        if words:
+            assert vector_roles._describe_kind(values) == words
+            assert vector_roles._describe_column(values) == words
+    wide = torch.ones(3, 2, dtype=torch.bfloat16)
+    assert vector_roles._get_first_rows(wide).tolist() == [[1, 1]] * 3
+    assert vector_roles._describe_column(wide) == "decimals [3, 2]"
+    assert vector_roles._describe_column(np.array(["a"])) == "text"
+
+
+def test_a_column_that_counts_rows_is_one_among_decimals_only():
+    counted, more = np.arange(5), np.array([2, 2, 5, 1, 1])
+    begins = vector_roles._begins_with_row_numbers
+    for columns, result in (
+        ({"0": counted, "1": VEC[:, 0], "2": VEC[:, 1]}, True),
+        ({"0": counted, "1": more, "2": VEC[:, 1]}, True),
+        ({"0": counted, "1": more, "2": more}, False),
+        ({"0": counted, "1": VEC[:, 1]}, False),
+        ({"0": VEC[:, 1], "1": counted, "2": VEC[:, 1]}, False),
+    ):
+        assert begins(Content(columns), list(columns)) is result
+
+
 # ---- vectors in JSON and in files ------------------------------------------------------------------------------------
 
 
