@@ -1,0 +1,709 @@
+"""Numbers of models along training (gu2025, machina2024) and their charts, each by a slow formula."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional
+
+from anisoscope.errors import CorpusError, ModelError
+from anisoscope.store import as_records
+from anisoscope_papers import series_charts
+from anisoscope_papers.beyond.trained import SEEN, SKILL, Experiment
+from anisoscope_papers.gu2025 import sinks, small_models
+from anisoscope_papers.judge import compute_p_of_units
+from anisoscope_papers.machina2024 import networks, trained
+from anisoscope_papers.study import Claim, Context
+
+STEPS = (0, 20, 90, 1000)
+
+# ---- gu2025 ----------------------------------------------------------------------------------------------------------
+
+
+def make_sinks(arms=("base", "sigmoid"), seeds=(0, 3)):
+    """Records of heads that are all unlike, and {(metric, arm, seed, step): [head]}."""
+    draw, rows, values = np.random.default_rng(0), [], {}
+    metrics = (sinks.RATE, sinks.SHARE, "sinks.value_norm")
+    for metric, arm, seed, step in product(metrics, arms, seeds, STEPS):
+        of_heads = draw.uniform(0.1, 0.6, 4)
+        values[metric, arm, seed, step] = of_heads
+        for (layer, head), value in zip(product((1, 2), (0, 1)), of_heads, strict=True):
+            place = {"model": arm, "seed": seed, "step": step, "metric": metric}
+            rows.append(place | {"layer": layer, "head": head, "value": value})
+    for arm, seed, step in product(arms, seeds, STEPS):
+        place = {"model": arm, "seed": seed, "step": step}
+        loss = draw.uniform(1, 2)
+        values["training.loss", arm, seed, step] = np.array([loss])
+        rows.append(place | {"metric": "training.loss", "value": loss})
+        skill = 0.5 if step == 1000 else 0.0
+        rows.append(place | {"metric": SKILL, "value": skill})
+    return rows, values
+
+
+def test_every_claim_on_sinks_has_the_number_that_it_names():
+    rows, values = make_sinks()
+    records = as_records(pd.DataFrame(rows))
+    rate, norm, loss = sinks.RATE, "sinks.value_norm", "training.loss"
+    expected = {}
+    for seed in (0, 3):
+        # The step nearest to a tenth of 1,000 is 90.
+        mean = {key: x.mean() for key, x in values.items() if key[2] == seed}
+        with_sink = values[sinks.SHARE, "sigmoid", seed, 1000] > 0.3
+        for key, number in {
+            (rate, "zero"): mean[rate, "sigmoid", seed, 1000],
+            (rate, "start"): mean[rate, "sigmoid", seed, 0],
+            (rate, "tenth"): mean[rate, "sigmoid", seed, 1000]
+            - mean[rate, "sigmoid", seed, 90],
+            (rate, "base"): mean[rate, "sigmoid", seed, 1000]
+            - mean[rate, "base", seed, 1000],
+            (norm, "text"): mean[norm, "sigmoid", seed, 1000]
+            - mean[rate, "sigmoid", seed, 1000],
+            (norm, "sink heads"): values[norm, "sigmoid", seed, 1000][with_sink].mean(),
+            (loss, "base"): mean[loss, "sigmoid", seed, 1000]
+            - mean[loss, "base", seed, 1000],
+        }.items():
+            expected.setdefault(key, {})[seed] = number
+    for (metric, against), numbers in expected.items():
+        claim = Claim("c", "s", "", metric=metric, against=against)
+        found = sinks.compute_values(claim, records, "sigmoid")
+        assert found.to_dict() == pytest.approx(numbers), (metric, against)
+
+
+def test_seeds_of_a_model_that_has_not_learnt_are_left_out():
+    rows, _ = make_sinks(seeds=(0, 3, 4, 5))
+    records = as_records(pd.DataFrame(rows))
+    at_end = (records["metric"] == SKILL) & (records["step"] == 1000)
+    learnt = {("base", 3): 0.01, ("sigmoid", 4): 0.0499, ("sigmoid", 5): 0.05}
+    for (arm, seed), skill in learnt.items():
+        one = at_end & (records["model"] == arm) & (records["seed"] == seed)
+        records.loc[one, "value"] = skill
+    assert sinks.find_unlearnt(records, ("base",)) == {3}
+    assert sinks.find_unlearnt(records, ("base", "sigmoid")) == {3, 4}
+
+    def count(**given):
+        claim = Claim("c", "s", "", metric=sinks.RATE, systems=("sigmoid",), **given)
+        return sinks.make_claim_test(claim, records).n
+
+    assert count(against="base") == 2
+    # A claim on one arm needs that arm alone, and one on the start nothing.
+    assert count(against="zero") == 3 == count(against="tenth")
+    assert count(against="start") == 4
+    absent = Claim("c", "s", "", metric="sinks.none", systems=("sigmoid",))
+    assert sinks.make_claim_test(absent, records) is None
+    rate = float(sinks.average_heads(records, sinks.RATE, "base", 1000).mean())
+    for premise, why in (
+        (None, ""),
+        (rate - 1e-9, ""),
+        (rate, f"base has a sink rate of {rate:.3f}, and a test needs {rate:g}"),
+    ):
+        claim = Claim(
+            "c",
+            "s",
+            "",
+            metric=sinks.RATE,
+            systems=("sigmoid",),
+            against="zero",
+            premise=premise,
+        )
+        assert sinks.explain_untestable(claim, records) == why
+        test = sinks.make_claim_test(claim, records)
+        assert np.isnan(test.up) == bool(why) and test.note.startswith(why)
+
+
+def test_no_head_with_a_sink_is_an_answer():
+    rows, _ = make_sinks()
+    records = as_records(pd.DataFrame(rows))
+    records.loc[records["metric"] == sinks.SHARE, "value"] = 0.3
+    given = {"metric": "sinks.value_norm", "systems": ("base",)}
+    claim = Claim("c", "s", "", against="sink heads", **given)
+    test = sinks.make_claim_test(claim, records)
+    assert test is not None and test.n == 0
+
+
+def test_published_models_count_as_seeds(monkeypatch, tmp_path):
+    sizes = {"14m": 14e6, "1b": 1e9}
+    published = sinks.Published(sizes, (0, 5), "c", sequences=7, window=9)
+    found = list(published.subjects())
+    assert [(number, step) for number, step, _ in found] == [
+        *((0, 0), (0, 5), (1, 0), (1, 5)),
+    ]
+    assert [subject for *_, subject in found] == [
+        f"EleutherAI/pythia-{size}@step{step}" for size in sizes for step in (0, 5)
+    ]
+    jobs = []
+
+    def run(job, *, root, resume):
+        assert (root, resume) == (tmp_path / "cache", True)
+        jobs.append(job)
+        return SimpleNamespace(records=job.model)
+
+    monkeypatch.setattr(sinks, "run", run)
+    context = Context(tmp_path, tmp_path / "cache", device="cuda")
+    measured = list(published.measure(("sinks",), context))
+    assert measured == found
+    job = jobs[-1]
+    assert (job.corpus, job.sequences, job.max_length) == ("c", 7, 9)
+    assert (job.device, job.settings.metrics, job.settings.sample) == (
+        *("cuda", ("sinks",), 0),
+    )
+    monkeypatch.setattr(sinks, "make_corpus_need", lambda name: name)
+    first, second, corpus = published.needs()
+    assert corpus == "c" and second.name == "EleutherAI/pythia-1b, 2 checkpoints"
+    assert second.gigabytes == pytest.approx(2 * 2.0)
+    assert dict(second.work) == {"pythia-1b sinks": pytest.approx(2 * 7 * 9 * 2e-3)}
+    assert first.gigabytes == pytest.approx(2 * 14e6 * 2e-9)
+
+
+def test_records_of_sinks_are_those_of_heads_without_intervals():
+    rows = []
+    for metric, component, head in (
+        ("sinks.first_rate", ".3", 0),
+        ("sinks.first_rate", ".2", 0),
+        ("sinks.first_rate", ".3", None),
+        ("sinks.mass", "first", 1),
+        ("sinks.mass", "last", 1),
+        ("sinks.mass", "first", None),
+    ):
+        row = {"metric": metric, "component": component, "head": head, "layer": 2}
+        rows.append(row | {"value": len(rows) + 0.5, "low": 0.0, "high": 9.0})
+    found = sinks.rename_records(as_records(pd.DataFrame(rows)), 40, 6)
+    kept = found[["metric", "head", "value"]].to_numpy().tolist()
+    assert kept == [[sinks.RATE, 0, 0.5], [sinks.SHARE, 1, 3.5]]
+    assert set(found["step"]) == {40} and set(found["seed"]) == {6}
+    assert set(found["model"]) == {"base"}
+    assert found[["component", "low", "high"]].isna().all().all()
+
+
+def test_one_trained_model_is_enough_to_look_at(tmp_path):
+    recipe = SimpleNamespace(folder=lambda arm, seed: tmp_path / f"{arm}-{seed}")
+    experiment = Experiment(("base", "sigmoid"), 2, recipe)
+    assert not sinks.has_trained_model(experiment, tmp_path)
+    (tmp_path / "sigmoid-1").mkdir()
+    assert not sinks.has_trained_model(experiment, tmp_path)
+    (tmp_path / "sigmoid-1" / SEEN).touch()
+    assert sinks.has_trained_model(experiment, tmp_path)
+    assert sinks.has_trained_model(sinks.PYTHIAS, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["base", "sigmoid", small_models.KEY_BIAS])
+def test_sinks_of_a_call_by_loops(form):
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(2, 3, 5, 4, generator=draw, dtype=torch.float64) * 2
+        for _ in range(3)
+    )
+    bias = torch.randn(3, 4, generator=draw, dtype=torch.float64)
+    scale = 0.7
+    hidden = torch.ones(5, 5).triu(1).bool()
+    scores = (query @ key.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf)
+    call = SimpleNamespace(
+        scores=lambda: scores,
+        query=query,
+        key=key,
+        value=value,
+        scale=scale,
+        module=SimpleNamespace(
+            key_bias=bias, config=SimpleNamespace(_attn_implementation=form)
+        ),
+    )
+    found = small_models.measure_sinks(call)
+    for text, head in product(range(2), range(3)):
+        shares, of_bias, rise = [], [], []
+        for q in range(5):
+            seen = [float(scores[text, head, q, k]) for k in range(q + 1)]
+            each = [np.exp(s) for s in seen]
+            # σ(s − ln n), with n the number of tokens of the text.
+            if form == "sigmoid":
+                each = [x / (x + 5) for x in each]
+            total = sum(each)
+            if form == small_models.KEY_BIAS:
+                own = np.exp(float(query[text, head, q] @ bias[head]) * scale)
+                total += own
+                of_bias.append(own / total)
+            shares.append(each[0] / total)
+        first = float(found["first"][text, head])
+        assert first == pytest.approx(np.mean(shares))
+        assert float(found["first_rate"][text, head]) == (first > 0.3)
+        if form == small_models.KEY_BIAS:
+            assert float(found["bias_rate"][text, head]) == (np.mean(of_bias) > 0.3)
+        for name, vectors in (("value_norm", value), ("key_norm", key)):
+            norms = vectors[text, head].norm(dim=-1)
+            ratio = norms[0] / norms[1:].mean()
+            assert float(found[name][text, head]) == pytest.approx(float(ratio))
+        with_first, with_others = [], []
+        for q, k in product(range(5), range(5)):
+            cosine = functional.cosine_similarity(
+                query[text, head, q], key[text, head, k], dim=0
+            )
+            if k == 0 and q > 0:
+                with_first.append(float(cosine))
+            elif 0 < k <= q:
+                with_others.append(float(cosine))
+        rise = np.mean(with_first) - np.mean(with_others)
+        assert float(found["cosine_rise"][text, head]) == pytest.approx(rise)
+    assert ("bias_rate" in found) == (form == small_models.KEY_BIAS)
+
+
+def test_random_texts_have_the_shapes_of_the_texts_and_are_the_same_again():
+    batches = [torch.zeros(2, 5), torch.zeros(3, 4)]
+    first, again = (list(small_models._draw_random(batches, 40)) for _ in range(2))
+    for one, other, batch in zip(first, again, batches, strict=True):
+        assert one.shape == batch.shape and torch.equal(one, other)
+        assert one.min() >= 0 and one.max() < 40
+    (many,) = small_models._draw_random([torch.zeros(50, 50)], 40)
+    assert many.unique().tolist() == list(range(40))
+
+
+# ---- machina2024: along training -------------------------------------------------------------------------------------
+
+
+def make_course(*, final=True):
+    """Records of three seeds, two blocks and their input; {(metric, site, layer, component, seed, step): value}."""
+    draw, values, rows = np.random.default_rng(1), {}, []
+    places = [("hidden", 0), ("hidden", 1), ("hidden", 2), ("plain", None)]
+    if final:
+        places.append(("final", None))
+    for (site, layer), seed, step in product(places, (0, 1, 5), STEPS):
+        for metric, component in (
+            (trained.A, None),
+            (trained.TOP, "1"),
+            (trained.TOP, "3"),
+        ):
+            value = draw.uniform(0.1, 0.5)
+            values[metric, site, layer, component, seed, step] = value
+            row = {"metric": metric, "site": site, "layer": layer, "value": value}
+            place = {"model": "base", "seed": seed, "step": step}
+            rows.append(row | place | {"component": component})
+    return rows, values
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_places_of_a_course_are_after_the_last_block_and_after_the_final_norm(final):
+    rows, values = make_course(final=final)
+    records = as_records(pd.DataFrame(rows))
+    assert trained.has_final_norm(records) == final
+    sites = {
+        "final": ("final", None) if final else ("hidden", 2),
+        "last": ("hidden", 2) if final else None,
+        "plain": ("plain", None),
+    }
+    for site, place in sites.items():
+        found = trained.select_courses(records, trained.A, site)
+        if place is None:
+            assert not len(found)
+            continue
+        assert found.index.tolist() == [0, 1, 5]
+        assert found.columns.tolist() == list(STEPS)
+        for seed, step in product((0, 1, 5), STEPS):
+            expected = values[trained.A, *place, None, seed, step]
+            assert found.loc[seed, step] == expected
+    top = trained.select_courses(records, trained.TOP, "plain", "3")
+    assert top.loc[1, 90] == values[trained.TOP, "plain", None, "3", 1, 90]
+
+
+def test_numbers_of_claims_on_isotropy():
+    rows, values = make_course()
+    # The input has the largest A of all, and so have earlier steps.
+    for row in rows:
+        if row["metric"] == trained.A and (row["layer"] == 0 or row["step"] == 20):
+            row["value"] += 0.4
+    # Of seed 0 a block is the largest place, of seed 5 what follows the final norm.
+    for seed, site, layer in ((0, "hidden", 1), (5, "final", None)):
+        for row in rows:
+            at = (row["metric"], row["site"], row["seed"], row["step"])
+            if at == (trained.A, site, seed, 1000) and row["layer"] in (layer, None):
+                row["value"] = 0.55
+    records = as_records(pd.DataFrame(rows))
+    lookup = {
+        (r["metric"], r["site"], r["layer"], r["component"], r["seed"], r["step"]): r[
+            "value"
+        ]
+        for r in rows
+    }
+    largest, shares, last, less = {}, {}, {}, {}
+    for seed in (0, 1, 5):
+        places = [("hidden", 1), ("hidden", 2), ("final", None)]
+        ends = {place: lookup[trained.A, *place, None, seed, 1000] for place in places}
+        place = max(ends, key=ends.get)
+        largest[seed] = ends[place]
+        shares[seed] = values[trained.TOP, *place, "3", seed, 1000]
+        last[seed] = ends["final", None]
+        less[seed] = ends["final", None] - ends["hidden", 2]
+    assert largest[0] == 0.55 == largest[5]
+
+    def number(metric, site):
+        claim = Claim("c", "s", "", metric=metric, site=site)
+        return trained.compute_values(claim, records)
+
+    assert number(trained.A, trained.LARGEST).to_dict() == pytest.approx(largest)
+    assert number(trained.TOP, trained.LARGEST).to_dict() == pytest.approx(shares)
+    assert number(trained.A, "final").to_dict() == pytest.approx(last)
+    assert number(trained.A, "final less last").to_dict() == pytest.approx(less)
+    assert not len(number(trained.A, "final less nowhere"))
+    assert not len(number("partition", "final"))
+    course = np.array(
+        [
+            [lookup[trained.A, "final", None, None, seed, step] for step in STEPS]
+            for seed in (0, 1, 5)
+        ]
+    )
+    fall = {}
+    for place, seed in enumerate((0, 1, 5)):
+        at = np.delete(course, place, 0).mean(0).argmax()
+        fall[seed] = course[place, at] - course[place, -1]
+    assert number(trained.A, trained.FALL).to_dict() == pytest.approx(fall)
+
+    def notes(site):
+        claim = Claim("c", "s", "", metric=trained.A, site=site)
+        return trained.describe_notes(claim, records)
+
+    mean = course.mean(0)
+    step = STEPS[mean.argmax()]
+    assert notes(trained.FALL) == f"largest at step {step:,} of 1,000: {mean.max():.2f}"
+    ends = [
+        np.mean([lookup[trained.A, *at, None, seed, 1000] for seed in (0, 1, 5)])
+        for at in (("final", None), ("hidden", 2))
+    ]
+    assert notes("final less last") == f"final {ends[0]:.3f}, last {ends[1]:.3f}"
+    assert notes("final") == ""
+    assert notes(trained.LARGEST).startswith("largest in: ")
+    assert "(1 of 3)" in notes(trained.LARGEST) or "(2 of 3)" in notes(trained.LARGEST)
+    assert not len(trained.read_top_share(records[records["metric"] != trained.TOP]))
+
+
+def test_what_was_not_learnt_says_nothing_of_isotropy():
+    rows, values = make_course()
+    for seed, skill in ((0, 0.5), (1, 0.05), (5, 0.0499)):
+        for step in (0, 1000):
+            given = skill if step else 0.0
+            place = {"model": "base", "seed": seed, "step": step}
+            rows.append(place | {"metric": SKILL, "value": given})
+    bound = {"metric": trained.Q95, "site": "hidden", "layer": 1, "value": 0.3}
+    rows.append({"model": "base", "seed": 0, "step": 1000} | bound)
+    found = {v.claim: v for v in trained.judge(as_records(pd.DataFrame(rows)))}
+    one = found["isotropic at the end"]
+    ends = [values[trained.A, "final", None, None, seed, 1000] for seed in (0, 1)]
+    assert one.n == 2 and one.value == pytest.approx(np.mean(ends))
+    assert "< 0.3" in one.statistic
+    assert found["isotropic output embeddings"].statistic == "not measured"
+
+
+# ---- machina2024: networks -------------------------------------------------------------------------------------------
+
+
+def make_network(name, ends, stack="decoder", width_bound=0.2):
+    rows = []
+    for place, value in enumerate(ends):
+        site = "final" if place == len(ends) - 1 else "hidden"
+        row = {"model": name, "stack": stack, "site": site, "metric": networks.A}
+        row |= {"layer": place if site == "hidden" else None, "value": value}
+        rows.append(row | {"low": value - 0.05, "high": value + 0.1, "n_units": 20})
+        rows.append(row | {"metric": networks.Q95, "value": width_bound})
+    return rows
+
+
+def test_places_of_a_network_are_its_last_and_its_largest():
+    rows = [
+        *make_network("one", (0.9, 0.5, 0.3, 0.4)),
+        *make_network("two", (0.9, 0.1, 0.2, 0.6), width_bound=0.3),
+        *make_network("bare", (0.9, 0.5))[:2],
+    ]
+    rows.reverse()
+    records = as_records(pd.DataFrame(rows))
+    found = list(networks.find_places(records))
+    numbers = {
+        name: (last["value"], last["site"], most["value"], most["layer"], most["q95"])
+        for name, last, most in found
+    }
+    assert numbers["one"] == (0.4, "final", 0.5, 1, 0.2)
+    assert numbers["two"][:3] == (0.6, "final", 0.6) and numbers["two"][4] == 0.3
+    assert set(numbers) == {"one", "two"}
+    ended = make_network("x", (0.9, 0.5, 0.3, 0.4))[:6]
+    ((_, last, _),) = networks.find_places(as_records(pd.DataFrame(ended)))
+    assert (last["value"], last["layer"]) == (0.3, 2)
+    _, place, _ = found[-1] if found[-1][0] == "one" else found[0]
+    for below, none in ((None, None), ("q95", None), ("q95", 0.9)):
+        limit = {"below": below} if below else {"above": "q95"}
+        claim = Claim("c", "s", "", over="any", words="w", none=none, **limit)
+        test = networks.make_claim_test(claim, "one", place)
+        frame = place.to_frame().T
+        above, under = (float(p[0]) for p in compute_p_of_units(frame, 0.2))
+        at_none = 0.2 if none is None else none
+        above_none, under_none = (
+            float(p[0]) for p in compute_p_of_units(frame, at_none)
+        )
+        if below:
+            assert (test.up, test.down, test.against) == (under, above, above_none)
+            assert test.margin == pytest.approx(0.2 - 0.4)
+        else:
+            assert (test.up, test.down, test.against) == (above, under, under_none)
+            assert test.margin == pytest.approx(0.4 - 0.2)
+        assert (test.value, test.low, test.high) == pytest.approx((0.4, 0.35, 0.5))
+        assert (test.n, test.over, test.words, test.units) == (20, "any", "w", "units")
+        assert test.where == "the final norm of one, against q95 0.2"
+    inner = networks.make_claim_test(claim, "one", found[0][2])
+    assert inner.where.startswith("layer ") or "final norm" in inner.where
+
+
+def test_networks_that_cannot_be_had_are_noted_and_the_others_measured(
+    monkeypatch, tmp_path
+):
+    told, jobs = [], []
+    context = Context(
+        tmp_path,
+        tmp_path / "cache",
+        device="cuda",
+        progress=lambda *given: told.append(given),
+    )
+    monkeypatch.setattr(
+        networks,
+        "find_path",
+        lambda name: tmp_path / name if "lost" not in name else None,
+    )
+
+    def run(job, *, root, resume):
+        assert (root, resume) == (tmp_path / "cache", True)
+        jobs.append(job)
+        if job.model == "gone":
+            raise ModelError("a model", "none", "install it")
+        rows = make_network("raw", (0.9, 0.5, 0.4))
+        rows.append(rows[0] | {"head": 1})
+        rows.append(rows[0] | {"component": "0"})
+        rows.append(rows[0] | {"metric": "drift"})
+        if job.model == "builtin:t5":
+            rows += make_network("raw", (0.8, 0.7, 0.6), stack="encoder")
+        return SimpleNamespace(records=as_records(pd.DataFrame(rows)))
+
+    monkeypatch.setattr(networks, "run", run)
+    asked = networks.Networks(
+        (
+            ("builtin:bert", "text/file.txt", 30),
+            ("builtin:other", "lost/file.txt", 30),
+            ("gone", "named", None),
+            ("builtin:t5", "", 5),
+        )
+    )
+    found = networks.measure(asked, context)
+    assert [(job.model, job.corpus, job.limit) for job in jobs] == [
+        ("builtin:bert", str(tmp_path / "text/file.txt"), 30),
+        ("gone", "named", None),
+        ("builtin:t5", "", 5),
+    ]
+    assert {job.device for job in jobs} == {"cuda"}
+    assert [row["model"] for row in context.lacking] == ["builtin:other", "gone"]
+    assert "below ANISOSCOPE_DATA" in context.lacking[0]["component"]
+    assert told == [
+        *(("builtin:bert", 1, 4), ("builtin:other", 2, 4)),
+        *(("gone", 3, 4), ("builtin:t5", 4, 4)),
+    ]
+    of_a = found[found["metric"] == networks.A]
+    values = of_a.groupby("model")["value"].apply(list).to_dict()
+    assert values == {"bert": [0.9, 0.5, 0.4], "t5": [0.8, 0.7, 0.6]}
+    assert set(of_a["corpus"]) == {"file.txt", ""}
+    with pytest.raises(CorpusError):
+        networks.measure_network("builtin:other", "lost/file.txt", 3, context)
+
+
+# ---- charts of a series ----------------------------------------------------------------------------------------------
+
+
+def make_heads(metric, layers, seeds=(0, 1), steps=(0, 10)):
+    rows = []
+    for seed, step, layer, head in product(seeds, steps, layers, (0, 1)):
+        value = seed + step / 100 + layer / 1000 + head / 10_000
+        place = {"seed": seed, "step": step, "layer": layer, "head": head}
+        rows.append(place | {"metric": metric, "value": value})
+    return as_records(pd.DataFrame(rows[::-1]))
+
+
+def make_endings(layers, seeds=(0, 1)):
+    """A head ends similar in even layers, opposite in odd ones; of seed 1 the second head neither way."""
+    places = list(product(seeds, layers, (0, 1)))
+    values = [
+        0 if (seed, head) == (1, 1) else (1 if layer % 2 == 0 else -1)
+        for seed, layer, head in places
+    ]
+    index = pd.MultiIndex.from_tuples(places, names=("seed", "layer", "head"))
+    return pd.Series(values, index)
+
+
+@pytest.fixture
+def faceted(monkeypatch):
+    given = []
+
+    def keep(layers, data, panel, size, columns=1, **more):
+        given.append((layers, data, panel, size, columns, more))
+        return "chart"
+
+    monkeypatch.setattr(series_charts, "facet", keep)
+    return given
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_lines_of_heads_have_their_ending_and_their_panel(faceted, apart):
+    layers = range(1, 10)
+    records = make_heads("query_key.cosine", layers)
+    series_charts.draw_heads(records, make_endings(layers), 0.25, apart=apart)
+    ((marks, data, panel, _, columns, _),) = faceted
+    shown = [1, 9] if apart else [1, 3, 4, 6, 7, 9]
+    assert sorted(data["layer"].unique()) == shown
+    assert panel == "panel" and columns == 2
+    names = list(dict.fromkeys(data["panel"]))
+    if apart:
+        assert names == [f"layer {n}, seed {s}" for n in (1, 9) for s in (0, 1)]
+    else:
+        assert names == [f"layer {n}" for n in shown]
+    for row in data.itertuples():
+        where = row.seed + row.step / 100 + row.layer / 1000 + row.head / 10_000
+        assert row.value == pytest.approx(where)
+        ending = "ends similar" if row.layer % 2 == 0 else "ends opposite"
+        if (row.seed, row.head) == (1, 1):
+            ending = "neither"
+        assert row.ending == ending
+    assert len(data) == len(shown) * 8
+    # The band reaches from one bound to the other.
+    text = str([mark.to_dict(validate=False) for mark in marks[:3]])
+    assert "-0.25" in text and "0.25" in text.replace("-0.25", "")
+
+
+def test_products_are_drawn_of_heads_that_end_in_either_way(faceted):
+    records = make_heads("query_key.dot", (1, 2))
+    series_charts.draw_products(records, make_endings((1, 2)))
+    ((_, data, panel, _, columns, more),) = faceted
+    assert list(dict.fromkeys(data[panel])) == [
+        *("heads that end similar", "heads that end opposite"),
+    ]
+    assert set(zip(data["seed"], data["head"], strict=True)) == {(0, 0), (0, 1), (1, 0)}
+    similar = data[data[panel] == "heads that end similar"]
+    assert set(similar["layer"]) == {2} and columns == 2 and more["independent"]
+
+
+@pytest.mark.parametrize("layers", [(1, 2), (1, 2, 3, 4)])
+def test_the_first_and_the_last_layer_have_names(faceted, layers):
+    rows = [
+        {"layer": n, "step": step, "value": n, "low": n, "high": n}
+        for n in layers[::-1]
+        for step in (0, 5)
+    ]
+    series_charts.draw_layers(pd.DataFrame(rows), "title")
+    ((_, data, panel, *_),) = faceted
+    assert panel is None
+    for row in data.itertuples():
+        inner = row.layer not in (layers[0], layers[-1])
+        assert row.place == ("layers between" if inner else f"layer {row.layer}")
+
+
+def test_a_point_of_a_cloud_has_its_two_coordinates_and_means_its_steps(faceted):
+    rows = []
+    for side, step, point, k in product(("query", "key"), (5, 40), (0, 1), (1, 2)):
+        value = 100 * (side == "key") + step + point / 10 + k / 100
+        metric = f"svd.key.cloud.{side}"
+        rows.append(
+            {
+                "metric": metric,
+                "step": step,
+                "component": f"{point} {k}",
+                "value": value,
+            }
+        )
+    for side, seed, step, k in product(("query", "key"), (3, 2), (0, 5, 40), (1, 2)):
+        value = 100 * (side == "key") + step + 0.5 + k / 100 + 1000 * (seed == 3)
+        row = {"metric": f"svd.key.{side}", "seed": seed, "step": step}
+        rows.append(row | {"component": str(k), "value": value})
+        other = row | {"metric": f"svd.query.{side}"}
+        rows.append(other | {"component": str(k), "value": 0.0})
+    records = as_records(pd.DataFrame(rows))
+    series_charts.draw_clouds(records, "key", "title")
+    ((_, data, panel, _, columns, _),) = faceted
+    assert list(dict.fromkeys(data[panel])) == ["step 5", "step 40"] and columns == 2
+    assert len(data) == 2 * 2 * 3
+    found = {
+        (r.side, r.step, bool(r.mean), round(r.d1, 3), round(r.d2, 3))
+        for r in data.itertuples()
+    }
+    expected = set()
+    for side, word in (("query", "queries"), ("key", "keys")):
+        for step in (5, 40):
+            at = 100 * (side == "key") + step
+            for point in (0, 1):
+                x = at + point / 10
+                expected.add(
+                    (word, step, False, round(x + 0.01, 3), round(x + 0.02, 3))
+                )
+            expected.add((word, step, True, round(at + 0.51, 3), round(at + 0.52, 3)))
+    assert found == expected
+
+
+def test_an_arrow_points_to_the_next_checkpoint_on_the_page(faceted, monkeypatch):
+    rows = []
+    paths = {
+        "query": [(0.0, 0.0), (4.0, 0.0), (4.0, 2.0)],
+        "key": [(0.0, 0.0), (-4.0, 0.0), (-4.0, -2.0)],
+    }
+    for side, path in paths.items():
+        for step, point in zip((0, 10, 2000), path, strict=True):
+            for k in (1, 2):
+                row = {"metric": f"svd.union.{side}", "seed": 0, "step": step}
+                rows.append(row | {"component": str(k), "value": point[k - 1]})
+    monkeypatch.setattr(
+        series_charts, "facet", lambda *given: faceted.append(given) or Titled()
+    )
+    records = as_records(pd.DataFrame(rows))
+    series_charts._draw_path("name", records, "union", (300, 100))
+    ((_, data, _, size),) = faceted
+    assert size == (300, 100)
+    found = {(r.side, r.step): (r.angle, r.label) for r in data.itertuples()}
+    # Turned clockwise from the upright: to the right 90°, up 0°, to the left −90°, down 180°.
+    assert found["queries", 0] == (90, "0") and found["queries", 10] == (0, "")
+    assert found["keys", 0] == (-90, "0") and abs(found["keys", 10][0]) == 180
+    assert np.isnan(found["queries", 2000][0])
+    assert found["queries", 2000][1] == "2,000"
+    nexts = data[data["step"] == 0][["next1", "next2"]].to_numpy().tolist()
+    assert nexts == [[4, 0], [-4, 0]]
+
+
+class Titled:
+    def properties(self, **_):
+        return self
+
+
+def test_an_arrow_along_both_axes_is_turned_by_pixels(faceted, monkeypatch):
+    rows = []
+    for side in ("query", "key"):
+        for step, point in ((0, (0.0, 0.0)), (5, (10.0, 1.0))):
+            for k in (1, 2):
+                row = {"metric": f"svd.union.{side}", "seed": 0, "step": step}
+                rows.append(row | {"component": str(k), "value": point[k - 1]})
+    monkeypatch.setattr(
+        series_charts, "facet", lambda *given: faceted.append(given) or Titled()
+    )
+    records = as_records(pd.DataFrame(rows))
+    series_charts._draw_path("name", records, "union", (300, 100))
+    ((_, data, _, _),) = faceted
+    # Both ranges hold a tenth more at either end: 10 of 12 in 300 pixels, 1 of 1.2 in 100.
+    angle = np.degrees(np.arctan2(300 * 10 / 12, 100 * 1 / 1.2))
+    assert data["angle"].iloc[0] == pytest.approx(angle)
+
+
+def test_parts_are_drawn_in_the_order_of_their_layers(faceted):
+    def part(shift):
+        rows = [
+            {"layer": n, "step": 0, "value": n + shift, "low": 0, "high": 1}
+            for n in (9, 2, 4, 1, 3, 5, 7, 6, 8)
+        ]
+        return pd.DataFrame(rows)
+
+    parts = {"a": part(0.1), "b": part(0.2), "c": part(0.3)}
+    series_charts.draw_parts(parts, "title", zero=True)
+    ((marks, data, panel, _, _, _),) = faceted
+    assert list(dict.fromkeys(data[panel])) == [
+        f"layer {n}" for n in (1, 3, 4, 6, 7, 9)
+    ]
+    for row in data.itertuples():
+        shift = {"a": 0.1, "b": 0.2, "c": 0.3}[row.part]
+        assert row.value == pytest.approx(row.layer + shift)
+    dash = marks[1].to_dict(validate=False)["encoding"]["strokeDash"]["scale"]
+    assert dash == {"domain": ["a", "b", "c"], "range": [[1, 0], [1, 0], [5, 5]]}
