@@ -526,3 +526,287 @@ def test_batches_that_may_change_cannot_be_resumed():
     assert opened.corpus["kind"] == "list"
     with pytest.raises(UsageError, match="same each time"):
         read(loader, resume=True)
+
+
+# ---- what the functions hand on --------------------------------------------------------------------------------------
+
+
+def test_vectors_and_all_about_them_reach_their_reader(monkeypatch, tmp_path):
+    from anisoscope.data import arrays, vector_files
+    from anisoscope.runs import vectors as runs
+
+    asked = {}
+
+    def note(name):
+        def called(*given, **named):
+            asked[name] = (given, named)
+            return name
+
+        return called
+
+    monkeypatch.setattr(arrays, "wrap_vectors", note("array"))
+    monkeypatch.setattr(vector_files, "open_vectors", note("file"))
+    monkeypatch.setattr(functions, "read_vectors_of_table", note("table"))
+    monkeypatch.setattr(runs, "run_vectors", note("run"))
+    output = OutputOptions(output=tmp_path, resume=True)
+    about = ("units", "labels", "mask")
+    job = Job(model="m", split="test")
+    assert functions.measure_vectors(job, [[1.0]], output, True, *about) == "run"
+    assert asked["array"] == (
+        ([[1.0]],),
+        {"units": "units", "labels": "labels", "mask": "mask"},
+    )
+    given, named = asked["run"]
+    assert given == ("array", job) and named.pop("progress")
+    assert named == {"output": tmp_path, "resume": True} | {
+        name: value
+        for name, value in vars(output).items()
+        if name not in ("output", "resume")
+    }
+    named_columns = Job(columns="0-3", unit_column="u", label_column="l", split="test")
+    frame = pd.DataFrame({"a": [1.0]})
+    functions._open_vectors(named_columns, frame, "units", "labels", None)
+    columns = {"columns": "0-3", "unit_column": "u", "label_column": "l"}
+    assert asked["table"] == (
+        (frame,),
+        {"units": "units", "labels": "labels"} | columns,
+    )
+    functions._open_vectors(named_columns, "x.npy", None, None, None)
+    assert asked["file"] == (("x.npy",), columns | {"split": "test"})
+    for source, refused in ((frame, ("mask",)), ("x.npy", about)):
+        for name in refused:
+            given = [name if name == role else None for role in about]
+            with pytest.raises(UsageError, match=f"{name} only with"):
+                functions._open_vectors(Job(), source, *given)
+    with pytest.raises(UsageError, match="no corpus with vectors; got the corpus c"):
+        functions.measure_vectors(Job(corpus="c"), [[1.0]], output, True)
+
+
+def test_what_measure_is_given_goes_its_own_way(monkeypatch):
+    """Vectors with units, labels and mask; a model with a corpus, or with inputs, units and a call."""
+    asked = []
+
+    def vectors(job, model, where, quiet, *about):
+        asked.append((job.limit, model, where.output, quiet, about))
+
+    def model(job, where, quiet, subject, reading):
+        asked.append((job.corpus, job.limit, where.output, quiet, subject, reading))
+
+    def opened(job, subject, inputs, units, forward, options, output):
+        asked.append((subject, inputs, units, forward, sorted(options), output.resume))
+        return job, "subject", "reading"
+
+    monkeypatch.setattr(
+        functions, "run_to_folder_or_memory", lambda measure, output: measure(output)
+    )
+    monkeypatch.setattr(functions, "measure_vectors", vectors)
+    monkeypatch.setattr(functions, "measure_job", model)
+    monkeypatch.setattr(functions, "_open_inputs", opened)
+    x = np.ones((3, 2))
+    anisoscope.measure(x, units=[1], labels=[2], mask=[3], limit=4, quiet=False)
+    assert asked.pop() == (4, x, None, False, ([1], [2], [3]))
+    for refused in ({"inputs": 1}, {"corpus": "c"}, {"processor": 1}, {"forward": 1}):
+        with pytest.raises(
+            UsageError, match=f"{next(iter(refused))} only with a model"
+        ):
+            anisoscope.measure(x, **refused)
+    module = torch.nn.Linear(1, 1).double()
+    for refused in ({"labels": [1]}, {"mask": [1]}):
+        with pytest.raises(
+            UsageError, match=f"{next(iter(refused))} only with vectors"
+        ):
+            anisoscope.measure(module, [torch.ones(1, 1)], **refused)
+    call = print
+    inputs = [torch.ones(1, 1)]
+    anisoscope.measure(module, inputs, units=[1], forward=call, resume=True, limit=2)
+    *_, subject, reading = asked.pop()
+    assert (subject, reading) == ("subject", "reading")
+    subject, *rest = asked.pop()
+    assert subject.model is module and rest == [
+        inputs,
+        [1],
+        call,
+        ["limit", "resume"],
+        True,
+    ]
+    monkeypatch.setattr(functions, "check_model", lambda _: None)
+    monkeypatch.setattr(functions, "check_corpus", lambda _: None)
+    anisoscope.measure("m", corpus="c", limit=3)
+    assert asked.pop() == ("c", 3, None, True, None, None)
+    # a text in the place of inputs is the name of a corpus
+    anisoscope.measure("m", "in-place", limit=3)
+    assert asked.pop()[0] == "in-place"
+    for refused in ({"units": [1]}, {"forward": call}):
+        with pytest.raises(UsageError, match=f"{next(iter(refused))} only with inputs"):
+            anisoscope.measure("m", corpus="c", **refused)
+    texts = pd.DataFrame({"a": ["x"], "b": ["y"]})
+    anisoscope.measure("m", texts, column="b")
+    *_, reading = asked.pop()
+    assert asked.pop()[1] == ["y"]
+    assert asked == []
+
+
+def test_a_model_in_memory_says_where_and_how_it_computes():
+    module = torch.nn.Sequential(torch.nn.Embedding(2, 2), torch.nn.Linear(2, 2))
+    module[0].weight = torch.nn.Parameter(
+        torch.ones(2, 2, dtype=torch.int8), requires_grad=False
+    )
+    module[1].bfloat16()
+    job, subject = functions._load_given_model(Job(), module, "p", {"limit": 3})
+    assert (job.model, job.dtype, job.device) == ("Sequential", "bfloat16", "cpu")
+    assert subject.model is module and subject.processor == "p"
+    whole = torch.nn.Embedding(2, 2)
+    whole.weight = torch.nn.Parameter(
+        torch.ones(2, 2, dtype=torch.int8), requires_grad=False
+    )
+    job, _ = functions._load_given_model(Job(dtype="float32"), whole, None, {})
+    assert (job.model, job.dtype) == ("Embedding", "float32")
+    with pytest.raises(UsageError, match="dtype only with the name of a model"):
+        functions._load_given_model(Job(), module, None, {"dtype": "float16"})
+    with pytest.raises(UsageError, match=r"processor only with a torch\.nn\.Module"):
+        functions._load_given_model(Job(), "builtin:minilm", "p", {})
+    job, subject = functions._load_given_model(Job(), "builtin:minilm", None, {})
+    assert (job.model, subject) == ("builtin:minilm", None)
+
+
+def test_a_run_in_memory_keeps_replicates_and_a_sample_that_is_small(monkeypatch):
+    draw = np.random.default_rng(0).normal(size=(60, 4)) + 1
+    run = anisoscope.measure(draw)
+    assert run.folder is None and run.replicates.shape[0] == len(run.records)
+    assert run.sample and run.kept.sample is run.sample
+    size = sum(x.numel() * x.element_size() for x in run.sample.values())
+    monkeypatch.setattr(runs_in_python, "MOST_SAMPLED", size)
+    assert anisoscope.measure(draw).sample is None
+
+
+def of_heads():
+    """Attention of two heads of a layer, and nothing else."""
+    rows = []
+    for head, value in ((0, 0.2), (1, 0.6)):
+        place = {"stack": "encoder", "kind": "self", "layer": 1, "head": head}
+        place |= {"site": "attention", "metric": "attention.entropy_normalised"}
+        rows.append(place | {"value": value, "n_vectors": 8, "n_units": 4})
+    return anisoscope.Run(
+        records=as_records(pd.DataFrame(rows)), manifest={"model": "m"}
+    )
+
+
+def test_tables_of_a_run_fall_back_on_what_it_has():
+    heads = of_heads()
+    assert heads.attention(heads=True)["entropy"].tolist() == [0.2, 0.6]
+    assert heads.attention()["entropy"].tolist() == [pytest.approx(0.4)]
+    assert heads.table().equals(heads.attention())
+    assert heads._repr_html_().count("<table") == 1
+    draw = np.random.default_rng(0).normal(size=(60, 4)) + 1
+    single = anisoscope.measure(draw, metrics=["norms"])
+    values = ["norms.mean", "norms.std", "norms.variation"]
+    assert single.table()["metric"].tolist() == values
+    with pytest.raises(UsageError, match="a run folder; got none"):
+        anisoscope.Run()
+
+
+def test_figures_are_found_by_their_old_names(monkeypatch):
+    run = anisoscope.measure(np.random.default_rng(0).normal(size=(60, 4)) + 1)
+    assert isinstance(run.figures, list) and "top-dimensions" in run.figures
+    monkeypatch.setitem(runs_in_python.FIGURES, "of-old", "top-dimensions")
+    old, new = (
+        run.plot("of-old", 300).to_dict(),
+        run.plot("top-dimensions", 300).to_dict(),
+    )
+    assert old["title"] == new["title"] and old["width"] == 300
+
+
+def test_texts_are_explained_with_the_notes_on_the_classifier_first(monkeypatch):
+    from anisoscope.classes import sentence
+
+    def explain(classifier, text):
+        frame = pd.DataFrame()
+        notes = [f"{classifier} of {text}"]
+        return sentence.Explanation("x", 0.5, frame, frame, frame, 1, notes=notes)
+
+    monkeypatch.setattr(sentence, "explain", explain)
+    run = a_run()
+    run.open_classifier = lambda: ("head", ["first"])
+    assert run.explain("a").notes == ["first", "head of a"]
+    found = run.explain(pd.Series(["b", "c"]))
+    assert [one.notes[1] for one in found] == ["head of b", "head of c"]
+
+
+def test_a_state_counts_masks_time_and_batches(tmp_path):
+    draw = np.random.default_rng(0)
+    mask = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    one = state.State(panel="hidden").add(draw.normal(size=(2, 3, 4)), mask=mask)
+    assert one.tokens == 3 and one.seconds > 0 and state.State().n_units == 0
+    with pytest.raises(UsageError, match="did you mean name"):
+        state.State(nme="x")
+    run = one.finish(tmp_path / "run", corpus="mine")
+    assert run.manifest["corpus"]["name"] == "mine"
+    with pytest.raises(Exception, match="overwrite"):
+        one.finish(tmp_path / "run")
+    assert one.finish(tmp_path / "run", overwrite=True).folder == tmp_path / "run"
+
+    # sequences of several batches have the units and positions of their own places
+    class Reads(torch.nn.Module):
+        def forward(self, input_ids):
+            return input_ids
+
+    model = Reads()
+    ids = [torch.ones(2, 3, dtype=torch.long), torch.ones(3, 3, dtype=torch.long)]
+    units = ["a", "b", "a", "c", "a"]
+    read = list(state.State()._read_batches(model, ids, units, None))
+    numbers = [state._hash_name(unit) for unit in units]
+    assert [batch.unit.tolist() for batch in read] == [numbers[:2], numbers[2:]]
+    starts = [next(iter(batch.streams.values())).start.tolist() for batch in read]
+    assert starts == [[0, 0], [LONGEST, 0, 2 * LONGEST]]
+
+
+def test_a_classifier_is_opened_with_its_texts_and_its_model(monkeypatch):
+    from anisoscope.classes import sentence
+    from anisoscope.runs import classes as runs, explaining
+
+    asked = []
+    monkeypatch.setattr(
+        explaining,
+        "open_classifier",
+        lambda *given: asked.append(given) or ("head", ["n"]),
+    )
+    frame = pd.DataFrame()
+    monkeypatch.setattr(
+        sentence,
+        "explain",
+        lambda *given: sentence.Explanation(
+            given, 0.5, frame, frame, frame, 1, notes=["t"]
+        ),
+    )
+    required = []
+    monkeypatch.setattr(classifiers, "require_for_model", required.append)
+    found, notes = classifiers.explain_text(ClassesOptions(model="m"), "a text", True)
+    assert found.found == ("head", "a text") and notes == ["n"]
+    assert asked.pop()[0].model == "m" and required == ["m"]
+    module = torch.nn.Linear(1, 1)
+    classifiers.explain(module, "a", corpus=[("x", 1)], processor="p", limit=3)
+    settings, subject, path = asked.pop()
+    assert (settings.limit, settings.corpus, subject.model) == (3, "texts", module)
+    assert path.endswith(".parquet") and required == ["m"]
+    classifiers.explain("named", "a", corpus="c")
+    settings, subject, path = asked.pop()
+    assert (settings.model, settings.corpus, subject, path) == (
+        "named",
+        "c",
+        None,
+        None,
+    )
+    assert required == ["m", "named"]
+    monkeypatch.setattr(
+        runs,
+        "run_classes",
+        lambda settings, **named: asked.append((settings, named)) or "run",
+    )
+    output = OutputOptions(resume=True)
+    assert classifiers.measure_classes(settings, output, True, None, "file") == "run"
+    given, named = asked.pop()
+    assert given is settings and required[-1] == "named" and named["resume"] is True
+    assert (named["subject"], named["corpus_file"]) == (None, "file")
+    required.clear()
+    classifiers.measure_classes(settings, output, True, "subject")
+    assert asked.pop()[1]["subject"] == "subject" and required == []
