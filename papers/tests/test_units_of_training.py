@@ -17,6 +17,7 @@ from anisoscope_papers.training import (
     contents,
     entropy_forms,
     fit,
+    kinds,
     language_model,
     photographs_and_speech,
     text,
@@ -711,3 +712,92 @@ def test_hidden_frames_are_told_from_other_hidden_frames():
     sizes = {"conv_kernel": (10, 3), "conv_stride": (5, 2)}
     # 32,000 samples: (32000 − 10) / 5 + 1 = 6399, (6399 − 3) / 2 + 1 = 3199.
     assert photographs_and_speech._count_frames(sizes) == 3199
+
+
+# ---- digits, spoken digits, windows of texts -------------------------------------------------------------------------
+
+
+def test_levels_of_grey_are_spread_over_all_that_a_pixel_can_be():
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    _, train, held, _ = kinds.make_examples(kinds.KINDS["vit"])
+    assert [e["labels"] for e in held] == digits.target[400:600].tolist()
+    assert [e["labels"] for e in train] == digits.target[600:].tolist()
+    for number, example in ((600, train[0]), (400, held[0])):
+        pixels = example["pixel_values"]
+        assert pixels.shape == (3, 32, 32)
+        # Levels 0 to 16 are −1 to 1; a mean stays when a picture is made larger.
+        expected = digits.images[number].mean() / 8 - 1
+        assert float(pixels.mean()) == pytest.approx(expected, abs=0.02)
+        assert torch.equal(pixels[0], pixels[2])
+        assert float(pixels.min()) == -1
+
+
+def test_clips_are_cut_after_a_second_and_padded_to_the_longest(monkeypatch, tmp_path):
+    import soundfile
+
+    folder = tmp_path / kinds.CORPORA[kinds.SPEECH]
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    lengths = {"0_a_0": 500, "1_a_0": 8100, "2_b_1": 300, "3_a_1": 8000}
+    for name, length in lengths.items():
+        samples = draw.uniform(-0.5, 0.5, length)
+        soundfile.write(folder / f"{name}.wav", samples, kinds.RATE)
+    (folder / "other.wav").touch()
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    assert [path.stem for path in kinds._list_clips()] == list(lengths)
+    extractor, train, held, collate = kinds._make_speech.__wrapped__()
+    assert extractor.sampling_rate == kinds.RATE == 8000
+    assert [(e["labels"], len(e["samples"])) for e in train] == [(0, 500), (1, 8000)]
+    assert [(e["labels"], len(e["samples"])) for e in held] == [(2, 300), (3, 8000)]
+    batch = collate(train)
+    assert batch["input_values"].shape == (2, 8000)
+    assert batch["attention_mask"].sum(1).tolist() == [500, 8000]
+    assert batch["labels"].tolist() == [0, 1]
+    first = batch["input_values"][0, :500]
+    assert float(first.mean()) == pytest.approx(0, abs=1e-3)
+    assert float(first.std()) == pytest.approx(1, abs=1e-2)
+
+
+def test_windows_of_a_document_are_filled_one_after_the_other():
+    class Letters:
+        cls_token_id, sep_token_id = 1, 2
+
+        def __call__(self, documents, **how):
+            assert how == {"add_special_tokens": False, "verbose": False}
+            return {"input_ids": [[*range(10, 10 + n)] for n in documents]}
+
+    found = kinds._cut_windows([25, 7, 18, 8], Letters(), 12)
+    assert [window["input_ids"] for window in found] == [
+        [1, *range(10, 20), 2],
+        [1, *range(20, 30), 2],
+        # Five that are left of the first are too few, and seven; eight are not.
+        [1, *range(10, 20), 2],
+        [1, *range(20, 28), 2],
+        [1, *range(10, 18), 2],
+    ]
+
+
+def test_a_kind_is_built_of_its_own_library_with_its_own_sizes(monkeypatch):
+    monkeypatch.setattr(kinds, "make_examples", lambda _: ("p", [1], [2], "collate"))
+    heads = {
+        "token-lm": "BertForMaskedLM",
+        "vit": "ViTForImageClassification",
+        "vit-masked": "ViTForMaskedImageModeling",
+        "speech-cnn": "SpeechCnnForSequenceClassification",
+        "speech-masked": "Wav2Vec2ForPreTraining",
+    }
+    for name, head in heads.items():
+        made = kinds.prepare_material(kinds.KINDS[name], 0)
+        assert type(made.model).__name__ == head
+        given = (made.processor, made.train, made.validation, made.collate)
+        assert given == ("p", [1], [2], "collate")
+        config, kind = made.model.config, kinds.KINDS[name]
+        for option, value in kind.sizes:
+            own = getattr(config, option)
+            assert own == (list(value) if isinstance(value, tuple) else value)
+        if kind.modality == kinds.TEXT:
+            assert config.max_position_embeddings == kind.window
+        else:
+            assert config.num_labels == 10
