@@ -498,7 +498,9 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
     place = _find_first(part, ("image", "path", "url", "image_url"))
     if place is None:
         if not unplaced:
-            raise CorpusError("an image for each mark", "more marks {MARK} than images")
+            raise CorpusError(
+                "an image for each mark", f"more marks {MARK} than images"
+            )
         place = unplaced.pop(0)
     places.append(place)
     return {"type": "image"}
