@@ -6,7 +6,7 @@ evidence*.
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from anisoscope.store import write_atomic
 from anisoscope_papers.runner import open_finished
-from anisoscope_papers.study import Study, read_published
+from anisoscope_papers.study import Study, Verdict, read_published
 
 STATUS: dict[str, str] = {
     "holds": "verified",
@@ -38,11 +38,10 @@ def build_verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
         if (folder / study.name / "study.json").exists():
             for verdict in open_finished(folder / study.name).verdicts:
                 rows.append({"study": study.name} | asdict(verdict))
-    table = pd.DataFrame(rows)
-    if rows:
-        # With a missing n, integers would become floats: 12.0.
-        return table.astype({"n": "Int64"})
-    return table
+    # Named, so that a table of no finished study has its columns, too.
+    names = ["study", *(field.name for field in fields(Verdict))]
+    # With a missing n, integers would become floats: 12.0.
+    return pd.DataFrame(rows, columns=names).astype({"n": "Int64"})
 
 
 def build_claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:

@@ -1,0 +1,415 @@
+"""What is written and shown of a reproduction: tables, pages and lines, each on studies that are all unlike."""
+
+import contextlib
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anisoscope.errors import OutputError
+from anisoscope.runs.job import OutputOptions
+from anisoscope.store import as_records
+from anisoscope_papers import (
+    api,
+    commands,
+    exporting,
+    processes,
+    runner,
+    studies_page,
+)
+from anisoscope_papers.runner import Finished
+from anisoscope_papers.study import WORDS, Claim, Compared, Study, Verdict
+from anisoscope_papers.training.recipe import ModelSize, Training
+
+
+def make_study(name, verdicts, paper="godey2024", **more):
+    """A study of two claims, whose names other studies share."""
+    claims = tuple(
+        Claim(which, f"{which} of {name}", f"section {name}", f"p{which}")
+        for which in ("a < b", "c")
+    )
+    found = {
+        "measure": None,
+        "judge": lambda _: verdicts,
+        "draw": lambda _: {},
+        "settings": {"quick": 1},
+        "caption": f"Caption of {name}.",
+        "small": "Small.",
+    }
+    return Study(name, paper, f"Title of {name}", claims, **found | more)
+
+
+VERDICTS = {
+    "fig1": [
+        Verdict("a < b", "holds", "A", 0.5, 0.25, 0.75, 8, 0.01, "why", "bert"),
+        Verdict("a < b", "fails", "A", -1.0, subject="gpt2", failing="contrary"),
+        Verdict("c", "identity", "B"),
+    ],
+    "fig10": [
+        Verdict("c", "undecided", "C"),
+        Verdict("c", "not comparable", "C", n=3),
+        Verdict("a < b", "fails", "D", failing="beyond"),
+    ],
+}
+LACKING = {"model": "m", "metric": "withheld", "component": "no network"}
+
+
+@pytest.fixture
+def finished(monkeypatch, tmp_path):
+    """Two finished studies, and one that is not, below a folder."""
+    studies = {name: make_study(name, found) for name, found in VERDICTS.items()}
+    measured = as_records(pd.DataFrame([{"metric": "x", "value": 1.0}, LACKING]))
+
+    def open_one(folder):
+        described = {"settings_name": "quick"}
+        return Finished(studies[folder.name], described, measured)
+
+    for name in studies:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.json").touch()
+    for module in (exporting, studies_page, runner):
+        monkeypatch.setattr(module, "open_finished", open_one)
+    published = {"godey2024": {"paper": "Godey & others"}}
+    for module in (exporting, studies_page):
+        monkeypatch.setattr(module, "read_published", published.__getitem__)
+    return [*studies.values(), make_study("fig2", [])], tmp_path
+
+
+def test_a_table_of_claims_has_each_verdict_with_the_claim_of_its_own_study(finished):
+    studies, folder = finished
+    table = exporting.build_claim_table(studies, folder)
+    head = ["paper", "study", "claim", "status", "statement", "outcome"]
+    assert list(table.columns)[: len(head)] == head
+    status = {
+        "holds": "verified",
+        "fails": "falsified",
+        "undecided": "inconclusive",
+        "identity": "not evidence",
+        "not comparable": "not evidence",
+    }
+    rows = iter(table.to_dict("records"))
+    for name, verdicts in VERDICTS.items():
+        for verdict in verdicts:
+            row = next(rows)
+            assert row["paper"] == "godey2024" and row["study"] == name
+            assert row["statement"] == f"{verdict.claim} of {name}"
+            assert row["source"] == f"section {name}"
+            assert row["published"] == f"p{verdict.claim}"
+            assert row["status"] == status[verdict.outcome]
+            for field, value in asdict(verdict).items():
+                missing = value is None and pd.isna(row[field])
+                assert missing or row[field] == value
+    assert next(rows, None) is None and table["n"].dtype == "Int64"
+    path = exporting.export_claims(studies, folder, "csv")
+    assert path == folder / "claims.csv"
+    read = pd.read_csv(path)
+    assert read["n"].dropna().tolist() == [8, 3] and ",8," in path.read_text()
+    assert len(read) == 6
+
+
+def test_of_no_finished_study_there_is_an_empty_table_and_an_empty_list(finished):
+    studies, folder = finished
+    nothing = exporting.build_claim_table(studies, folder / "none")
+    assert len(nothing) == 0
+    whole = exporting.build_claim_table(studies, folder)
+    assert list(nothing.columns) == list(whole.columns)
+    (folder / "none").mkdir()
+    for form in ("csv", "html"):
+        path = exporting.export_claims(studies, folder / "none", form)
+        assert "fig1" not in path.read_text()
+
+
+def test_a_page_of_a_claim_counts_its_verdicts(finished, monkeypatch):
+    studies, folder = finished
+    pages = {}
+
+    class Environment:
+        def __init__(self, **how):
+            assert how["autoescape"]
+
+        def from_string(self, _):
+            return SimpleNamespace(render=lambda **given: given)
+
+    monkeypatch.setattr(exporting, "Environment", Environment)
+    monkeypatch.setattr(
+        exporting, "_write", lambda path, given: pages.update({path.name: given})
+    )
+    path = exporting.export_claims(studies, folder, "html")
+    assert path == folder / "claims" / "index.html"
+    assert list(pages) == [
+        *("fig1-a-b.html", "fig1-c.html", "fig10-c.html", "fig10-a-b.html"),
+        "index.html",
+    ]
+    first = pages["fig1-a-b.html"]
+    assert first["counts"] == [("verified", 1), ("falsified", 1)]
+    assert (first["paper"], first["source"]) == ("Godey & others", "section fig1")
+    assert (first["statement"], first["published"]) == ("a < b of fig1", "pa < b")
+    bert, gpt2 = first["verdicts"]
+    assert (bert["subject"], bert["n"], bert["p"]) == ("bert", 8, 0.01)
+    assert (gpt2["value"], gpt2["n"], gpt2["low"]) == (-1.0, None, None)
+    other = pages["fig10-c.html"]
+    assert other["counts"] == [("inconclusive", 1), ("not evidence", 1)]
+    listed = pages["index.html"]["listed"]
+    assert [row["link"] for row in listed] == list(pages)[:-1]
+    assert pages["index.html"]["paper"] == "Godey & others"
+
+
+def test_a_page_of_studies_counts_every_word(finished, monkeypatch):
+    studies, folder = finished
+    pages = []
+
+    def write(place, template, **given):
+        pages.append((place, template.name, given))
+        return place / "report.html"
+
+    monkeypatch.setattr(studies_page, "write_page", write)
+    monkeypatch.setattr(
+        studies_page, "to_svg", lambda chart, name: f"<svg {chart} {name}>"
+    )
+    monkeypatch.setattr(
+        studies_page,
+        "list_reproductions",
+        lambda _: [folder / "fig1", folder / "fig10"],
+    )
+    object.__setattr__(
+        studies[1],
+        "draw",
+        lambda _: {"fig10": "x", "fig10_of-heads": "y", "other": "z"},
+    )
+    object.__setattr__(
+        studies[1], "compare", lambda _: [Compared("p", 1.0), Compared("q", 2.0)]
+    )
+    assert studies_page.build_studies(folder) == folder / "report.html"
+    ((place, name, page),) = pages
+    assert (place, name) == (folder, "studies.html.j2")
+    counts = dict.fromkeys(WORDS, 0)
+    for verdicts in VERDICTS.values():
+        for verdict in verdicts:
+            counts[verdict.word] += 1
+    assert page["counts"] == counts and page["failing"] == 2 and page["figures"] == 3
+    assert page["command"] == (
+        "anisoscope reproduce godey2024 --only fig1,fig10 --settings quick"
+    )
+    assert (page["paper"], page["settings"]) == ("Godey & others", "quick")
+    first, second = page["studies"]
+    assert first["caption"] == "Caption of fig1. Small."
+    assert first["lacking"] == {"m": "no network"}
+    assert [v["word"] for v in first["verdicts"]] == ["holds", "contrary", "identity"]
+    assert [v["of"].statement for v in first["verdicts"]] == [
+        *("a < b of fig1", "a < b of fig1", "c of fig1"),
+    ]
+    labels = {f["name"]: (f["label"], str(f["svg"])) for f in second["figures"]}
+    assert labels == {
+        "fig10": ("fig10", "<svg x fig10-fig10>"),
+        "fig10_of-heads": ("of heads", "<svg y fig10-fig10_of-heads>"),
+        "other": ("other", "<svg z fig10-other>"),
+    }
+    assert second["counted"] == "2 open, 0 agree, 0 differ"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_pages_of_several_papers_are_listed(monkeypatch, tmp_path, several):
+    found = [tmp_path / "p" / "quick" / name for name in ("fig1", "fig2")]
+    if several:
+        found.append(tmp_path / "q" / "long" / "table1")
+    written, lists = [], []
+
+    def write_one(place, studies):
+        written.append((place, studies))
+        return place / "report.html", {"paper": place.parent.name}
+
+    def write_list(folder, template, **given):
+        lists.append((folder, template.name, given))
+        return folder / "report.html"
+
+    monkeypatch.setattr(studies_page, "list_reproductions", lambda _: found)
+    monkeypatch.setattr(studies_page, "_write_page", write_one)
+    monkeypatch.setattr(studies_page, "write_page", write_list)
+    page = studies_page.build_studies(tmp_path)
+    assert written[0] == (tmp_path / "p" / "quick", found[:2])
+    if not several:
+        assert page == tmp_path / "p" / "quick" / "report.html" and not lists
+        # A single study has a page of its own.
+        monkeypatch.setattr(studies_page, "list_reproductions", lambda _: [found[0]])
+        assert studies_page.build_studies(found[0]) == found[0] / "report.html"
+        return
+    ((_, name, given),) = lists
+    assert name == "reproductions.html.j2" and given["outcomes"] == WORDS
+    assert given["pages"] == [
+        {"paper": "p", "link": "p/quick/report.html"},
+        {"paper": "q", "link": "q/long/report.html"},
+    ]
+
+
+def test_a_folder_without_a_finished_study_has_no_page(tmp_path):
+    with pytest.raises(OutputError, match="finished studies below"):
+        studies_page.build_studies(tmp_path)
+    assert studies_page.rebuild_page(tmp_path) is None
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_of_studies_is_told_its_places_and_leaves_a_page(
+    monkeypatch, tmp_path, fails
+):
+    folder = tmp_path / "godey2024" / "long"
+    studies = [SimpleNamespace(name="fig1"), SimpleNamespace(name="fig2")]
+    asked, pages, hints = [], [], []
+
+    def reproduce(given, settings, output, *, device, quiet):
+        asked.append((given, settings, output, device, quiet))
+        (folder / "fig1").mkdir(parents=True)
+        (folder / "fig1" / "study.json").touch()
+        yield "a line"
+        if fails:
+            raise ValueError
+
+    @contextlib.contextmanager
+    def hint(kept, *, again):
+        yield
+        hints.append((kept(), again))
+
+    monkeypatch.setattr(runner, "reproduce", reproduce)
+    monkeypatch.setattr(studies_page, "build_studies", pages.append)
+    monkeypatch.setattr(api, "interrupt_hint", hint)
+    lines = api.run_studies(studies, folder, "cuda", True)
+    assert next(lines) == "a line"
+    if fails:
+        with pytest.raises(ValueError):
+            next(lines)
+    else:
+        assert next(lines, None) is None
+        held = f"{folder} holds 1 of 2 studies, and what is done of the next"
+        assert hints == [(held, "")]
+    assert asked == [(studies, "long", tmp_path, "cuda", True)]
+    assert pages == [folder]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name"),
+    [
+        ("builtin:python-docs", "python-docs"),
+        ("/data/my/text.txt", "data-my-text.txt"),
+        ("org/corpus", "org-corpus"),
+    ],
+)
+def test_a_language_model_has_a_folder_of_its_own(monkeypatch, tmp_path, corpus, name):
+    from anisoscope_papers.training import language_model
+
+    asked = []
+    monkeypatch.setattr(
+        language_model,
+        "train",
+        lambda training, folder, **how: asked.append((training, folder, how)),
+    )
+    size = ModelSize(1, 8, 1, 50, 8, 4, 1e-3, 5)
+    training = Training(own_size=size, corpus=corpus, seed=6, task="causal-lm")
+    place = OutputOptions(resume=True)
+    api.train_language_model(training, place, True)
+    api.train_language_model(training, OutputOptions(output=tmp_path), True)
+    (first, folder, how), (_, given, others) = asked
+    assert first is training and given == tmp_path
+    assert folder == Path("runs") / f"causal-lm-small-{name}" / "seed-6"
+    assert (how["resume"], how["overwrite"], others["resume"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        ([], ""),
+        (
+            ["validation"],
+            "reviews has no validation split: rows were drawn at random "
+            "(--split-seed): 1,200 to train on, 30 to choose the epoch by, 5 to test on",
+        ),
+        (["validation", "test"], "reviews has no validation or test split: rows"),
+        (["train", "validation", "test"], "reviews has no splits: rows"),
+    ],
+)
+def test_splits_that_were_drawn_are_told_with_their_sizes(drawn, words):
+    counts = {
+        "test": {"a": 2, "b": 3},
+        "train": {"a": 700, "b": 500},
+        "validation": {"a": 10, "b": 20},
+    }
+    found = commands.describe_drawn_splits(
+        {"name": "reviews", "drawn": drawn, "counts": counts}
+    )
+    assert found.startswith(words) and bool(found) == bool(words)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_rows_of_verdicts_are_shown_unless_each_was_shown_as_it_came(
+    finished, monkeypatch, form
+):
+    studies, folder = finished
+    shown, told = [], []
+    monkeypatch.setattr(
+        commands, "show", lambda tables, _, notes: shown.append((tables, notes))
+    )
+    monkeypatch.setattr(
+        commands, "echo_wrapped", lambda line, **how: told.append((line, how))
+    )
+    view = SimpleNamespace(format=form)
+    missing = {"no network": "m (in fig1)"}
+    commands._export_and_print(studies, folder, "csv", view, missing)
+    ((line, how),) = told
+    assert line.startswith("claims: ") and line.endswith("claims.csv") and how["err"]
+    if form == "table":
+        assert shown == []
+        return
+    (((table,), notes),) = shown
+    assert notes == ["left out: m (in fig1): no network"]
+    assert table.rows[0] == [
+        *("fig1", "a < b", "bert", "holds", "", "0.5", "0.25", "0.75", "8"),
+    ]
+    assert table.rows[1] == [
+        *("fig1", "a < b", "gpt2", "fails", "contrary", "-1.0", "", "", ""),
+    ]
+    assert len(table.rows) == 6 == len(table.records)
+    told.clear()
+    commands._export_and_print(studies, folder, None, view, {})
+    assert told == []
+
+
+# ---- parallel pieces -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "threads"), [(1, 8), (None, 1), (9, 8)])
+def test_a_single_process_does_the_pieces_in_turn(monkeypatch, given, threads):
+    monkeypatch.setattr(processes.torch, "get_num_threads", lambda: threads)
+    pieces = [(1, 2), (3, 4), (5, 6)][: 1 if given == 9 else 3]
+    done = []
+
+    def work(*piece):
+        done.append(piece)
+
+    counted = []
+    for count in processes.run_in_parallel(work, pieces, given):
+        counted.append((count, len(done)))
+    assert counted == [(n, n) for n in range(1, len(pieces) + 1)]
+    assert done == pieces
+    assert list(processes.run_in_parallel(work, [], given)) == []
+
+
+def test_no_more_processes_are_begun_than_there_are_pieces(monkeypatch):
+    began = []
+
+    class Stop(Exception):
+        pass
+
+    def begin(count, *_):
+        began.append(count)
+        raise Stop
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", begin)
+    monkeypatch.setattr(processes.torch, "get_num_threads", lambda: 4)
+    for given, pieces in ((None, 9), (None, 3), (2, 9)):
+        with pytest.raises(Stop):
+            next(processes.run_in_parallel(np.sum, [()] * pieces, given))
+    assert began == [4, 3, 2]
