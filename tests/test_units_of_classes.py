@@ -1,6 +1,7 @@
 """Small decisions of what asks classifiers: which words, which share, which layer, each on a few numbers."""
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from anisoscope.axes import Site
 from anisoscope.capture.masking import Masking
 from anisoscope.classes import (
     ablation,
@@ -16,6 +18,7 @@ from anisoscope.classes import (
     cls_entropy,
     faithfulness,
     pooling,
+    readout,
     sentence,
 )
 from anisoscope.data.encoding import Encoded, Padding
@@ -571,3 +574,478 @@ def test_a_series_is_logged_seed_by_seed_and_step_by_step():
     assert alone == {"m": {0: {name: 0.5}}}
     one = logged({"metric": "mean_cosine", "value": 0.5, "seed": 4, "step": 7})
     assert trackers._split_by_seed(one, "m") == {"m": {7: {name: 0.5}}}
+
+
+# ---- records of classifiers, and passes over texts -------------------------------------------------------------------
+
+
+def numbers(records, *names):
+    """Columns of records as lists, with None for what is missing."""
+    columns = ["metric", "component", "layer", "value", "low", "high", *names]
+    frame = records[columns].astype(object)
+    return frame.where(frame.notna(), None).values.tolist()
+
+
+def wilson(right, count):
+    """Wilson's interval, as in Wilson 1927."""
+    p, z = right / count, 1.959963984540054
+    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = (
+        z
+        / (1 + z * z / count)
+        * math.sqrt(p * (1 - p) / count + z * z / (4 * count**2))
+    )
+    return pytest.approx(middle - half), pytest.approx(middle + half)
+
+
+def test_an_accuracy_is_of_all_texts_and_of_each_class_that_has_some():
+    labels = np.array([0, 0, 0, 2, 2])
+    predicted = np.array([0, 0, 1, 2, 0])
+    found = pooling.make_accuracy_records(predicted, labels, ("a", "b", "c"))
+    assert numbers(found, "n_units") == [
+        ["accuracy", None, None, 0.6, *wilson(3, 5), 5],
+        ["accuracy", "a", None, pytest.approx(2 / 3), *wilson(2, 3), 5],
+        ["accuracy", "c", None, 0.5, *wilson(1, 2), 5],
+        ["majority", None, None, 0.6, None, None, 5],
+    ]
+
+
+def test_separability_has_a_record_for_each_layer_measure_and_class(monkeypatch):
+    asked = []
+
+    def separate(states, labels, classes, groups, units):
+        asked.append((states.tolist(), labels.tolist(), classes, groups, units))
+        n = len(asked)
+        return {
+            "auc": (n, n + 0.1, n + 0.2),
+            "auc.1": (n + 10, n + 10.1, n + 10.2),
+            "dimensions": (n + 20, n + 20.1, n + 20.2),
+        }
+
+    monkeypatch.setattr(pooling, "separability", separate)
+    states = np.arange(12.0).reshape(3, 2, 2)
+    labels, units = np.array([0, 1, 1]), np.array([5, 5, 6])
+    found = pooling.make_separability_records(
+        states, labels, ("a", "b"), stack="decoder", units=units, groups=7
+    )
+    places = ["stack", "site", "n_units", "n_vectors"]
+    rows = []
+    for layer in (0, 1):
+        n = layer + 1
+        for name, component, more in (
+            ("auc", None, 0),
+            ("auc", "b", 10),
+            ("dimensions", None, 20),
+        ):
+            ends = [n + more, n + more + 0.1, n + more + 0.2]
+            rows.append(
+                [
+                    f"class_direction.{name}",
+                    component,
+                    layer,
+                    *ends,
+                    "decoder",
+                    "hidden",
+                    2,
+                    3,
+                ]
+            )
+    assert numbers(found, *places) == rows
+    assert [given[0] for given in asked] == [
+        states[:, 0].tolist(),
+        states[:, 1].tolist(),
+    ]
+    assert asked[0][1:] == ([0, 1, 1], 2, 7, units)
+    alone = pooling.make_separability_records(states, labels, ("a", "b"))
+    assert set(alone["n_units"]) == {3} and set(alone["stack"]) == {"encoder"}
+
+
+def outcome(found, final, turned):
+    return ablation.Outcome(np.array(found), np.array(final, float), turned)
+
+
+def test_ablations_are_of_all_layers_then_of_each_by_every_kind(monkeypatch):
+    """What changes is told of each kind and layer; how far its output turns, of a single layer alone."""
+    before = outcome([0, 1, 1, 0], np.eye(4)[:, :2], {})
+    asked, done = [], []
+
+    def measure(model, _batches, kind, layers, readings):
+        asked.append((model, kind, tuple(layers), readings))
+        if not layers:
+            return before
+        k = ("uniform", "permuted", "another").index(kind)
+        turned = {n: np.array([[0.1 * n + k, 0.5]] * 4) for n in layers}
+        return outcome(
+            [0, 1, 0, 0] if k else [0, 1, 1, 1], np.eye(4)[:, :2] * (k + 1) / 4, turned
+        )
+
+    monkeypatch.setattr(ablation, "measure_outcomes", measure)
+    monkeypatch.setattr(ablation, "read_batches", lambda *_: "readings")
+    monkeypatch.setattr(ablation, "count_layers", lambda _: 2)
+    monkeypatch.setattr(
+        ablation, "estimate_mean", lambda x, bounds: (x.mean(), *bounds)
+    )
+    batches = SimpleNamespace(encoded=SimpleNamespace(labels=[0, 1, 0, 0]))
+    found = ablation.measure_ablations("model", batches, lambda *n: done.append(n))
+    assert asked[0][2] == () and {given[3] for given in asked} == {"readings"}
+    assert [given[1:3] for given in asked[1:]] == [
+        (kind, layers)
+        for kind in ("uniform", "permuted", "another")
+        for layers in ((1, 2), (1,), (2,))
+    ]
+    assert done == [(n, 9) for n in range(1, 10)]
+    rows = []
+    for k, kind in enumerate(("uniform", "permuted", "another")):
+        # of four texts three are right before; one changes to wrong, or one to right
+        accuracy, agreement = (0.25, 0.75) if k else (-0.25, 0.75)
+        for layer in (None, 1, 2):
+            of_place = {
+                "accuracy": (accuracy, -1, 1),
+                "agreement": (agreement, 0, 1),
+                "cls": ((k + 1) / 8, -1, 1),
+            }
+            if layer:
+                of_place["output"] = (pytest.approx(0.1 * layer + k), -1, 1)
+                of_place["rows"] = (0.5, -1, 1)
+            for measure_, ends in of_place.items():
+                rows.append([f"ablation.{measure_}", kind, layer, *ends, 4])
+    assert numbers(found, "n_units") == rows
+    asked.clear()
+    monkeypatch.setattr(ablation, "count_layers", lambda _: 1)
+    found = ablation.measure_ablations("model", batches)
+    assert [given[2] for given in asked] == [(), (1,), (1,), (1,)]
+    whole = found[found["component"].eq("uniform")]
+    assert whole["layer"].isna().sum() == 3 and whole["layer"].eq(1).sum() == 5
+
+
+def test_layers_are_counted_in_the_part_that_reads_texts():
+    text = SimpleNamespace(num_hidden_layers=7)
+    both = SimpleNamespace(num_hidden_layers=3, get_text_config=lambda: text)
+    assert ablation.count_layers(SimpleNamespace(config=both)) == 7
+    assert ablation.count_layers(SimpleNamespace(config=text)) == 7
+
+
+def call_of(queries, keys):
+    value = torch.rand(1, 1, keys, 2)
+    return SimpleNamespace(
+        query=torch.rand(1, 2, queries, 2), key=torch.rand(1, 1, keys, 2), value=value
+    )
+
+
+def test_only_attention_of_all_tokens_to_all_is_replaced():
+    made = ablation.Ablation("uniform", (1,))
+    made.begin(torch.ones(1, 3, dtype=torch.bool), 0)
+    for queries, keys in ((1, 3), (3, 4)):
+        with pytest.raises(
+            MeasureError, match=f"got {queries} queries and {keys} keys of 3 tokens"
+        ):
+            made._check(call_of(queries, keys))
+    made._check(call_of(3, 3))
+
+
+def test_a_watch_looks_at_its_layers_alone_and_at_every_row():
+    mask = torch.ones(1, 3, dtype=torch.bool)
+
+    def call(n, queries=3, sinks=0):
+        scores = torch.full((1, 2, 1, 3 + sinks), float(n))
+        weights = torch.full((1, 2, queries, 3), n / 10)
+        return SimpleNamespace(
+            scores=lambda _rows: scores,
+            weights=lambda: weights,
+            query=torch.zeros(1, 2, queries, 4),
+            key=torch.zeros(1, 1, 3, 4),
+        )
+
+    watch = cls_entropy.Watch(mask, (2,), columns=True)
+    for n in (1, 2, 3):
+        watch.look(call(n, sinks=1))
+    assert list(watch.nats) == list(watch.firsts) == list(watch.sums) == [2]
+    assert watch.nats[2].shape == (1, 2) and watch.sinks == {2: 1}
+    assert watch.nats[2][0, 0] == pytest.approx(math.log(4))
+    assert watch.firsts[2].flatten().tolist() == pytest.approx([0.2] * 6)
+    assert watch.sums[2].flatten().tolist() == pytest.approx([0.6] * 6)
+    every = cls_entropy.Watch(mask, (), columns=False)
+    every.look(call(1, queries=1))
+    assert list(every.nats) == [1] and not every.firsts
+    with pytest.raises(MeasureError, match="got 1 of 3 rows"):
+        cls_entropy.Watch(mask, (), columns=True).look(call(1, queries=1))
+    with pytest.raises(MeasureError, match="padding before them"):
+        cls_entropy.Watch(
+            torch.tensor([[True, True], [False, True]]), (), columns=False
+        )
+
+
+def test_a_capture_keeps_its_own_stack_kind_and_quantities():
+    kept = attributions._Capture("decoder", "cross")
+    sites = [
+        ("decoder", 1, "hidden", "self"),
+        ("decoder", 0, "hidden", "self"),
+        ("encoder", 1, "hidden", "self"),
+        ("decoder", None, "final", "self"),
+        ("decoder", 1, "key", "cross"),
+        ("decoder", 1, "key", "self"),
+        ("encoder", 1, "value", "cross"),
+        ("decoder", 2, "value", "cross"),
+        ("decoder", 2, "query", "cross"),
+    ]
+    for n, (stack, layer, quantity, kind) in enumerate(sites):
+        kept.receive(Site(stack, layer, quantity, kind=kind), n)
+    assert kept.states == {1: 0} and kept.of_heads == {"key": {1: 4}, "value": {2: 7}}
+    weights = torch.arange(8.0).reshape(1, 2, 2, 2)
+    call = SimpleNamespace(weights=lambda: weights)
+    for stack, layer, kind in (
+        ("decoder", 1, "self"),
+        ("encoder", 1, "cross"),
+        ("decoder", 0, "cross"),
+    ):
+        kept.look(Site(stack, layer, "attention", kind=kind), call)
+    assert kept.attention == {}
+    kept.look(Site("decoder", 3, "attention", kind="cross"), call)
+    assert kept.attention[3].tolist() == [[[2, 3], [4, 5]]]
+    kept.clear()
+    assert (
+        not kept.states
+        and not kept.attention
+        and kept.of_heads == {"key": {}, "value": {}}
+    )
+
+
+def test_maps_that_are_left_out_are_told_with_their_reason():
+    def told(attention=(), keys=(), values=(), why=(), crossed=False):
+        watched = SimpleNamespace(
+            states={1: 0, 2: 0},
+            attention=dict.fromkeys(attention),
+            of_heads={"key": dict.fromkeys(keys), "value": dict.fromkeys(values)},
+        )
+        reading = SimpleNamespace(stack="encoder")
+        return attributions._explain_left_out(
+            watched, reading, list(why), crossed=crossed
+        )
+
+    every = (1, 2)
+    assert told(every, every, every) == []
+    assert told((), every, every) == [
+        "maps of attention left out: none is seen in encoder"
+    ]
+    assert told((2,), every, every, ["x", "y"]) == [
+        "maps of attention left out in layers 1, and rollout in all (x; y)"
+    ]
+    assert told(every, (1,), every) == [
+        "maps of keys left out: they are not seen in every layer of encoder"
+    ]
+    assert told(every, every, (), ["x"]) == [
+        "maps of values left out: they are not seen in every layer of encoder (x)"
+    ]
+    (crossed,) = told(every, every, every, crossed=True)
+    assert crossed.startswith("attention, keys and values are those of the decoder's")
+
+
+def test_agreement_with_rationales_is_of_each_text_and_attribution():
+    examples = [
+        SimpleNamespace(rationale=[1, 0.5, 0, 0]),
+        SimpleNamespace(rationale=[0, 0, 0.4, 1]),
+    ]
+    first, second = ("a", 1), ("b", None)
+    scores = [
+        {first: np.array([4.0, 3, 2, 1]), second: np.array([1.0, 2, 3, 4])},
+        {first: np.array([1.0, 2, 4, 3]), second: np.array([4.0, 3, 2, 1])},
+    ]
+    found = faithfulness._compute_plausibility(examples, scores)
+    assert set(found) == {
+        (key, name) for key in (first, second) for name in ("auprc", "auroc", "iou")
+    }
+    # people marked 2 of 4 and 1 of 4 words: three eighths, so that the highest 2 of 4 count
+    assert found[first, "iou"] == [1, 0.5] and found[second, "iou"] == [0, 0]
+    assert found[first, "auroc"] == [1, pytest.approx(2 / 3)]
+    assert found[second, "auroc"] == [0, 0]
+    assert found[first, "auprc"] == [1, 0.5]
+    assert found[second, "auprc"] == [pytest.approx((1 / 3 + 2 / 4) / 2), 0.25]
+
+
+def test_explanations_are_measured_of_every_attribution_and_text(monkeypatch):
+    asked = {}
+    train = [Example(("The", "cat"), 0), Example(("the", "dog"), 1)]
+    test = [
+        Example(("a", "b", "c"), 0, rationale=(1, 0, 0)),
+        Example(("d", "e"), 1, rationale=(0, 1)),
+    ]
+    corpus = LabelledCorpus(
+        "c", ("x", "y"), {"train": train, "validation": train, "test": test}
+    )
+    encoded = SimpleNamespace(words=[[-1, 0, 1, 2], [-1, 0, 1]], rows=[])
+
+    def encode(examples, tokenizer, max_length):
+        asked.setdefault("encoded", []).append((list(examples), tokenizer, max_length))
+        return encoded
+
+    def plan(_encoded, pad, **named):
+        return ("plan", pad, named["stack"])
+
+    def captured_texts(model, batches, notes):
+        asked["captured"] = (model, batches, notes)
+        yield 1, "second"
+        yield 0, "first"
+
+    def attribute(one, directions):
+        asked["directions"] = directions
+        count = 4 if one == "first" else 3
+        return {
+            ("attention", 1): np.arange(count) * 1.0,
+            ("hidden", 2): np.arange(count) * 2.0,
+        }
+
+    def faithful(_model, pad, _encoded, scores, keys, _progress):
+        asked["faithful"] = (keys, pad, [dict(one) for one in scores])
+        return {(keys[0], "sufficiency"): [[0.5, 0.25], [0.75, 0.25]]}
+
+    monkeypatch.setattr(faithfulness, "encode", encode)
+    monkeypatch.setattr(faithfulness, "LabelledPlan", plan)
+    monkeypatch.setattr(
+        faithfulness, "measure_class_directions", lambda *given: ("of", *given[1:])
+    )
+    monkeypatch.setattr(faithfulness, "iter_captured", captured_texts)
+    monkeypatch.setattr(faithfulness, "compute_attributions", attribute)
+    monkeypatch.setattr(faithfulness, "_compute_faithfulness", faithful)
+    monkeypatch.setattr(faithfulness, "count_layers", lambda _: 2)
+    monkeypatch.setattr(
+        faithfulness, "_compute_first_row_alone", lambda _: nullcontext()
+    )
+    model, notes = torch.nn.Linear(1, 1), []
+    tokenizer = SimpleNamespace(pad_token_id=7)
+    how = {"limit": 10, "max_length": 99, "stack": "decoder", "notes": notes}
+    found = faithfulness.measure_explanations(model, tokenizer, corpus, **how)
+    assert asked["encoded"] == [(test, tokenizer, 99), (train, tokenizer, 99)]
+    assert asked["captured"] == (model, ("plan", Padding(7), "decoder"), notes)
+    assert asked["directions"] == ("of", ("plan", Padding(7), "decoder"), 2)
+    keys, pad, scores = asked["faithful"]
+    # of a deep model erasure is measured for some attributions alone
+    assert keys == [
+        ("attention", 1),
+        ("random", None),
+        ("rare", None),
+    ] and pad == Padding(7)
+    assert scores[0]["attention", 1].tolist() == [1, 2, 3]
+    assert scores[1]["hidden", 2].tolist() == [2, 4]
+    measures = found[["metric", "component"]].drop_duplicates().values.tolist()
+    for name in ("attention", "hidden", "random", "rare"):
+        for measure in ("auprc", "auroc", "iou"):
+            assert [f"attribution.{measure}", name] in measures
+    row = found[found["metric"].eq("attribution.sufficiency")].iloc[0]
+    # the mean over shares, then over texts; each is [share, text]
+    assert row["value"] == pytest.approx((0.625 + 0.25) / 2) and row["n_units"] == 2
+    monkeypatch.setattr(faithfulness, "count_layers", lambda _: 1)
+    faithfulness.measure_explanations(
+        model, tokenizer, corpus, padding=Padding(3, "left")
+    )
+    assert ("hidden", 2) in asked["faithful"][0] and asked["faithful"][1] == Padding(
+        3, "left"
+    )
+
+
+def test_rare_words_are_counted_in_the_training_texts_without_case():
+    train = [Example(("The", "the", "Cat"), 0)]
+    corpus = LabelledCorpus("c", ("x",), {"train": train, "test": []})
+    scores = [{}]
+    faithfulness._add_baselines(scores, [Example(("THE", "cat", "new"), 0)], corpus)
+    rare = scores[0]["rare", None]
+    assert rare.tolist() == pytest.approx(
+        [-math.log(3 / 4), -math.log(2 / 4), -math.log(1 / 4)]
+    )
+    assert scores[0]["random", None].shape == (3,)
+
+
+def test_logits_are_found_in_each_form_of_an_output():
+    logits, other = torch.ones(1, 2), torch.zeros(1, 3)
+    forms = (
+        SimpleNamespace(logits=logits),
+        {"logits": logits, "hidden": other},
+        (logits, other),
+        [logits],
+        logits,
+    )
+    for form in forms:
+        assert readout.get_logits(form) is logits
+    for wrong in ((), {"hidden": other}, torch.ones(1, 2, dtype=torch.long), "text"):
+        with pytest.raises(MeasureError, match=f"got {type(wrong).__name__}"):
+            readout.get_logits(wrong)
+
+
+def gradients(*sequences):
+    return torch.tensor(sequences, dtype=torch.float64)
+
+
+def test_the_way_of_reading_is_one_that_fits_every_sequence():
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    a, b, none = [1.0, 2.0], [3.0, 4.0], [0.0, 0.0]
+    firsts = gradients([a, none, none], [b, none, none])
+    assert readout._find_way(firsts, mask) == "first"
+    lasts = gradients([none, a, none], [none, none, b])
+    assert readout._find_way(lasts, mask) == "last"
+    means = gradients([a, a, none], [b, b, b])
+    assert readout._find_way(means, mask) == "mean"
+    most = gradients([[1.0, 0.0], [0.0, 2.0], none], [[0.0, 2.0], [1.0, 0.0], none])
+    assert readout._find_way(most, mask) == "max"
+    # the last sequence fits the first token, but the one before does not
+    mixed = gradients([none, a, none], [b, none, none])
+    assert readout._find_way(mixed, mask) is None
+    assert readout._find_way(gradients([b, none, none], [none, none, b]), mask) is None
+    uneven = gradients([a, b, none], [b, b, b])
+    assert readout._find_way(uneven, mask) is None
+    padded = gradients([a, a, a], [b, b, b])
+    assert readout._find_way(padded, mask) is None
+    assert readout._guess_shares("first", mask).tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert readout._guess_shares("last", mask).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert readout._guess_shares(None, mask).tolist() == [[1, 1, 0], [1, 1, 1]]
+    # sequences without a gradient are read as the others; states may be filled up
+    filled = torch.cat([lasts, torch.zeros(2, 2, 2)], 1)
+    filled[0] = 0
+    found = readout._decide_reading("encoder", filled, mask, torch.ones(2, 2), "M")
+    assert found.at == "last" and found.weights.tolist() == [[0, 1, 0], [0, 0, 1]]
+    apart = readout._decide_reading("encoder", uneven, mask, torch.ones(2, 2), "M")
+    assert apart.at is None
+    assert apart.weights.tolist() == [[0.3, 0.7, 0], [pytest.approx(1 / 3)] * 3]
+    states = torch.tensor([[[1.0], [2.0], [math.nan]], [[3.0], [6.0], [9.0]]])
+    assert apart.pool(torch.cat([states, states], 1)).tolist() == [
+        [pytest.approx(1.7)],
+        [pytest.approx(6)],
+    ]
+    assert found.pool(states.nan_to_num()).tolist() == [[2], [9]]
+    filled[1, 4] = 1
+    with pytest.raises(MeasureError, match=r"for \(2, 3\) tokens; got \(2, 5, 2\)"):
+        readout._decide_reading("encoder", filled, mask, torch.ones(2, 2), "M")
+
+
+@pytest.mark.parametrize(
+    ("right", "left", "side"),
+    [(0.0, 0.0, "right"), (1.0, 0.0, "left"), (0.0, 1.0, "right"), (1.0, 1.0, "none")],
+)
+def test_padding_is_put_where_it_changes_nothing(monkeypatch, right, left, side):
+    rows = [{"input_ids": [1] * n, "labels": 0} for n in (9, 2, 5, 7, 3, 4)]
+    asked = []
+
+    def predict(_model, given, pad):
+        lengths = [len(row["input_ids"]) for row in given]
+        logits = torch.tensor([[n, 100.0] for n in lengths])
+        if isinstance(pad, Padding):
+            asked.append((lengths, pad))
+            logits[0] += {"right": right, "left": left}[pad.side]
+        return logits
+
+    monkeypatch.setattr(pooling, "predict_logits", predict)
+    assert pooling.find_neutral_padding(None, rows, 5) == Padding(5, side)
+    # the shortest, the longest, and two between
+    assert asked[0] == ([2, 3, 5, 9], Padding(5, "right"))
+    assert pooling.find_neutral_padding(None, [], 5) == Padding(5)
+    assert pooling.find_neutral_padding(None, [rows[0]] * 4, 5) == Padding(5)
+
+
+def test_words_of_a_notebook_are_coloured_by_each_attribution():
+    words = pd.DataFrame({"word": ["a", "<b>"], "one": [2.0, -1.0], "two": [0.0, 4.0]})
+    made = sentence.Explanation("c<d", 0.25, words, words, words, 1)
+    assert made._repr_html_() == (
+        "<p><b>c&lt;d</b> (0.250)</p>"
+        '<p><i>one</i> <span style="background: rgba(214,90,40,1.00)">a</span> '
+        '<span style="background: rgba(40,100,200,0.50)">&lt;b&gt;</span></p>'
+        '<p><i>two</i> <span style="background: rgba(214,90,40,0.00)">a</span> '
+        '<span style="background: rgba(214,90,40,1.00)">&lt;b&gt;</span></p>'
+    )
