@@ -600,11 +600,11 @@ def wilson(right, count):
 
 def test_an_accuracy_is_of_all_texts_and_of_each_class_that_has_some():
     labels = np.array([0, 0, 0, 2, 2])
-    predicted = np.array([0, 0, 1, 2, 0])
+    predicted = np.array([0, 1, 1, 2, 0])
     found = pooling.make_accuracy_records(predicted, labels, ("a", "b", "c"))
     assert numbers(found, "n_units") == [
-        ["accuracy", None, None, 0.6, *wilson(3, 5), 5],
-        ["accuracy", "a", None, pytest.approx(2 / 3), *wilson(2, 3), 5],
+        ["accuracy", None, None, 0.4, *wilson(2, 5), 5],
+        ["accuracy", "a", None, pytest.approx(1 / 3), *wilson(1, 3), 5],
         ["accuracy", "c", None, 0.5, *wilson(1, 2), 5],
         ["majority", None, None, 0.6, None, None, 5],
     ]
@@ -842,7 +842,7 @@ def test_maps_that_are_left_out_are_told_with_their_reason():
 
 def test_agreement_with_rationales_is_of_each_text_and_attribution():
     examples = [
-        SimpleNamespace(rationale=[1, 0.5, 0, 0]),
+        SimpleNamespace(rationale=[1, 0.5, 0.6, 0]),
         SimpleNamespace(rationale=[0, 0, 0.4, 1]),
     ]
     first, second = ("a", 1), ("b", None)
@@ -854,12 +854,14 @@ def test_agreement_with_rationales_is_of_each_text_and_attribution():
     assert set(found) == {
         (key, name) for key in (first, second) for name in ("auprc", "auroc", "iou")
     }
-    # people marked 2 of 4 and 1 of 4 words: three eighths, so that the highest 2 of 4 count
-    assert found[first, "iou"] == [1, 0.5] and found[second, "iou"] == [0, 0]
+    # people marked 3 of 4 and 1 of 4 words: a half, so that the highest 2 of 4 count
+    assert found[first, "iou"] == [pytest.approx(2 / 3), 0.5]
+    assert found[second, "iou"] == [0.25, 0]
     assert found[first, "auroc"] == [1, pytest.approx(2 / 3)]
     assert found[second, "auroc"] == [0, 0]
     assert found[first, "auprc"] == [1, 0.5]
-    assert found[second, "auprc"] == [pytest.approx((1 / 3 + 2 / 4) / 2), 0.25]
+    precision = (1 / 2 + 2 / 3 + 3 / 4) / 3
+    assert found[second, "auprc"] == [pytest.approx(precision), 0.25]
 
 
 def test_explanations_are_measured_of_every_attribution_and_text(monkeypatch):
