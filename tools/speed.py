@@ -452,7 +452,7 @@ Built-in encoder, 4,096 tokens a batch. Bare and measured passes take turns in o
 {overhead}
 
 `--attention fused` is not the default, because it changes the model's rounding. Most values hardly move. But after a final norm one direction has no
-variance, only rounding, and the effective rank counts it: it changes by 1.4e-4 (`tests/test_fused.py`).
+variance, only rounding, and the effective rank counts this direction, too. So the effective rank changes by 1.4e-4 (`tests/test_fused.py`).
 
 ## The limit
 

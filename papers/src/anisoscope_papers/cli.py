@@ -30,7 +30,7 @@ TRAIN = Group(
         "classifier": Command(
             "anisoscope_papers.commands:classifier",
             "Train a classifier of utterances or pairs of them.\n\n"
-            "The best epoch is kept. The attention-only model, or a fine-tuned encoder.",
+            "Trains the attention-only model from random weights, or fine-tunes an encoder. The best epoch is kept.",
             "anisoscope train classifier --corpus synthetic --epochs 2 -o runs/first",
         ),
     },

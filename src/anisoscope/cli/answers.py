@@ -45,8 +45,8 @@ FORMAT = Format()
 COLUMNS = VectorColumns()
 CURES_HELP = (
     "cures (changes of all vectors) to try, with commas: centre, standardise, whiten, "
-    "remove-top:K or "
-    "remove-top:A..B, drop-dims:auto or drop-dims:J,K"
+    "remove-top:3 (the three principal directions with the largest variance; 1..3: "
+    "one, two and three of them), drop-dims:auto or drop-dims:5,17 (these dimensions)"
 )
 
 
