@@ -6,8 +6,8 @@ Range      [−1, 1]. Near q95(d) (`mean_cosine.isotropic_q95`): directions are 
            high, and a useful threshold differs from 1 only in the last digits. Of unrelated
            documents, one pair in a hundred has a cosine above q99. So a search result below q99 may well be unrelated.
 Unit       none (cosine).
-Undefined  fewer than two groups that have vectors. With fewer than 1/(1 − q) pairs, the quantile is the largest cosine. In
-           simulations the intervals contain the true value in 96 to 97 % of corpora. The interval of the
+Undefined  fewer than two groups that have vectors. With fewer than 1/(1 − q) pairs, the quantile is the largest cosine.
+           In simulations the intervals contain the true value in 96 to 97 % of corpora. The interval of the
            99.9 % quantile does so in only 90 %, if there are 20 units of six vectors each.
 Source     ours, from a uniform sample of vectors (`--sample`): the threshold that users of embeddings need.
            Measured by default for vectors made elsewhere, and for models that make one vector for each text.
