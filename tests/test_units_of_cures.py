@@ -113,7 +113,7 @@ def test_what_a_list_of_cures_means(asked, names):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ("centr", r"cures among centre, .*drop-dims; got 'centr'. Cure: .*centre"),
         ("3", r"cures among .*got '3'"),
@@ -130,8 +130,8 @@ def test_what_a_list_of_cures_means(asked, names):
         ("drop-dims:autos", r"drop-dims:auto or drop-dims:J,K"),
     ],
 )
-def test_a_name_of_no_cure_is_refused_with_what_was_meant(asked, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_name_of_no_cure_is_refused_with_what_was_meant(asked, message):
+    with pytest.raises(UsageError, match=message):
         expand_cures(asked)
 
 
@@ -479,7 +479,7 @@ def test_the_table_of_trials_has_each_number_in_its_column():
 
 def test_shapes_that_do_not_fit_are_named():
     x = draw(9, 2)
-    for given, said in (
+    for given, message in (
         ({"x": x[0]}, r"\[vector, dim\] of vectors .*; got shape \[2\]"),
         ({"x": x[:, :1]}, r"two dimensions; got shape \[9, 1\]"),
         ({"x": x, "units": [1]}, r"units for each of 9 vectors; got 1. Cure: give units one"),
@@ -487,6 +487,6 @@ def test_shapes_that_do_not_fit_are_named():
         ({"x": x, "partner": x[:, :1]}, r"pairs of shape \[9, 2\]; got \[9, 1\]"),
         ({"x": x[:7]}, r"at least 8 units, half of them to fit on; got 7"),
     ):  # fmt: skip
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             try_cures(given.pop("x"), "centre", **given)
     assert try_cures(x[:8], "centre").units_tried == 4

@@ -175,7 +175,7 @@ def test_messages_of_every_form(turns, unplaced, messages, places):
 
 
 @pytest.mark.parametrize(
-    ("turns", "unplaced", "said"),
+    ("turns", "unplaced", "message"),
     [
         ([], [], "no messages"),
         ("text", [], "no messages"),
@@ -186,8 +186,8 @@ def test_messages_of_every_form(turns, unplaced, messages, places):
         ([{"role": "user", "content": "<image>"}], ["x", "y", "z"], "2 images without a mark"),
     ],
 )  # fmt: skip
-def test_messages_that_cannot_be_read(turns, unplaced, said):
-    with pytest.raises(CorpusError, match=said):
+def test_messages_that_cannot_be_read(turns, unplaced, message):
+    with pytest.raises(CorpusError, match=message):
         image_texts._read_messages(Row("row 1", {"messages": turns}), unplaced)
 
 
@@ -208,14 +208,14 @@ def test_where_a_picture_of_a_chat_is(tmp_path):
     assert find({"bytes": b"raw", "path": "n"}, tmp_path).name == "n"
     assert find({"bytes": b"raw"}, tmp_path).name == "image"
     assert find("b.png", tmp_path).fault == "no file b.png"
-    for place, said in (
+    for place, message in (
         ("http://x/y.png", "the address http://x/y.png, which is not downloaded"),
         ("data:image/png;base64,=%", "not in base64"),
         (None, "'None' for an image"),
         ({"path": 3}, "'3' for an image"),
         ("", "'' for an image"),
     ):
-        with pytest.raises(CorpusError, match=said):
+        with pytest.raises(CorpusError, match=message):
             find(place, tmp_path)
 
 

@@ -108,11 +108,11 @@ def test_steps_and_seeds_become_runs_of_a_tracker():
 
 
 def test_every_tracker_logs_every_run(monkeypatch, tmp_path):
-    told = []
+    given_on = []
 
     def log(name):
         def act(steps, run, folder, project):
-            told.append((name, steps, run, folder, project))
+            given_on.append((name, steps, run, folder, project))
             return f"{name} {run}"
 
         return act
@@ -125,8 +125,8 @@ def test_every_tracker_logs_every_run(monkeypatch, tmp_path):
     assert lines == [
         f"{t} n-seed-{s}" for t in ("wandb", "tensorboard") for s in (1, 2)
     ]
-    assert {one[3:] for one in told} == {(tmp_path, "p")}
-    assert told[1][1] == {1: {"anisoscope/e.1/A": 0.5}}
+    assert {one[3:] for one in given_on} == {(tmp_path, "p")}
+    assert given_on[1][1] == {1: {"anisoscope/e.1/A": 0.5}}
     with pytest.raises(UsageError, match="got 'wandbb'"):
         trackers.log_run(given, ("tensorboard", "wandbb"), name="n", folder=tmp_path)
     missing = {"trackio"}
@@ -232,7 +232,7 @@ def test_batches_are_made_once_for_each_model(monkeypatch):
     assert made == [one, other, one]
 
 
-def test_lists_of_texts_are_told_from_lists_of_inputs():
+def test_lists_of_texts_are_named_from_lists_of_inputs():
     are_texts = monitors._are_texts
     assert are_texts(["a", "b"]) and are_texts(("a",))
     for probe in ([], ["a", 1], "a", [torch.ones(1)], {"a": "b"}):

@@ -91,7 +91,7 @@ def test_a_text_needs_a_tokenizer():
 
 
 @pytest.mark.parametrize(
-    ("modality", "given", "said"),
+    ("modality", "given", "message"),
     [
         ("text", ("line", 3, 5), None),
         ("speech", ("auto", None, 5), None),
@@ -101,11 +101,11 @@ def test_a_text_needs_a_tokenizer():
         ("image", ("auto", None, 5), "no --max-length for an image model; got 5"),
     ],
 )
-def test_options_of_other_modalities_are_refused(modality, given, said):
-    if said is None:
+def test_options_of_other_modalities_are_refused(modality, given, message):
+    if message is None:
         opening._refuse_options_of_other_modalities(modality, *given)
         return
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         opening._refuse_options_of_other_modalities(modality, *given)
 
 
@@ -430,7 +430,7 @@ def test_lines_and_what_is_wrong_with_them(tmp_path, monkeypatch):
         list(files.iter_lines(tmp_path / "y.txt"))
 
 
-def test_a_byte_that_is_no_text_is_told_by_its_position(tmp_path, monkeypatch):
+def test_a_byte_that_is_no_text_is_named_by_its_position(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PIECE", 3)
     (tmp_path / "x.txt").write_bytes("ab\xe9cd".encode() + b"\xff" + b"rest")
     with pytest.raises(CorpusError, match="not UTF-8 at position 6"):
@@ -482,8 +482,8 @@ def test_a_missing_path_is_explained_by_what_is_near(tmp_path, monkeypatch):
     explain = check_names._explain_missing_path
     assert explain(str(tmp_path / "vectrs.npy")) == f"did you mean {tmp_path / 'vectors.npy'}?"  # fmt: skip
     assert explain(str(tmp_path / "zzz")) == "check the path"
-    said = explain(str(tmp_path / "dta" / "deep" / "x"))
-    assert said == f"check the path: there is no dta in {tmp_path}"
+    message = explain(str(tmp_path / "dta" / "deep" / "x"))
+    assert message == f"check the path: there is no dta in {tmp_path}"
     suggest = check_names.suggest_path
     assert suggest(str(tmp_path / "vectors.npy")) == ""
     assert suggest(str(tmp_path / "vectorss.npy"), surely=True)

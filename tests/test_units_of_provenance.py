@@ -179,7 +179,7 @@ def test_a_function_is_hashed_with_all_it_uses(monkeypatch):
         (np.arange(3), np.arange(3.0)), (sys, json), (len, abs), (b"a", "a"),
     ],
 )  # fmt: skip
-def test_values_that_a_function_uses_are_told_apart(one, other):
+def test_values_that_a_function_uses_are_kept_apart(one, other):
     identify = sources._identify_value
     assert identify("x", one) == identify("x", one) != identify("x", other)
     assert identify("x", one) != identify("y", one)

@@ -303,12 +303,12 @@ def test_which_axes_the_values_of_a_kind_have():
         assert reads.is_of_first_policy(needs) is first
         assert reads.has_roles(needs) is roles
         assert reads.is_of_sequences(needs) is whole
-    for reads, needs, said in (
+    for reads, needs, message in (
         (vectors, {"moment", "n"}, r"got moment with n\."),
         (heads, {"moment"}, r"got moment at query\..*leave heads out"),
         (heads, {"subset_n"}, r"got subset_n at query\."),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             reads.list_axes(frozenset(needs))
     for at in ((), ("hidden", "rows")):
         with pytest.raises(UsageError, match="vectors at some of hidden, final, query"):

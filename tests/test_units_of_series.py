@@ -149,8 +149,8 @@ def in_progress(output, **how):
 
 def test_each_checkpoint_is_measured_into_a_folder_of_its_own(monkeypatch, tmp_path):
     world = World(monkeypatch)
-    told = []
-    progress = lambda done, total: told.append((done, total))  # noqa: E731
+    given_on = []
+    progress = lambda done, total: given_on.append((done, total))  # noqa: E731
     done = series.measure_series(POINTS, JOB, tmp_path, progress=progress)
     assert [one[:3] for one in world.ran] == [
         (p.subject, p.step, p.seed) for p in POINTS
@@ -165,7 +165,7 @@ def test_each_checkpoint_is_measured_into_a_folder_of_its_own(monkeypatch, tmp_p
         assert one[4]["keep_sums"] is False and one[4]["resume"] is True
         assert one[4]["overwrite"] is False
     world.ran[2][4]["progress"](1, 2)
-    assert told == [(5, 8)]
+    assert given_on == [(5, 8)]
     assert done.records["step"].tolist() == [0, 20, 0, 20]
     assert done.records.index.tolist() == [0, 1, 2, 3]
     # steps 20 of both seeds have the same weights
@@ -251,8 +251,8 @@ def test_bad_checkpoints_are_skipped_only_if_asked(monkeypatch, tmp_path):
 def test_checkpoints_of_other_forms_or_tokens_are_no_series(monkeypatch, tmp_path):
     last = POINTS[-1].subject
     World(monkeypatch, forms={last: {"vocab": 31}})
-    said = rf"architecture and vocabulary \(vocab 30\); got vocab 31 in {last}"
-    with pytest.raises(ModelError, match=said):
+    message = rf"architecture and vocabulary \(vocab 30\); got vocab 31 in {last}"
+    with pytest.raises(ModelError, match=message):
         series.measure_series(POINTS, JOB, tmp_path / "a", skip_bad=True)
     assert not list((tmp_path / "a").glob("seed*"))
     World(monkeypatch, forms={last: {"plan": "another"}})
@@ -323,7 +323,7 @@ def part_of(tmp_path, number, *, sums=True, **identity):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed", "said"),
+    ("kind", "changed", "message"),
     [
         (merge.BATCHES, {}, None),
         (merge.BATCHES, {"plan": "q"}, r"shards of one run; got .*run-1, whose plan differs from .*run-0.*--to-merge"),
@@ -337,15 +337,15 @@ def part_of(tmp_path, number, *, sums=True, **identity):
         (merge.RUNS, {"weights": "q"}, r"runs that differ only in their files; got .*run-1, whose weights"),
     ],
 )  # fmt: skip
-def test_parts_of_one_run_agree_in_what_they_must(tmp_path, kind, changed, said):
+def test_parts_of_one_run_agree_in_what_they_must(tmp_path, kind, changed, message):
     parts = [part_of(tmp_path, 0), part_of(tmp_path, 1, **changed)]
-    if said is None:
+    if message is None:
         identity = merge._require_one_run(parts, kind)
         assert identity["shard"] == [0, 1] and identity["weights"] == "w"
         gone = {merge.BATCHES: set(), merge.FILES: {"plan"}, merge.RUNS: {"plan", "corpus", "files"}}[kind]  # fmt: skip
         assert {"plan", "corpus", "files"} - identity.keys() == gone
         return
-    with pytest.raises(MeasureError, match=said):
+    with pytest.raises(MeasureError, match=message):
         merge._require_one_run(parts, kind)
 
 
@@ -431,13 +431,13 @@ def test_what_the_manifest_of_a_merged_run_says(monkeypatch, tmp_path, kind):
         assert facts["units"][0]["fingerprint"] == corpus["fingerprint"]
         assert identity["files"] == corpus["fingerprint"] and identity["corpus"] == name
         assert ("files" in corpus) == (kind == merge.RUNS) and "path" not in corpus
-    for twice, said in (
+    for twice, message in (
         ([parts[0], parts[0], *parts[1:]], "in common"),
         (parts[:2], "3/3|n_"),
     ):
         if kind == merge.RUNS and twice == parts[:2]:
             continue
-        with pytest.raises(MeasureError, match=said):
+        with pytest.raises(MeasureError, match=message):
             merge.merge_runs(twice, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 

@@ -65,7 +65,7 @@ def test_the_split_that_is_asked_for_is_read_with_its_units_and_classes(saved):
 
 
 @pytest.mark.parametrize(
-    ("folder", "split", "said"),
+    ("folder", "split", "message"),
     [
         ("saved", None, r"one split of .*saved; got train, test\. Cure: name it: --split train"),
         ("saved", "dev", r"a split of .*saved; got dev\. Cure: name one of train, test"),
@@ -73,10 +73,10 @@ def test_the_split_that_is_asked_for_is_read_with_its_units_and_classes(saved):
         ("broken", None, r"a data set saved by datasets in .*broken; got"),
     ],
 )  # fmt: skip
-def test_splits_that_are_not_there_are_told(saved, folder, split, said):
+def test_splits_that_are_not_there_are_named(saved, folder, split, message):
     (saved / "broken").mkdir()
     (saved / "broken" / "state.json").write_text("{}")
-    with pytest.raises((CorpusError, UsageError), match=said):
+    with pytest.raises((CorpusError, UsageError), match=message):
         open_vectors(saved / folder, split=split)
 
 
@@ -232,9 +232,9 @@ def test_arrays_of_other_axes_are_named_as_unusable(tmp_path):
     }
     for shape, cure in (((3,), "add an axis"), ((), "store numbers"), ((1, 1, 2, 2), "store numbers")):  # fmt: skip
         np.save(tmp_path / "x.npy", np.ones(shape))
-        said = str(list(shape)).replace("[", r"\[").replace("]", r"\]")
+        message = str(list(shape)).replace("[", r"\[").replace("]", r"\]")
         with pytest.raises(
-            CorpusError, match=rf"got {said} in x.npy, 'x'\. Cure: {cure}"
+            CorpusError, match=rf"got {message} in x.npy, 'x'\. Cure: {cure}"
         ):
             read_content(tmp_path / "x.npy")
 
@@ -324,7 +324,7 @@ def test_what_torch_saved_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "names", "said"),
+    ("given", "names", "message"),
     [
         ([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], ["layer 0", "layer 1"], ""),
         ({"h": [torch.ones(2, 3, 4), torch.zeros(2, 3, 4)]}, ["h.0", "h.1"], ""),
@@ -336,10 +336,10 @@ def test_what_torch_saved_by_name(tmp_path):
         ([torch.ones(3), torch.ones(4)], None, r"the shapes \(3,\), \(4,\)"),
     ],
 )  # fmt: skip
-def test_lists_of_tensors(tmp_path, given, names, said):
+def test_lists_of_tensors(tmp_path, given, names, message):
     torch.save(given, tmp_path / "x.pt")
     if names is None:
-        with pytest.raises(CorpusError, match=said):
+        with pytest.raises(CorpusError, match=message):
             read_content(tmp_path / "x.pt")
         return
     found = read_content(tmp_path / "x.pt").columns
@@ -461,7 +461,7 @@ def test_files_of_a_folder_with_several_arrays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({"a": (4, 2), "b": (4, 2)}, r"2 files of the shape \[4, 2\], which may be layers"),
         ({"a": (4, 2), "b": (3, 2)}, None),
@@ -469,13 +469,13 @@ def test_files_of_a_folder_with_several_arrays(tmp_path):
         ({"part-0": (4, 2), "part-1": (4, 3)}, r"of one width in .*; got \[4, 2\], \[4, 3\]"),
     ],
 )  # fmt: skip
-def test_files_of_one_shape_must_say_what_they_are(tmp_path, files, said):
+def test_files_of_one_shape_must_say_what_they_are(tmp_path, files, message):
     for stem, shape in files.items():
         np.save(tmp_path / f"{stem}.npy", np.ones(shape))
-    if said is None:
+    if message is None:
         assert "vectors" in read_content(tmp_path).columns
         return
-    with pytest.raises(CorpusError, match=said):
+    with pytest.raises(CorpusError, match=message):
         read_content(tmp_path)
 
 
@@ -496,7 +496,7 @@ def test_tables_of_a_folder_have_the_same_columns(tmp_path):
         vector_files._join_rows(parts, [tmp_path / "a.npz", tmp_path / "b.npz"])
 
 
-def test_what_is_damaged_or_compressed_is_told(tmp_path):
+def test_what_is_damaged_or_compressed_is_named(tmp_path):
     (tmp_path / "x.npy.gz").write_bytes(b"x")
     with pytest.raises(CorpusError, match=r"not compressed: .*gunzip x.npy.gz"):
         open_vectors(tmp_path / "x.npy.gz")

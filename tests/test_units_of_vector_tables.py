@@ -105,21 +105,21 @@ def test_no_more_rows_are_held_than_were_asked_for(streamed):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([[1.0, 2]] * 4 + [None] + [[1.0, 2]] * 3, None),
         ([[1.0, 2]] * 4 + [[1.0]] + [[1.0, 2, 3]] + [[1.0, 2]] * 2, "rows 5 to 6"),
     ],
 )
-def test_rows_of_other_lengths_are_told_with_their_numbers(tmp_path, monkeypatch, rows, said):  # fmt: skip
+def test_rows_of_other_lengths_are_named_with_their_numbers(tmp_path, monkeypatch, rows, message):  # fmt: skip
     monkeypatch.setattr(vector_tables, "PIECE", 2)
     monkeypatch.setattr(vector_tables, "LARGE", 10)
     parquet.write_table(pa.table({"x": rows}), tmp_path / "x.parquet")
     content = read_arrow(tmp_path / "x.parquet")
-    if said is None:
+    if message is None:
         assert content.unusable == {"x": "1 rows without a list"}
         return
-    with pytest.raises(CorpusError, match=said):
+    with pytest.raises(CorpusError, match=message):
         np.asarray(content.columns["x"])
 
 
@@ -245,7 +245,7 @@ def test_a_table_of_tabs_is_one_by_its_ending(tmp_path):
         ("# a\n.5,1\n.5,2\n", ["no header", "1 comment line skipped"], 2, False),
     ],
 )  # fmt: skip
-def test_what_is_said_of_the_first_lines(tmp_path, text, notes, first, named):
+def test_what_is_named_of_the_first_lines(tmp_path, text, notes, first, named):
     (tmp_path / "x.csv").write_text(text)
     content = read_delimited(tmp_path / "x.csv")
     assert content.notes == notes
@@ -253,7 +253,7 @@ def test_what_is_said_of_the_first_lines(tmp_path, text, notes, first, named):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", r"rows of numbers in .*x.csv; got none"),
         ("# only\n\n", r"rows of numbers in .*; got none"),
@@ -267,17 +267,17 @@ def test_what_is_said_of_the_first_lines(tmp_path, text, notes, first, named):
         ("0,1,2,3,4,5\n" + "7,7,7,7,7,7\n" * 2, r"whole numbers \(0, 1, 2, 3, 4 …\), which may"),
     ],
 )  # fmt: skip
-def test_tables_that_cannot_be_read_or_in_two_ways(tmp_path, text, said):
+def test_tables_that_cannot_be_read_or_in_two_ways(tmp_path, text, message):
     (tmp_path / "x.csv").write_text(text)
-    if said is None:
+    if message is None:
         content = read_delimited(tmp_path / "x.csv")
         assert [len(column) for column in content.columns.values()] == [3] * 3
         return
-    with pytest.raises(CorpusError, match=said):
+    with pytest.raises(CorpusError, match=message):
         read_delimited(tmp_path / "x.csv")
 
 
-def test_a_line_that_is_no_text_is_told(tmp_path):
+def test_a_line_that_is_no_text_is_named(tmp_path):
     (tmp_path / "x.csv").write_bytes(b"x,y\n.5,1\n\xff\xfe,2\n")
     with pytest.raises(CorpusError, match=r"UTF-8 text in .*in line 3"):
         read_delimited(tmp_path / "x.csv")
@@ -373,15 +373,17 @@ def test_where_vectors_and_what_belongs_to_them_lie_in_json(value, columns):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"a": [1.5, 2], "b": [3, 4]}, "got 2 lists of 2 numbers, which may be rows"),
         ({"0": {"0": 1.5}, "1": {"0": 2}}, "objects inside an object"),
         ({"a": {"x": 1.5, "y": 2}, "b": {"x": 3, "y": 4}}, "objects inside an object"),
     ],
 )
-def test_json_that_can_be_read_in_two_ways(value, said):
-    with pytest.raises(CorpusError, match=rf"one way to read x.json; .*{said}|{said}"):
+def test_json_that_can_be_read_in_two_ways(value, message):
+    with pytest.raises(
+        CorpusError, match=rf"one way to read x.json; .*{message}|{message}"
+    ):
         read_json_value(value, "x.json")
 
 
@@ -456,7 +458,7 @@ def test_values_and_lines_of_json(tmp_path, name, text, note):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("x.jsonl", '{"a": 1}\n\n{"a": ' + "z" * 50 + "\n", r"got '\{\"a\": z{34}' in line 3"),
         ("x.json", '{"a": [1, }', r"JSON in .*x.json; got Expecting value"),
@@ -464,9 +466,9 @@ def test_values_and_lines_of_json(tmp_path, name, text, note):
         ("x.jsonl", "1\n" + "[" * 100_000, "brackets nested too deep in line 2"),
     ],
 )  # fmt: skip
-def test_json_that_is_damaged(tmp_path, name, text, said):
+def test_json_that_is_damaged(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
-    with pytest.raises(CorpusError, match=said):
+    with pytest.raises(CorpusError, match=message):
         read_json_vectors(tmp_path / name)
 
 
