@@ -666,3 +666,21 @@ def test_rows_of_queries_that_see_no_key_are_left_out_under_their_own_prefix():
     assert (added["plain.rows"].item(), added["key.rows"].item()) == (2, 1)
     assert added["plain.pairs"].item() == 4
     assert not any(name.startswith("query.") for name in added)
+
+
+def test_sums_over_rows_and_scores_go_to_their_own_site():
+    real = torch.tensor([[True, True, False]])
+    query = torch.randn(1, 1, 3, 2, generator=torch.Generator().manual_seed(1))
+    rows = compute_rows(query, query, real)
+    running = Running(real)
+    keeper = next(iter(Rows().keepers(frozenset())))
+    keeper.add(Site("decoder", 2, "attention", kind="cross"), rows, running)
+    scores = {"rows": torch.ones(1, 1), "key": torch.ones(1, 1, 2)}
+    keeper = next(iter(Scores().keepers(frozenset())))
+    keeper.add(Site("decoder", 2, "scores"), scores, running)
+    assert set(running.added) == {"decoder.2.cross.attention", "decoder.2.scores"}
+    assert running.added["decoder.2.scores"] == scores
+    added = running.added["decoder.2.cross.attention"]
+    assert added["rows"].item() == 2 and added["pairs"].item() == 4
+    entropy = rows["entropy"][0, 0, :2].sum()
+    assert added["entropy"].item() == pytest.approx(float(entropy))
