@@ -556,9 +556,10 @@ def test_a_claim_on_the_last_layer_compares_it_at_both_ends():
         rows.append(("type", 2, 8, "mean_cosine", "hidden", layer, None, last))
     given = {"metric": "mean_cosine", "site": "hidden", "against": "start"}
     found = []
-    for words in ("all layers", "the last layer"):
-        claim = Claim("c", f"It rises in {words}", "", systems=("type",), **given)
-        found.append(causes.subtract_paired(claim, make_cells(rows), "type"))
+    for over in (None, "last"):
+        claim = Claim("c", "of the last layer", "", systems=("type",), **given)
+        of_layers = replace(claim, over=over)
+        found.append(causes.subtract_paired(of_layers, make_cells(rows), "type"))
     assert [pairs.to_dict() for pairs in found] == [
         {2: pytest.approx(0.25)},
         {2: pytest.approx(0.4)},
@@ -809,3 +810,35 @@ def test_a_small_model_s_records_know_their_sentences(monkeypatch, alone):
     assert set(found.loc[of_sentences, "n_units"]) == {3}
     apart = found[found["metric"] == "class_direction.auc"]
     assert apart["layer"].tolist() == [2]
+
+
+def test_weights_of_a_small_model_are_drawn_from_its_seed():
+    sentences = small_models.open_material("synthetic:3", 30, 30, 0)
+    found = []
+    for seed in (1, 1, 2):
+        cell = small_models.SmallCell("synthetic:3", "each", dim=8, seed=seed)
+        model = small_models.build_untrained(cell, sentences)
+        found.append(model.classifier.weight.detach())
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    assert found[0].shape == (4, 8)
+
+
+def test_small_models_are_listed_seed_by_seed():
+    grid = small_models.SmallGrid(
+        (("a", "first"), ("b", "each")),
+        blocks=("norm", "plain"),
+        layers=(1, 3),
+        dims=(8, 16),
+        seeds=2,
+    )
+    expected = [
+        small_models.SmallCell(task, read, blocks, layers, dim, seed)
+        for seed in (0, 1)
+        for task, read in (("other", "first"), ("b", "each"))
+        for blocks in ("norm", "plain")
+        for layers in (1, 3)
+        for dim in (8, 16)
+    ]
+    assert grid.cells({"a": "other"}) == expected
+    assert expected[-1].label == "read=each blocks=plain L=3 d=16"
+    assert {cell.task for cell in grid.cells()} == {"a", "b"}
