@@ -9,26 +9,30 @@ import pytest
 import torch
 from scipy import stats
 
-from anisoscope.errors import UsageError
+from anisoscope.errors import CorpusError, OutputError, UsageError
 from anisoscope.models.series import Checkpoint
+from anisoscope.runs.job import Job
 from anisoscope.store import as_records
-from anisoscope.sums.isotropic import q95
+from anisoscope.sums.isotropic import mean_cosine_quantile, q95
 from anisoscope.sums.jackknife import estimate_over_seeds, holm, jackknife_interval
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import (
     checkpoints,
+    fig01_04_layers,
     fig05_16_drift,
     fig06_bias,
     fig07_scores,
     fig08_10_attention,
     fig11_12_trajectories,
     fig13_14_alignment,
+    fig15_entropy,
+    fig17_18_cosine_law,
     layer_curves,
     norm_claims,
     row_scores,
 )
 from anisoscope_papers.godey2024.norm_claims import Curves
-from anisoscope_papers.study import SIGNED, Claim, Context
+from anisoscope_papers.study import SIGNED, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS, TEXT
 
 # ---- figures 5 and 16 ------------------------------------------------------------------------------------------------
@@ -915,3 +919,375 @@ def test_a_seed_ends_at_its_largest_step_in_whatever_order_they_are_listed(
     given.append(Checkpoint("m", 1000, 3))
     with pytest.raises(UsageError, match="seed 0 at step 40 of 1,000"):
         checkpoints.list_checkpoints(series, context)
+
+
+# ---- layers of several models ----------------------------------------------------------------------------------------
+
+
+def make_curve(model, values, *, stack="encoder", seed=None, policies=("all",)):
+    """Rows of A and of q95 by layer, with four groups left out."""
+    rows = []
+    for (layer, value), policy in product(enumerate(values), policies):
+        place = {"model": model, "seed": seed, "stack": stack, "layer": layer}
+        place |= {"site": "hidden", "token_policy": policy, "n_units": 40, "step": 70}
+        ends = {"low": value - 0.05, "high": value + 0.02, "n_vectors": 300}
+        rows.append(place | {"metric": "mean_cosine", "value": value} | ends)
+        bound = {"metric": "mean_cosine.isotropic_q95", "value": q95(64)}
+        rows.append(place | bound)
+        for group in range(4):
+            left_out = {"metric": "mean_cosine.left_out", "component": str(group)}
+            moved = value + (group - 1.5) / 1000
+            rows.append(place | left_out | {"value": moved})
+    return rows
+
+
+def test_every_system_of_every_kind_is_measured(monkeypatch, tmp_path):
+    told, jobs = [], []
+    context = Context(
+        tmp_path, tmp_path, progress=lambda text, *given: told.append((text, *given))
+    )
+
+    def row(name):
+        return as_records(pd.DataFrame([{"model": name, "value": 1.0}]))
+
+    def run(job, **given):
+        assert given == {"context": context}
+        jobs.append(job)
+        return row(job.model)
+
+    monkeypatch.setattr(layer_curves, "run_measurement", run)
+    for name in ("_measure_small", "_measure_packaged"):
+        monkeypatch.setattr(
+            layer_curves,
+            name,
+            lambda which, systems, _, name=name: [
+                row(f"{name} {which} {systems.limit}")
+            ],
+        )
+    systems = layer_curves.Systems(
+        models=("a", "b"),
+        corpus="c",
+        limit=7,
+        small=("s", "t"),
+        packaged=("p", "q"),
+        others=(
+            layer_curves.Systems(models=("x",)),
+            layer_curves.Systems(small=("y",)),
+        ),
+    )
+    found = layer_curves.measure(systems, context)
+    assert found["model"].tolist() == [
+        *("a", "b", "_measure_small s 7", "_measure_small t 7"),
+        *("_measure_packaged p 7", "_measure_packaged q 7"),
+        *("x", "_measure_small y None"),
+    ]
+    assert [(job.model, job.corpus, job.limit) for job in jobs] == [
+        *(("a", "c", 7), ("b", "c", 7), ("x", "", None)),
+    ]
+    assert told == [("a", 1, 2), ("b", 2, 2), ("x", 1, 1)]
+    assert len(layer_curves.measure(layer_curves.Systems(), context)) == 0
+
+
+@pytest.mark.parametrize(
+    ("corpus", "read"), [("common-voice", "librispeech"), ("named", ""), ("alone", "")]
+)
+def test_a_stand_in_is_read_and_noted_if_it_can_be_had(
+    monkeypatch, tmp_path, corpus, read
+):
+    known = {
+        "common-voice": SimpleNamespace(stand_in="librispeech"),
+        "librispeech": SimpleNamespace(stand_in=""),
+        "alone": SimpleNamespace(stand_in=""),
+    }
+    monkeypatch.setattr(layer_curves, "named_corpora", lambda: known)
+    asked = []
+    missing = {corpus}
+
+    def measure(job):
+        asked.append((job.model, job.corpus))
+        if job.corpus in missing:
+            raise CorpusError("a corpus", job.corpus, "fetch it")
+        return f"measured on {job.corpus}"
+
+    def ask():
+        context = Context(tmp_path, tmp_path)
+        job = Job("model", corpus=corpus)
+        return layer_curves.measure_if_available(job, context, measure), context.lacking
+
+    found, lacking = ask()
+    (row,) = lacking
+    if read:
+        assert found == [f"measured on {read}"]
+        assert asked == [("model", corpus), ("model", read)]
+        assert (row["metric"], row["model"], row["corpus"]) == (
+            *("stands in", corpus, read),
+        )
+        missing.add(read)
+        found, (row,) = ask()
+    # Without either it is the model that is left out.
+    assert found == [] and (row["metric"], row["model"]) == ("withheld", "model")
+    damaged = OutputError("a file", "another", "remove it")
+
+    def fail(_):
+        raise damaged
+
+    with pytest.raises(OutputError):
+        layer_curves.measure_if_available(
+            Job("model", corpus=corpus), Context(tmp_path, tmp_path), fail
+        )
+
+
+def test_a_claim_on_layers_is_about_the_models_and_the_stack_that_it_names():
+    rows = [
+        *make_curve("bert-base", (0.5, 0.6)),
+        *make_curve("bert-large", (0.5, 0.6)),
+        *make_curve("not-bert", (0.5, 0.6)),
+        *make_curve("bert-base", (0.1,), stack="decoder"),
+    ]
+    curves = layer_curves.select_curves(as_records(pd.DataFrame(rows)))
+
+    def name(**given):
+        found = layer_curves._select_named(Claim("c", "", "", **given), curves)
+        return sorted({(r.model, r.stack) for r in found.itertuples()})
+
+    base, large, other = (
+        (model, "encoder") for model in ("bert-base", "bert-large", "not-bert")
+    )
+    decoder = ("bert-base", "decoder")
+    assert name() == [decoder, base, large, other]
+    assert name(systems=("bert",)) == [decoder, base, large]
+    assert name(systems=("bert",), but=("bert-l",)) == [decoder, base]
+    assert name(but=("bert", "base")) == [other]
+    assert name(systems=("bert",), stack="decoder") == [decoder]
+
+
+def test_replicates_have_all_layers_and_the_groups_in_order():
+    rows = make_curve("m", (0.2, 0.4, 0.6), seed=3, policies=("all", "content"))
+    rows += make_curve("m", (0.9, 0.9, 0.9), seed=4)
+    # Another group of one layer alone is no replicate.
+    for row in rows:
+        if row["seed"] == 3 and row["metric"] == "mean_cosine.left_out":
+            row["component"] = {"0": "0", "1": "2", "2": "10", "3": "11"}[
+                row["component"]
+            ]
+    lost = [
+        row
+        for row in rows
+        if (row["seed"], row["layer"], row.get("component")) != (3, 1, "11")
+    ]
+    records = as_records(pd.DataFrame(lost[::-1]))
+    curves = layer_curves.select_curves(records)
+    own = curves[curves["seed"] == 3]
+    found = layer_curves.select_replicates(records, own, "mean_cosine")
+    layers = np.array([0.2, 0.4, 0.6])
+    expected = [layers, *(layers + (group - 1.5) / 1000 for group in range(3))]
+    np.testing.assert_allclose(found, expected)
+    without = [
+        row for row in lost if row["layer"] != 1 or "left_out" not in row["metric"]
+    ]
+    with pytest.raises(ValueError, match="a layer of m has no mean_cosine"):
+        layer_curves.select_replicates(
+            as_records(pd.DataFrame(without)), own, "mean_cosine"
+        )
+
+
+def test_what_was_not_measured_is_the_reason_of_claims_without_a_verdict():
+    claims = [Claim("a", "", ""), Claim("b", "", "")]
+    rows = [
+        {"model": "x", "metric": "skipped", "component": "no data"},
+        {"model": "y", "metric": "withheld", "component": "gated"},
+        {"model": "z", "metric": "mean_cosine", "component": None, "value": 1.0},
+    ]
+    verdicts = [Verdict("a", "holds", "")]
+
+    def reason(some):
+        records = as_records(pd.DataFrame(some))
+        (found,) = layer_curves.make_undecided(claims, verdicts, records)
+        assert (found.claim, found.outcome) == ("b", "undecided")
+        return found.reason
+
+    assert reason(rows) == "x: no data; y: gated"
+    assert reason(rows[2:]).startswith("no system of these settings")
+    for model, step, words in (
+        ("m, trained", 1500, "trained for 1,500 steps"),
+        ("m, trained", np.nan, ""),
+        ("m, untrained", 0, ""),
+        ("m", 7, ""),
+    ):
+        assert layer_curves.describe_steps(model, step) == words
+    manifest = {"preprocessing": {"decoder_prompt": "p"}}
+    assert layer_curves.reads_prompt_only({"corpus": manifest})
+    manifest["preprocessing"]["decoder_reads"] = "transcripts"
+    assert not layer_curves.reads_prompt_only({"corpus": manifest})
+    for other in ({"preprocessing": {}}, {}, "a name", None):
+        assert not layer_curves.reads_prompt_only({"corpus": other})
+
+
+def test_names_of_networks_are_short():
+    for name, label in (
+        ("builtin:whisper-tiny.en", "whisper-tiny.en"),
+        ("folder/net-0123abcd.pt", "net"),
+        ("folder/net-0123abc.pt", "net-0123abc"),
+        ("net.onnx", "net"),
+    ):
+        assert layer_curves._label(name) == label
+    systems = layer_curves.Systems(corpus="speech/clips/test.parquet")
+    assert layer_curves._describe_system("builtin:n", systems) == "n on clips"
+    relus = layer_curves.Systems(corpus="speech/clips", relus=("a", "b"))
+    assert layer_curves._describe_system("builtin:n", relus) == "n, ReLUs on clips"
+    rows = as_records(
+        pd.DataFrame(
+            {"model": ["n on clips, trained"] * 2, "stack": ["encoder", "decoder"]}
+        )
+    )
+    found = layer_curves.tell_stacks_apart(rows)
+    assert found["model"].tolist() == [
+        *("n, encoder on clips, trained", "n, decoder on clips, trained"),
+    ]
+
+
+def test_figure_4_is_drawn_after_and_before_the_relu(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        layer_curves, "draw", lambda *given: drawn.append(given) or {given[0]: 1}
+    )
+    assert set(fig01_04_layers.draw("fig4", "r")) == {"fig4", "fig4-before-relu"}
+    assert drawn == [("fig4", "r"), ("fig4-before-relu", "r", "pre_relu")]
+    assert set(fig01_04_layers.draw("fig3a", "r")) == {"fig3a"}
+
+
+def test_a_layer_is_compared_with_its_published_value_but_not_after_a_norm(monkeypatch):
+    expected = {"m": [0.5, 0.25, 0.9], "n": [0.7]}
+    expected |= {"final_norm": ["m"], "within": 0.125, "source": "S"}
+    published = {"godey2024": {"fig1": {"expected": expected}, "fig2": {}}}
+    monkeypatch.setattr(fig01_04_layers, "read_published", published.__getitem__)
+    rows = [*make_curve("m", (0.9, -0.4, 0.3)), *make_curve("n", (0.1, 0.5))]
+    records = as_records(pd.DataFrame([*rows, *make_curve("other", (0.1, 0.2))]))
+    found = fig01_04_layers.compare("fig1", records)
+    values = [(one.place, one.published, one.value, one.verdict) for one in found]
+    assert values == [
+        # Cosines were published without their sign.
+        ("m, layer 1", 0.5, 0.4, "agrees"),
+        ("m, layer 2", 0.25, 0.3, "agrees"),
+        ("m, layer 3", 0.9, None, "not comparable"),
+        ("n, layer 1", 0.7, 0.5, "differs"),
+    ]
+    assert {one.note for one in found} == {"within 0.125; S"}
+    assert fig01_04_layers.compare("fig2", records) == []
+
+
+# ---- figure 15 -------------------------------------------------------------------------------------------------------
+
+
+def test_a_course_that_is_lowest_at_its_end_does_not_turn():
+    claim = Claim("c", "s", "", statistic="rise", floor=0.05)
+    steps = (0, 100, 1000, 4000)
+    falling = np.array(
+        [[3.0, 2.0, 1.5, 1.0], [4.0, 3.0, 2.0, 1.0], [3.0, 2.5, 2.0, 1.1]]
+    )
+    verdict = fig15_entropy.make_test_of_turn(claim, falling, steps, "layer 2")
+    assert (verdict.outcome, verdict.failing) == ("fails", "too small")
+    assert (verdict.value, verdict.n, verdict.subject) == (0.0, 3, "layer 2")
+    assert "lowest at the last step, 4,000" in verdict.reason
+    turning = np.array(
+        [[3.0, 2.0, 0.5, 1.0], [4.0, 1.0, 2.0, 1.5], [3.0, 2.5, 0.1, 1.1]]
+    )
+    test = fig15_entropy.make_test_of_turn(claim, turning, steps, "layer 2")
+    # The others are lowest at the steps 1000 (1.05), 1000 (0.3) and 1000 (1.25).
+    assert test.value == pytest.approx(np.mean([0.5, -0.5, 1.0]))
+    assert test.note.startswith("lowest at step 1,000 of 4,000; 75% of training")
+    assert fig15_entropy._list_steps((0, 40, 1000, 2000), [3, 1, 3]) == "40 and 2,000"
+    share = fig15_entropy._compute_share(np.array([1.0, 2, 3]), np.array([2.0, 0, -1]))
+    np.testing.assert_array_equal(share, [0.5, np.nan, np.nan])
+    numbers = fig15_entropy._list_numbers(np.array([0.126, -1.0]), ".2f")
+    assert numbers == "0.13, -1.00"
+
+
+@pytest.mark.parametrize("limit", [0.5, 0.4])
+def test_the_largest_rise_by_centred_keys_decides(limit):
+    rows = [
+        {"metric": "centred_attention.key_rise", "value": x, "head": head}
+        for head, x in enumerate((0.1, -0.5, 0.3))
+    ]
+    claim = Claim("c", "s", "", statistic="rise", below=limit, identity=True)
+    verdict = fig15_entropy._judge_mean_key(claim, as_records(pd.DataFrame(rows)))
+    assert verdict.outcome == ("identity" if limit == 0.5 else "fails")
+    assert (verdict.value, verdict.n) == (0.5, 3)
+
+
+# ---- figures 17 and 18 -----------------------------------------------------------------------------------------------
+
+
+def test_every_layer_is_far_from_its_own_quantile():
+    rows = [*make_curve("m", (0.5, 0.1, 0.9)), *make_curve("n", (0.3, 0.4))]
+    for row in rows:
+        # Of one network the layers have unlike dimensions.
+        if (row["model"], row["layer"]) == ("n", 1) and "q95" in row["metric"]:
+            row["value"] = q95(16)
+    records = as_records(pd.DataFrame(rows))
+    layers = fig17_18_cosine_law.select_layers(records)
+    assert layers["d"].tolist() == [64, 64, 64, 64, 16]
+    assert layers["q95"].tolist() == pytest.approx([q95(64)] * 4 + [q95(16)])
+    found = {v.subject: v for v in fig17_18_cosine_law.judge_points(records)}
+    assert (found["m"].outcome, found["n"].outcome) == ("fails", "undecided")
+    assert found["m"].value == 0.1 and "layer 1" in found["m"].statistic
+    times = np.array([0.5, 0.1, 0.9]) / q95(64)
+    assert (
+        f"the layers {times.min():.1f} to {times.max():.1f} times" in found["m"].reason
+    )
+    below = mean_cosine_quantile(0.95, 64, 300)
+    assert f"over 300 isotropic vectors stay below {below:.2g}" in found["m"].reason
+
+
+def test_networks_with_a_vector_for_each_position_are_kept():
+    made = layer_curves.Systems
+    whole = made(models=("a",), flatten="image")
+    others = (made(models=("b",), flatten="image"), made(models=("c",)))
+    both = made(models=("d",), others=others)
+    kept = fig17_18_cosine_law.keep_by_position(both)
+    assert kept == (made(models=("d",)), made(models=("c",)))
+    assert fig17_18_cosine_law.keep_by_position(whole) == ()
+
+
+def test_lines_of_the_law_are_of_a_pair_and_of_a_mean(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        fig17_18_cosine_law, "draw_over_dimensions", lambda *each: given.append(each)
+    )
+    records = as_records(pd.DataFrame(make_curve("m", (0.5, 0.1))))
+    assert list(fig17_18_cosine_law.draw_points(records)) == ["fig18"]
+    ((rows, laws),) = given
+    assert rows["value"].tolist() == [0.5, 0.1]
+    pairs, means = (part for _, part in laws.groupby("law", sort=False))
+    assert pairs["value"].tolist() == pytest.approx(q95(pairs["d"].to_numpy()).tolist())
+    expected = mean_cosine_quantile(0.95, means["d"].to_numpy(), 1000)
+    assert means["value"].tolist() == pytest.approx(expected.tolist())
+    assert (pairs["d"].min(), pairs["d"].max()) == (4, 16384)
+
+
+@pytest.mark.parametrize("p", [0.004, 0.02])
+def test_a_sample_departs_from_the_law_if_its_p_is_small_among_all(p):
+    rows = []
+    for d, ks_p, distance in ((256, 0.9, 0.02), (16, p, 0.01), (64, 0.5, 0.03)):
+        one = {"q95": q95(d), "dimension": d, "ks_p": ks_p, "ks_distance": distance}
+        for name, value in one.items():
+            row = {"model": f"isotropic d = {d}", "metric": f"cosine_law.{name}"}
+            rows.append(row | {"value": float(value), "n_vectors": 80})
+    shrinks, closed = fig17_18_cosine_law.judge_law(as_records(pd.DataFrame(rows)))
+    assert shrinks.value == pytest.approx(q95(256)) and shrinks.statistic == (
+        "q95 at d = 256:"
+    )
+    assert f"q95·√d goes from {4 * q95(16):.3f} (d = 16)" in shrinks.reason
+    assert closed.p == pytest.approx(3 * p) and (closed.value, closed.n) == (0.03, 40)
+    assert closed.outcome == ("fails" if p == 0.004 else "identity")
+
+
+def test_a_density_is_drawn_as_far_as_it_is_asked():
+    counts = np.zeros(row_scores.BINS)
+    counts[100:200] = 1
+    reach = fig07_scores.find_reach(counts)
+    for widest in (reach / 2, reach * 2):
+        x = fig07_scores.estimate_density(counts, widest)["score"]
+        assert (x.min(), x.max()) == pytest.approx((-widest, widest))
+        # Half of the points lie within the reach of the counts themselves.
+        assert (np.abs(x) <= min(reach, widest) * (1 + 1e-9)).sum() >= 81
