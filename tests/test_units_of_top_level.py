@@ -9,7 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from anisoscope import errors, options, registry, store, wording
+from anisoscope import (
+    doctor,
+    errors,
+    extras,
+    options,
+    progress,
+    registry,
+    renamed,
+    store,
+    wording,
+)
 from anisoscope.axes import Site, pluralise
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import OutputError, UsageError
@@ -555,3 +565,318 @@ def test_entries_of_another_class_are_left_out_and_named(monkeypatch):
     assert registry._drop_wrong_classes(point, print, ()) is print
     assert registry._drop_wrong_classes(point, 3, ()) is None
     assert said.pop().endswith("(expected a function; got int)")
+
+
+# ---- what an installation can do
+
+
+def package(name, status="ok", installed="1.2+cpu", reason=""):
+    return doctor.Package(
+        name, ">=1", None if status == "missing" else installed, status, reason
+    )
+
+
+def test_a_diagnosis_says_what_works_and_what_installs_the_rest():
+    many = tuple(package(f"p{n}") for n in range(7))
+    extras = [
+        doctor.Extra("base", many, "pip install 'anisoscope'"),
+        doctor.Extra(
+            "speech",
+            (package("a"), package("b", "missing")),
+            "pip install 'anisoscope[speech]'",
+        ),
+        doctor.Extra(
+            "x",
+            (package("c", "too old", reason="c>=1 is needed"), package("d")),
+            "pip install x",
+        ),
+    ]
+    folders = [
+        {
+            "purpose": "cache",
+            "path": "/c",
+            "there": True,
+            "writable": True,
+            "free": 2.6e9,
+        },
+        {
+            "purpose": "runs",
+            "path": "runs",
+            "there": False,
+            "writable": False,
+            "free": 0,
+        },
+    ]
+    found = doctor.Diagnosis(
+        {"python": "3.12", "torch": "2"}, ["cpu: 4 cores"], extras, folders
+    )
+    assert found.works and [extra.works for extra in extras] == [True, False, False]
+    assert doctor.render_diagnosis(found).splitlines() == [
+        "python 3.12",
+        "torch 2",
+        "",
+        "Devices",
+        "  cpu: 4 cores",
+        "",
+        "Extras",
+        "  ✔ base    p0 1.2, p1 1.2, p2 1.2, p3 1.2, p4 1.2 and 2 more",
+        "  – speech  b missing",
+        "            pip install 'anisoscope[speech]'",
+        "  ✘ x       c too old",
+        "            pip install x",
+        "",
+        "Folders",
+        "  /c",
+        "    cache, 3 GB free",
+        "  runs (not there yet)",
+        "    runs, 0 GB free, NOT WRITABLE",
+        "",
+        "c 1.2+cpu: c>=1 is needed",
+        "Ready to measure.",
+    ]
+    broken = doctor.Diagnosis(
+        {},
+        [],
+        [
+            doctor.Extra("base", (package("p", "missing"),), "pip install y"),
+            *extras[1:],
+        ],
+    )
+    assert not broken.works
+    said = doctor.render_diagnosis(broken).splitlines()
+    assert "  ✘ base    p missing" in said and said[-1] == "Not ready: pip install y"
+    described = found.as_dict()
+    assert described["works"] is True
+    assert [extra["works"] for extra in described["extras"]] == [True, False, False]
+    assert described["extras"][1]["packages"][1] == {
+        "name": "b",
+        "needed": ">=1",
+        "installed": None,
+        "status": "missing",
+        "reason": "",
+    }
+
+
+def test_requirements_belong_to_the_extra_that_their_marker_names():
+    from packaging.requirements import Requirement
+
+    lines = {
+        "a": ("", True),
+        "a; extra == 'x'": ("x", True),
+        "b; extra == 'x' and python_version >= '3'": ("x", True),
+        "c; python_version >= '3'": ("", True),
+        "d; python_version < '3'": ("", False),
+        "e; extra == 'x' and python_version < '3'": ("x", False),
+    }
+    for line, (extra, belongs) in lines.items():
+        for asked in ("", "x", "y"):
+            found = doctor._belongs_to(Requirement(line), asked)
+            assert found == (belongs and asked == extra), (line, asked)
+
+
+def test_a_package_is_missing_too_old_broken_or_sound(monkeypatch):
+    from packaging.requirements import Requirement
+
+    versions = {"old": "1.0", "new": "3.0rc1", "my-pack": "2.0", "bad": "2.0"}
+    monkeypatch.setattr(doctor, "_find_version", versions.get)
+    tried = []
+
+    def try_import(module):
+        tried.append(module)
+        if module == "bad":
+            raise ImportError("no\n symbol")
+
+    def state(line):
+        found = doctor._examine_package(Requirement(line), try_import)
+        return found.status, found.installed, found.reason
+
+    assert state("none>=1") == ("missing", None, "")
+    assert state("old>=2") == ("too old", "1.0", "old>=2 is needed")
+    assert state("new>=2") == ("ok", "3.0rc1", "")
+    assert state("my-pack") == ("ok", "2.0", "")
+    assert state("bad") == ("broken", "2.0", "ImportError: no symbol")
+    assert tried == ["new", "my_pack", "bad"]
+
+
+def test_folders_are_those_of_the_environment_and_say_what_is_above_them(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "hub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "HF_HOME": tmp_path / "hub",
+        "XDG_CACHE_HOME": tmp_path / "not" / "there",
+        "ANISOSCOPE_DATA": tmp_path,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ANISOSCOPE_GOLDEN", raising=False)
+    usage = []
+    monkeypatch.setattr(
+        doctor.shutil,
+        "disk_usage",
+        lambda place: usage.append(place) or SimpleNamespace(free=len(usage)),
+    )
+    found = doctor._find_folders()
+    assert [(one["path"], one["there"], one["free"]) for one in found] == [
+        (str(tmp_path / "hub"), True, 1),
+        (str(tmp_path / "not" / "there" / "anisoscope"), False, 2),
+        ("runs", False, 3),
+        (str(tmp_path), True, 4),
+    ]
+    assert [one["purpose"].partition(" (")[0] for one in found] == [
+        "cache of hub models and data",
+        "cache of Anisoscope",
+        "runs of this folder",
+        "corpora of your own",
+    ]
+    assert usage == [tmp_path / "hub", tmp_path, tmp_path, tmp_path]
+
+
+# ---- progress
+
+
+def test_lines_of_progress_have_the_rate_of_their_own_part(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 5)
+    update = progress._make_line_printer()
+
+    def at(seconds, done, total, what="work"):
+        now[0] = 100.0 + seconds
+        update(done, total, what, "tokens")
+        return capsys.readouterr().err.strip()
+
+    assert at(1, 100, 1000) == "", "the first count is where the rate begins"
+    assert at(4.9, 200, 1000) == ""
+    assert at(5, 300, 1000) == "300/1,000 tokens, 50/s, 14 s left: work"
+    assert at(9.9, 400, 1000) == ""
+    assert at(11, 1000, 1000) == "1,000/1,000 tokens, 90/s: work"
+    # another part of the work begins again
+    assert at(17, 0, 50, "more") == "0/50 tokens: more"
+    assert at(22, 10, 50, "more") == "10/50 tokens, 2/s, 20 s left: more"
+
+
+def test_a_piece_of_work_is_shown_as_part_of_the_whole():
+    shown, said = [], []
+    whole = progress.Shown(
+        "models", "tokens", lambda *given: shown.append(given), said.append
+    )
+    for i in (0, 1, 2):
+        piece = progress.scale_progress(whole, i, 3, "model")
+        progress.remark(piece, f"remark {i}")
+        progress.remark(piece, "")
+        piece(5, 10)
+        progress.set_counted_unit(piece, "images", "other")
+        piece(6, 10)
+    assert said == ["remark 0"]
+    assert shown == [
+        given
+        for i in (0, 1, 2)
+        for given in (
+            (10 * i + 5, 30, f"model {i + 1} of 3: models", "tokens"),
+            (10 * i + 6, 30, "other", "images"),
+        )
+    ]
+    assert progress.scale_progress(whole, 0, 1, "model").what == "models"
+    assert progress.scale_progress(None, 0, 3, "model") is None
+    counts = []
+    own = progress.scale_progress(lambda *given: counts.append(given), 2, 3, "model")
+    own(5, 10)
+    assert counts == [(25, 30)]
+    progress.set_counted_unit(whole, "clips")
+    assert (whole.unit, whole.what) == ("clips", "models")
+
+
+@pytest.mark.parametrize(
+    ("kept", "notes", "expected"),
+    [
+        ("mine", (), ["mine", "again"]),
+        ("", ("inner", "x"), ["inner", "again"]),
+        ("mine", ("inner", "x"), ["mine", "again"]),
+        ("", (), None),
+    ],
+)
+def test_an_interruption_is_noted_with_what_is_kept_and_how_to_go_on(
+    kept, notes, expected
+):
+    stop = KeyboardInterrupt()
+    if notes:
+        stop.__notes__ = list(notes)
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        progress.interrupt_hint(lambda: kept, "again"),
+    ):
+        raise stop
+    assert getattr(caught.value, "__notes__", None) == expected
+    with pytest.raises(ValueError) as other, progress.interrupt_hint(lambda: "kept"):
+        raise ValueError("x")
+    assert not hasattr(other.value, "__notes__")
+
+
+def test_nothing_moves_in_builds_files_and_dumb_terminals(monkeypatch):
+    def animated(terminal=True, **environment):
+        monkeypatch.setattr(
+            progress.sys, "stderr", SimpleNamespace(isatty=lambda: terminal)
+        )
+        monkeypatch.delenv("CI", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return progress.is_animated()
+
+    assert animated() and animated(CI="false") and animated(CI="0")
+    assert not animated(False) and not animated(TERM="dumb") and not animated(TERM="")
+    for value in ("1", "true", "YES"):
+        assert not animated(CI=value)
+
+
+# ---- packages of extras, and old names
+
+
+def test_missing_packages_are_named_as_they_are_installed(monkeypatch):
+    there = {"transformers", "altair"}
+    monkeypatch.setattr(
+        extras, "find_spec", lambda module: module if module in there else None
+    )
+    assert extras.find_missing_packages("models", "report") == [
+        "huggingface_hub",
+        "pillow",
+        "vl-convert-python",
+    ]
+    assert not extras.has_extra("report")
+    with pytest.raises(errors.ExtraError) as caught:
+        extras.require_extra("report", "to draw")
+    assert str(caught.value) == (
+        "expected the packages of anisoscope[report] to draw; got an installation without vl-convert-python. "
+        "Cure: pip install 'anisoscope[report]'"
+    )
+    there.add("vl_convert")
+    assert extras.has_extra("report") and extras.require_extra("report", "x") is None
+
+
+def test_old_names_are_replaced_where_they_name_what_was_renamed(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    old = {
+        "corpus": {"name": "planted:3", "kind": "planted"},
+        "tasks": ["planted", "planted-pairs", {"name": "mine"}],
+        "classes": {"parts": ["replaced", "explained", 3], "corpus": "planted-pairs"},
+        "excluded": {"encoder.1.unrectified": {"zero": 1}, "encoder.final": 2},
+        "model": "planted",
+        "list": [{"corpora": "planted"}],
+    }
+    assert renamed.rename_described(old) == {
+        "corpus": {"name": "synthetic:3", "kind": "planted"},
+        "tasks": ["synthetic", "synthetic-pairs", {"name": "mine"}],
+        "classes": {
+            "parts": ["ablation", "attribution", 3],
+            "corpus": "synthetic-pairs",
+        },
+        "excluded": {"encoder.1.pre_relu": {"zero": 1}, "encoder.final": 2},
+        "model": "planted",
+        "list": [{"corpora": "synthetic"}],
+    }
+    assert renamed.rename_site("unrectified") == "pre_relu"
+    assert renamed.rename_typed_corpus("planted:3") == "synthetic:3"
+    (tmp_path / "planted").touch()
+    assert renamed.rename_typed_corpus("planted") == "./planted"
+    assert renamed.rename_typed_corpus("mine") == "mine"
