@@ -762,3 +762,14 @@ def test_an_encoder_is_measured_on_fewer_utterances_and_before_its_tuning(
     short = measurements.measure_population(made)
     assert asked == [("similar", "tuned", (30, "test_yelp50"))]
     assert set(short["run"]) == {"geometry-short"}
+
+
+def test_attention_is_replaced_at_the_two_largest_weights_of_the_paper():
+    plan = make_plan(seeds=1, weights=(0.0, 0.1, 0.2), large=(6.0,), start_seeds=1)
+    weights = {cell.weight for cell in plan.to_replace()}
+    # Those beyond the paper's are no part of it.
+    assert weights == {0.0, 0.1, 0.2}
+    plan = make_plan(seeds=1, weights=(0.1, 0.2), large=(0.2, 6.0), start_seeds=1)
+    found = plan.to_replace()
+    assert {cell.weight for cell in found if cell.start == "scaled"} == {0.0, 0.1, 0.2}
+    assert len(found) == len(set(found))

@@ -13,7 +13,7 @@ from anisoscope.errors import CorpusError, OutputError, UsageError
 from anisoscope.models.series import Checkpoint
 from anisoscope.runs.job import Job
 from anisoscope.store import as_records
-from anisoscope.sums.isotropic import mean_cosine_quantile, q95
+from anisoscope.sums.isotropic import cosine_quantile, mean_cosine_quantile, q95
 from anisoscope.sums.jackknife import estimate_over_seeds, holm, jackknife_interval
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import (
@@ -32,6 +32,7 @@ from anisoscope_papers.godey2024 import (
     row_scores,
 )
 from anisoscope_papers.godey2024.norm_claims import Curves
+from anisoscope_papers.judge import compute_p_of_replicates
 from anisoscope_papers.study import SIGNED, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS, TEXT
 
@@ -1291,3 +1292,80 @@ def test_a_density_is_drawn_as_far_as_it_is_asked():
         assert (x.min(), x.max()) == pytest.approx((-widest, widest))
         # Half of the points lie within the reach of the counts themselves.
         assert (np.abs(x) <= min(reach, widest) * (1 + 1e-9)).sum() >= 81
+
+
+# ---- ends, words and places ------------------------------------------------------------------------------------------
+
+
+def test_a_head_ends_in_neither_way_at_the_bound_and_stays_from_its_last_rise_on():
+    bound = float(cosine_quantile(0.975, 64))
+    cosine = np.zeros((1, 3, 2, 3))
+    cosine[0, -1, 0] = (bound, -bound, bound * 1.01)
+    cosine[0, -1, 1] = (-bound * 1.01, 0.5, -0.5)
+    # Above from the start, from the second step, and above, below and above again.
+    cosine[0, :2, 1] = [(0.9, 0.0, -0.9), (0.9, 0.6, 0.0)]
+    alignment = fig13_14_alignment.Alignment.of(make_heads(cosine))
+    assert alignment.bound == pytest.approx(bound)
+    assert alignment.ending().tolist() == [[[0, 0, 1], [-1, 1, -1]]]
+    expected = [[[np.nan, np.nan, 1.0], [0.0, 5 / 40, 1.0]]]
+    np.testing.assert_allclose(alignment.onset(), expected)
+    clock = np.array([[0.0, 0.5, 0.75]])
+    np.testing.assert_allclose(
+        alignment.onset(clock), [[[np.nan, np.nan, 0.75], [0.0, 0.5, 0.75]]]
+    )
+    endings = alignment.endings()
+    assert endings[0, 1, 2] == 1 and endings[0, 2, 0] == -1
+    masks = {name: mask.sum() for name, mask in alignment.groups().items()}
+    assert masks == {"similar": 2, "opposite": 2, "all heads": 6}
+
+
+def test_norms_of_a_published_model_need_no_seed():
+    rows = []
+    for layer, (norm, drift, a) in enumerate(((8.0, 2.0, 0.5), (10.0, 3.0, 0.25))):
+        place = {"model": "m", "stack": "encoder", "layer": layer, "site": "hidden"}
+        place |= {"token_policy": "all"}
+        for metric, value in (
+            ("norms.mean", norm),
+            ("drift", drift),
+            ("mean_cosine", a),
+        ):
+            rows.append(place | {"metric": metric, "value": value})
+    found = fig05_16_drift.measure_norms(as_records(pd.DataFrame(rows)), "m")
+    assert found.spread == pytest.approx(2 / 9)
+    assert found.ratio == pytest.approx((8.0, 36.0))
+    seeds = pd.DataFrame(
+        {"layers": [7.0, 7.0], "p": [0.0123, 0.5], "p_smallest": [0.0004, 0.1]}
+    )
+    assert fig05_16_drift._describe_papers_p(seeds) == (
+        "the paper's test over 7 layers: p 0.012, 0.5 (smallest possible 0.0004)"
+    )
+
+
+def test_a_number_over_layers_is_tested_against_floor_and_no_effect():
+    claim = Claim("c", "s", "", statistic="A", floor=0.1, above=0.2)
+    draw = np.random.default_rng(0)
+    theta = 0.35 + draw.normal(size=9) / 200
+    layers = pd.DataFrame(
+        [{"model": "m, trained", "step": 70, "n_units": 12}, {"model": "x", "step": 1}]
+    )
+    test = fig01_04_layers._test(claim, "sub", theta, layers, 4)
+    value, low, high, up, down = compute_p_of_replicates(theta, 0.3)
+    *_, against = compute_p_of_replicates(theta, 0.2)
+    numbers = (test.value, test.low, test.high, test.up, test.down, test.against)
+    assert numbers == pytest.approx((value, low, high, up, down, against))
+    assert test.margin == test.value == theta[0] and test.n == 12
+    assert (test.subject, test.seed, test.over) == ("sub", 4, "all")
+    assert (test.note, test.units) == ("trained for 70 steps", "units")
+
+
+def test_that_several_systems_are_needed_is_said():
+    claim = Claim("several", "s", "")
+    for n, words in (
+        (0, "; these settings have 0"),
+        (1, "; these settings have 1"),
+        (2, ""),
+    ):
+        verdicts = [Verdict("anisotropic", "holds", "")] * n
+        found = fig01_04_layers._judge_several(claim, verdicts)
+        assert found.reason == "two are needed" + words and found.value == n
+        assert found.statistic == f"systems of which it holds, of {n}:"
