@@ -275,12 +275,7 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
         lines += _render_extra(extra, width, columns)
     lines += ["", "Folders"]
     for folder in diagnosis.folders:
-        state = "" if folder["there"] else " (not there yet)"
-        locked = "" if folder["writable"] else ", NOT WRITABLE"
-        lines.append(f"  {folder['path']}{state}")
-        lines.append(
-            f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}"
-        )
+        lines += _render_folder(folder)
     lines.append("")
     for extra in diagnosis.extras:
         for package in _list_faulty(extra):
@@ -315,6 +310,16 @@ def _render_extra(extra: Extra, width: int, columns: int) -> list[str]:
     if not extra.works:
         lines.append(f"    {'':<{width}}  {extra.install}")
     return lines
+
+
+def _render_folder(folder: dict[str, Any]) -> list[str]:
+    """Return the lines of a folder: its path, then what it is for, its free space, and whether it can be written."""
+    state = "" if folder["there"] else " (not there yet)"
+    locked = "" if folder["writable"] else ", NOT WRITABLE"
+    return [
+        f"  {folder['path']}{state}",
+        f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}",
+    ]
 
 
 def _list_faulty(extra: Extra) -> list[Package]:

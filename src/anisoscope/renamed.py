@@ -72,18 +72,19 @@ def rename_described(described: Any) -> Any:
         return [rename_described(part) for part in described]
     if not isinstance(described, Mapping):
         return described
-    renamed = {}
-    for key, value in described.items():
-        # Only here is a name sure to be a corpus: elsewhere `planted` may be anything.
-        if key in NAMING_CORPORA:
-            renamed[key] = _rename_corpora(value)
-        elif key == "parts" and isinstance(value, list):
-            renamed[key] = [_rename_part(part) for part in value]
-        elif key == "excluded" and isinstance(value, Mapping):
-            renamed[key] = {rename_site(site): counts for site, counts in value.items()}
-        else:
-            renamed[key] = rename_described(value)
-    return renamed
+    return {key: _rename_entry(key, value) for key, value in described.items()}
+
+
+def _rename_entry(key: str, value: Any) -> Any:
+    """Return the value of an entry of such an object with today's names; what is renamed depends on its key."""
+    # Only here is a name sure to be a corpus: elsewhere `planted` may be anything.
+    if key in NAMING_CORPORA:
+        return _rename_corpora(value)
+    if key == "parts" and isinstance(value, list):
+        return [_rename_part(part) for part in value]
+    if key == "excluded" and isinstance(value, Mapping):
+        return {rename_site(site): counts for site, counts in value.items()}
+    return rename_described(value)
 
 
 def _rename_part(part: Any) -> Any:

@@ -165,16 +165,20 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
         parts.append(
             f"{_format_gigabytes(sum(need.gigabytes or 0.0 for need in new))} to download"
         )
+    parts.append(_describe_new_work(study, known, pace))
+    yield f"         {'; '.join(parts)}"
+
+
+def _describe_new_work(study: Study, known: "_Known", pace: float) -> str:
+    """Return how long a study computes what is not yet `known` from earlier ones. `pace`: as above."""
     # By run, so that two needs of one study with the same run cost it once.
     work: dict[str, float] = {}
     for need in study.needs:
         work |= need.work
-    hours = sum(cost for run, cost in work.items() if run not in known.runs) / pace
     if work.keys() <= known.runs.keys():
-        parts.append("nothing more to compute")
-    else:
-        parts.append(f"about {_format_hours(hours)}")
-    yield f"         {'; '.join(parts)}"
+        return "nothing more to compute"
+    hours = sum(cost for run, cost in work.items() if run not in known.runs) / pace
+    return f"about {_format_hours(hours)}"
 
 
 @dataclass

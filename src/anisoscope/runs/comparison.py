@@ -431,26 +431,33 @@ def _tell_difference(
     beginning   the words that begin the sentence
     paired      how the runs were paired, in words
     """
-    higher = [one for one in differences if one.low > 0]
-    lower = [one for one in differences if one.high < 0]
-    # A difference without an interval is unclear too.
-    unclear = [one for one in differences if not _is_clear(one)]
     words = ("higher", "lower")
     if metric == A:
         words = ("more anisotropic", "less anisotropic")
     parts = []
     numbers: list[dict[str, Any]] = []
-    for word, own in zip(words, (higher, lower), strict=True):
+    for word, own in zip(words, _sort_by_sign(differences), strict=True):
         if not own:
             continue
         top = max(own, key=lambda one: abs(one.value))
         numbers.append(_to_plain_dict(top))
         parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
+    # A difference without an interval is unclear too.
+    unclear = [one for one in differences if not _is_clear(one)]
     if unclear:
         parts.append(
             f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}"
         )
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+
+
+def _sort_by_sign(
+    differences: Sequence[Difference],
+) -> tuple[list[Difference], list[Difference]]:
+    """Return the differences whose interval lies above zero, and those whose interval lies below it."""
+    higher = [one for one in differences if one.low > 0]
+    lower = [one for one in differences if one.high < 0]
+    return higher, lower
 
 
 def _is_clear(one: Difference) -> bool:
