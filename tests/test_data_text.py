@@ -11,6 +11,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from anisoscope.data.builtin import python_docs
 from anisoscope.data.plans import hash_parts, pack
 from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
@@ -621,3 +622,35 @@ def test_settings_out_of_range() -> None:
         plan_text(
             corpus("a"), tokenizer, max_length=8, batch_tokens=8, padding_side="both"
         )
+
+
+def test_documents_of_a_library_are_its_public_names_in_order(tmp_path):
+    """Modules by name, then topics by name; private ones, examples and lines of headings are left out."""
+    files = {
+        "zoo.py": '"""Zoo.\\n====\\n\\n>>> 1\\n1\\n\\nAnimals   here."""\n'
+        'def feed():\n    """Feed them."""\n    def inner():\n        """No."""\n'
+        'class Cat:\n    """A cat."""\n    def purr(self):\n        """Purr."""\n'
+        '    def _hide(self):\n        """No."""\n',
+        "abc/__init__.py": '"""Abc."""\n',
+        "abc/part.py": '"""Part."""\n',
+        "_private.py": '"""No."""\n',
+        "empty.py": "x = 1\n",
+        "broken.py": "def (:\n",
+        "test/one.py": '"""No."""\n',
+        "pydoc_data/topics.py": "topics = {'b': 'Second.\\n-----\\n', 'a': 'First  one.'}\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    read, source = python_docs(library=tmp_path)
+    assert list(read.documents) == [
+        "Abc.",
+        "Part.",
+        "Zoo.\nAnimals here.\nFeed them.\nA cat.\nPurr.",
+        "First one.",
+        "Second.",
+    ]
+    assert (read.empty, read.skipped, read.unit) == (1, 1, "module")
+    assert source["kind"] == "builtin" and source["python"]
+    few, _ = python_docs(2, tmp_path)
+    assert list(few.documents) == ["Abc.", "Part."] and few.skipped == 0

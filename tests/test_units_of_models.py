@@ -1544,3 +1544,70 @@ def test_what_one_group_of_a_pattern_stands_for(group, items, open_ranges):
     found, ranges = series._parse_group(group, "pattern")
     assert " ".join(f"{item}{'?' * implied}" for item, implied in found) == items
     assert ranges == open_ranges
+
+
+def adapted(
+    monkeypatch, tmp_path, saved, loaded, *, task="SEQ_CLS", merges=True, **how
+):
+    """Merge an adapter with a stand-in for PEFT. Returns (what was merged, what was loaded)."""
+    import transformers
+
+    asked = []
+    place = tmp_path / "adapter_config.json"
+    place.write_text(json.dumps({"task_type": task, "peft_type": "LORA"}))
+    inner = linear()
+    whole = types.SimpleNamespace(
+        config=types.SimpleNamespace(architectures=["Base"]), base_model=inner
+    )
+    wrapped = types.SimpleNamespace(merge_and_unload=lambda: whole)
+    if not merges:
+        wrapped = types.SimpleNamespace()
+    stand_in = types.SimpleNamespace(
+        load_peft_weights=lambda *_a, **_k: saved,
+        get_peft_model_state_dict=lambda _model: loaded,
+        PeftModel=types.SimpleNamespace(from_pretrained=lambda *_: wrapped),
+    )
+    monkeypatch.setattr(adapters, "import_module", lambda _: stand_in)
+    for name in (*adapters.HEADED.values(), "AutoModel"):
+        auto = types.SimpleNamespace(
+            from_pretrained=lambda base, n=name, **given: asked.append((n, base, given))
+        )
+        monkeypatch.setattr(transformers, name, auto)
+    found = adapters.merge_adapter(str(tmp_path), "base", {"dtype": "d"}, **how)
+    return found, whole, inner, asked
+
+
+def test_an_adapter_is_merged_into_the_model_of_its_task(monkeypatch, tmp_path):
+    """A head of classes has as many as were saved; it is kept only if it is asked for."""
+    weights = {"score.weight": torch.ones(5, 4), "x.lora_A.weight": torch.ones(2, 4)}
+    given = {"saved": weights, "loaded": dict(weights)}
+    found, whole, inner, asked = adapted(monkeypatch, tmp_path, **given)
+    name = "AutoModelForSequenceClassification"
+    assert asked == [(name, "base", {"dtype": "d", "num_labels": 5})]
+    assert found is inner and whole.config.architectures == ["Base"]
+    found, whole, _, _ = adapted(monkeypatch, tmp_path, **given, classifier=True)
+    assert found is whole and whole.config.architectures == ["SimpleNamespace"]
+    for task, auto in (("CAUSAL_LM", "AutoModelForCausalLM"), ("other", "AutoModel")):
+        found, _, inner, asked = adapted(
+            monkeypatch, tmp_path, **given, task=task, classifier=True
+        )
+        assert asked == [(auto, "base", {"dtype": "d"})] and found is inner
+
+
+def test_an_adapter_that_does_not_fit_names_its_weights(monkeypatch, tmp_path):
+    """A weight that has no place, one that was never saved, one with other numbers or of another shape."""
+    one = torch.ones(2, 3)
+    for saved, loaded, got in (
+        ({"a": one, "b": one}, {"a": one}, "1 weight without a place in it, such as b"),
+        ({"a": one}, {"a": one, "c": one}, "1 weight without a place in it, such as c"),
+        ({"a": one}, {"a": one * 2}, "1 weight without a place in it, such as a"),
+        ({"a": one}, {"a": one[:1]}, "such as a"),
+        (dict.fromkeys("abcd", one), {}, "4 weights without a place in it, such as a, b, c"),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=rf"weights all fit base; got {got}|{got}"):
+            adapted(monkeypatch, tmp_path, saved, loaded)
+    same = {"a": one}
+    with pytest.raises(ModelError, match="can be merged into its base; got LORA"):
+        adapted(monkeypatch, tmp_path, same, same, merges=False)
+    half = {"a": one.half()}
+    adapted(monkeypatch, tmp_path, half, {"a": one})

@@ -16,6 +16,7 @@ from anisoscope.data import (
     on_disk,
     opening,
     plans,
+    text as texts_of,
 )
 from anisoscope.data.corpora import CorpusOptions
 from anisoscope.errors import CorpusError, ModelError, UsageError
@@ -534,3 +535,51 @@ def test_ids_and_texts_on_the_disk_are_those_of_memory(monkeypatch, block):
     assert kept[1:4] == texts[1:4] and kept[::-2] == texts[::-2]
     monkeypatch.setattr(on_disk, "TEXTS_HELD", 1 << 20)
     assert on_disk.keep_texts(texts) == texts
+
+
+def test_a_corpus_without_text_says_what_it_had_instead():
+    for empty, skipped, got in (
+        (3, 0, r"no text \(3 empty documents\)"),
+        (0, 2, r"no text \(2 unreadable documents\)"),
+        (3, 2, r"no text \(3 empty and 2 unreadable documents\)"),
+        (0, 0, "no text"),
+    ):
+        error = texts_of.refuse_empty("here", empty, skipped)
+        with pytest.raises(CorpusError, match=rf"text in here; got {got}\. Cure: name"):
+            raise error
+
+
+def test_units_of_files_are_numbered_by_their_place_in_the_file():
+    """Of three files; documents of a file need not follow one another."""
+    owner = [0, 2, 2, 0, 2, 1]
+    numbers = texts_of._number_by_file(owner, 3)
+    assert numbers.tolist() == [0, 2, 5, 3, 8, 1]
+    assert (numbers % 3).tolist() == owner
+
+
+def test_the_padding_token_must_have_an_embedding():
+    for pad, size, found in (
+        (5, None, 5),
+        (5, 6, 5),
+        (5, 5, 0),
+        (None, 9, 0),
+        (0, 9, 0),
+    ):
+        reader = SimpleNamespace(pad_token_id=pad)
+        assert texts_of._choose_pad_id(reader, size) == found
+
+
+def test_units_without_tokens_have_no_window(tokenizer):
+    """The numbers of the others stay what they are."""
+    corpus = SimpleNamespace(
+        documents=["aa ab", "", "ba", "ca cb cc cd"],
+        numbers=np.array([7, 8, 9, 10]),
+        block=None,
+        unit="line",
+    )
+    windows = texts_of._cut_into_windows(corpus, tokenizer, 3, 0)
+    assert windows.unit.tolist() == [7, 9, 10, 10]
+    assert windows.length.tolist() == [2, 1, 3, 1]
+    corpus.numbers = None
+    windows = texts_of._cut_into_windows(corpus, tokenizer, 3, 0)
+    assert windows.unit.tolist() == [0, 1, 2, 2]

@@ -297,3 +297,47 @@ def test_a_diagnosis_says_what_is_missing():
     ).endswith("Not ready: get base")
     many = extra("m", *["ok"] * 6)
     assert doctor._describe_packages(many).endswith("p4 1.0 and 1 more")
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_sums_of_vectors_by_policy_and_subset_are_those_of_plain_loops(heads):
+    """Two policies, three subsets, each with other tokens; one vector is zero, one is not finite."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, heads, 4, 5, generator=draw, dtype=torch.float64) + 1
+    x[0, 0, 1], x[1, 0, 2, 3] = 0, float("inf")
+    masks = torch.tensor([[[1, 1, 1, 0], [0, 1, 1, 0]], [[1, 1, 1, 1], [1, 0, 1, 0]]])
+    subsets = torch.tensor([[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]] * 2)
+    names = frozenset({"n", "vector", "unit", "norm", "norm_square", "unit_square"})
+    names |= {"subset_n", "subset_unit"}
+    found, inverse = groups.sum_vectors(x, masks.bool(), subsets.bool(), names)
+    assert set(found) == names | groups.COUNTED
+    assert set(groups.sum_vectors(x, masks.bool(), None, frozenset({"unit"}))[0]) == {
+        "unit",
+        *groups.COUNTED,
+    }
+    for s in range(2):
+        assert int(found["zero"][s]) == (s == 0)
+        assert int(found["nonfinite"][s]) == (s == 1)
+        for h in range(heads):
+            norms = x[s, h].norm(dim=-1)
+            sound = norms.isfinite() & (norms > 0)
+            units = x[s, h] / norms[:, None]
+            for rows, prefix in ((masks[s], ""), (subsets[s], "subset_")):
+                for p, row in enumerate(rows):
+                    k = row.bool() & sound
+                    expected = {"unit": units[k].sum(0)}
+                    if not prefix:
+                        expected |= {
+                            "vector": x[s, h, k].sum(0),
+                            "norm": norms[k].sum(),
+                            "norm_square": (norms[k] ** 2).sum(),
+                            "unit_square": (units[k] ** 2).sum(0),
+                        }
+                    expected["n"] = k.sum().double()
+                    for name, value in expected.items():
+                        got = found[f"{prefix}{name}"][s, p, h].double()
+                        torch.testing.assert_close(
+                            got, value.double(), rtol=1e-9, atol=1e-9
+                        )
+            expected = torch.where(sound, 1 / norms, 0.0)
+            torch.testing.assert_close(inverse[s, h].double(), expected)
