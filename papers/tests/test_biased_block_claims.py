@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from anisoscope.store import COLUMNS, as_records, select
-from anisoscope.sums.isotropic import q95
+from anisoscope.sums.isotropic import mean_cosine_quantile, q95
 from anisoscope_papers import judge
 from anisoscope_papers.godey2024 import (
     fig06_bias,
@@ -117,6 +117,24 @@ def test_trends_hold_fail_or_stay_open(
         and verdict.low <= shape(100) - shape(0) <= verdict.high
     )
     assert verdict.n == SEEDS
+
+
+def test_the_last_layer_is_that_of_each_system() -> None:
+    """Systems of two and of three layers; a value names its layer, its seed and its N."""
+    tables = []
+    for system, layers in (("shallow", 2), ("deep", 3)):
+        for layer in range(1, layers + 1):
+            made = synthetic("m", "hidden", lambda n: n, 0.0, layer=layer)
+            value = made["value"] + 1000 * layer + made["seed"] / 8
+            tables.append(made.assign(model=system, value=value))
+    records = pd.concat(tables, ignore_index=True)
+    drawn = np.arange(SEEDS)[:, None] / 8 + np.array(NORMS)
+    for layer, expected in ((None, (2, 3)), (1, (1, 1))):
+        found = list(norm_claims.iter_curves(records, "m", "hidden", layer))
+        assert [each.system for each in found] == ["shallow", "deep"]
+        for each, last in zip(found, expected, strict=True):
+            assert each.norms == NORMS
+            np.testing.assert_allclose(each.values, drawn + 1000 * last)
 
 
 @pytest.mark.parametrize(
@@ -630,4 +648,17 @@ def test_layers_are_held_against_the_quantile_of_their_width(
     (verdict,) = fig17_18_cosine_law.judge_points(records)
     assert isinstance(verdict, Verdict) and verdict.outcome == outcome
     assert "q95(384) = 0.084" in verdict.reason
-    fig17_18_cosine_law.draw_points(records)["fig18"].to_dict()
+    chart = fig17_18_cosine_law.draw_points(records)["fig18"].to_dict()
+    laws: dict[str, dict[int, float]] = {}
+    for data in chart["datasets"].values():
+        for row in data:
+            if row.get("law"):
+                laws.setdefault(row["law"], {})[row["d"]] = row["value"]
+    one_pair, mean = (
+        laws[f"95 % of {name}"]
+        for name in ("isotropic pairs", "means over 1,000 vectors")
+    )
+    # A mean of many pairs stays far closer to 0 than a single one.
+    assert one_pair == pytest.approx({d: q95(d) for d in one_pair})
+    assert mean == pytest.approx({d: mean_cosine_quantile(0.95, d, 1000) for d in mean})
+    assert set(one_pair) == set(mean) >= {4, 16384}

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import struct
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from anisoscope.data.speech import SpeechPlan, open_speech
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.load import load
 from anisoscope_papers.models import TRAINED
-from anisoscope_papers.networks import transcripts
+from anisoscope_papers.networks import packaged_weights, transcripts
 from anisoscope_papers.networks.packaged_weights import (
     SOURCES,
     convert_checkpoint,
@@ -216,3 +217,54 @@ def test_another_file_is_no_whisper(tmp_path):
     file.write_bytes(b"\6\0\0\0" + len(name).to_bytes(2, "little") + name + b"\0" * 8)
     with pytest.raises(ModelError, match="Whisper"):
         read_ctranslate2(file)
+
+
+def _as_string(text):
+    """As CTranslate2 writes it: its length, its bytes, a final zero."""
+    return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
+
+
+def test_variables_of_a_file_are_found_by_name_and_by_alias(tmp_path):
+    table = np.arange(6, dtype=np.float16).reshape(2, 3)
+    shift = np.array([-3, 4], dtype=np.int8)
+    parts = [struct.pack("<I", 6), _as_string("WhisperSpec"), struct.pack("<II", 3, 2)]
+    for name, x, kind in (("words/weight", table, 4), ("shift", shift, 1)):
+        shape = struct.pack(f"<B{x.ndim}I", x.ndim, *x.shape)
+        parts += [_as_string(name), shape, struct.pack("<BI", kind, x.nbytes)]
+        parts.append(x.tobytes())
+    parts += [struct.pack("<I", 1), _as_string("out/weight")]
+    parts.append(_as_string("words/weight"))
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"".join(parts))
+    found = read_ctranslate2(file)
+    expected = {"words/weight": table, "shift": shift, "out/weight": table}
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        assert found[name].dtype == x.dtype
+        np.testing.assert_array_equal(found[name], x)
+
+
+def test_whisper_is_converted_with_the_sizes_that_were_published(tmp_path, monkeypatch):
+    """Radford et al. 2022, table 1: tiny has 4 layers of 384 dimensions and 6 heads. A wrong number of heads loads."""
+    kept = {}
+
+    def save(model, weights, folder):
+        kept.update(weights=weights, folder=folder, config=model.config)
+
+    monkeypatch.setattr(packaged_weights, "read_ctranslate2", lambda file: [file])
+    monkeypatch.setattr(packaged_weights, "_name_whisper_weights", tuple)
+    monkeypatch.setattr(packaged_weights, "_save", save)
+    monkeypatch.setattr(
+        packaged_weights,
+        "_write_whisper_tokenizer",
+        lambda file, folder: kept.update(words=file, place=folder),
+    )
+    files = {"weights": "of weights", "tokenizer": "of words"}
+    packaged_weights._convert_whisper(files, tmp_path)
+    assert kept["weights"] == ("of weights",) and kept["words"] == "of words"
+    assert kept["folder"] == kept["place"] == tmp_path
+    config = kept["config"]
+    for stack in ("encoder", "decoder"):
+        assert getattr(config, f"{stack}_layers") == 4
+        assert getattr(config, f"{stack}_attention_heads") == 6
+        assert getattr(config, f"{stack}_ffn_dim") == 4 * config.d_model == 4 * 384

@@ -22,6 +22,7 @@ from anisoscope.errors import (
 )
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
+from anisoscope_papers.training import language_model
 from anisoscope_papers.training.language_model import (
     build_untrained,
     choose_checkpoint_steps,
@@ -343,6 +344,24 @@ def test_a_vocabulary_is_taken_from_a_checkpoint(corpus, trained, tmp_path):
     assert one.get_vocab() == other.get_vocab()
     with pytest.raises(ModelError, match="without eos_token"):
         train(training(corpus, task="causal-lm", vocabulary=source), tmp_path / "wrong")
+
+
+def test_the_text_is_of_the_column_and_the_limit_that_are_named(tmp_path, monkeypatch):
+    place = tmp_path / "texts.jsonl"
+    rows = [{"text": f"text {i}", "title": f"title {i}"} for i in range(5)]
+    place.write_text("\n".join(map(json.dumps, rows)))
+    read = []
+
+    def stop_with(opened, *_):
+        read.append(list(opened.documents))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(language_model, "prepare", stop_with)
+    for given in ({}, {"column": "title"}, {"column": "title", "limit": 2}):
+        with pytest.raises(KeyboardInterrupt):
+            train(training(place, **given), tmp_path / "out")
+    titles = [row["title"] for row in rows]
+    assert read == [[row["text"] for row in rows], titles, titles[:2]]
 
 
 def test_bad_input_is_told(corpus, tmp_path):

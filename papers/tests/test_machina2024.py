@@ -7,6 +7,7 @@ import pytest
 from anisoscope.store import as_records
 from anisoscope_papers.beyond.trained import SKILL
 from anisoscope_papers.machina2024 import networks, trained
+from anisoscope_papers.study import read_claims
 
 BOUND = 0.2
 
@@ -152,3 +153,17 @@ def test_both_papers_are_judged_on_the_same_networks() -> None:
         v.outcome
         for v in networks.judge(as_records(pd.DataFrame({"model": [], "metric": []})))
     } == {"undecided"}
+
+
+def test_what_a_claim_subtracts_is_given_at_the_end_of_training() -> None:
+    records = planted(last=0.6, final=0.1, plain=0.4, peak=3.0)
+    (claim,) = (
+        claim
+        for claim in read_claims("machina2024", "trained").values()
+        if claim.site == "final less last"
+    )
+    at_end = records[(records["step"] == 2000) & (records["metric"] == "mean_cosine")]
+    final = at_end.loc[at_end["site"] == "final", "value"].mean()
+    last = at_end.loc[at_end["layer"] == 1, "value"].mean()
+    words = f"final {final:.3f}, last {last:.3f}"
+    assert trained.describe_notes(claim, records) == words

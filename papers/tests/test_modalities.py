@@ -264,3 +264,21 @@ def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
     assert modalities.compute_guess_loss(kind, made) == pytest.approx(
         (2 * losses[0] + losses[1]) / 3, rel=1e-5
     )
+
+
+def test_patches_of_validation_photographs_are_hidden_once(monkeypatch):
+    """Those of photographs to train on are drawn for each batch."""
+    pixels = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
+    read = (pixels, list(range(5)))
+    monkeypatch.setattr(photographs_and_speech, "_read_pixels", lambda _: read)
+    monkeypatch.setattr(photographs_and_speech, "VALIDATION", 2)
+    _, learnt, held, collate = photographs_and_speech.make_photographs(
+        "photographs", 0, {"image_size": 8, "patch_size": 1}, masked=True
+    )
+    assert [example["labels"] for example in learnt] == [0, 1, 2]
+    assert [example["labels"] for example in held] == [3, 4]
+    for examples, fixed in ((learnt, False), (held, True)):
+        first, second = (collate(examples)["bool_masked_pos"] for _ in range(2))
+        assert first.shape == (len(examples), 64)
+        same = (first == second).all(1).tolist()
+        assert same == [fixed] * len(examples)

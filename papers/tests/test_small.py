@@ -1,6 +1,7 @@
 """Small models: what each reads, what its blocks are, cells made once, verdicts on records made up to hold or fail."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -233,6 +234,25 @@ def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatc
         context.lacking[0]["model"] == TREEBANK
         and context.lacking[0]["corpus"] == "synthetic:5"
     )
+
+
+def test_each_seed_has_a_generated_corpus_of_its_own(context, monkeypatch):
+    seen = []
+
+    def measure_nothing(_model, cell, sentences):
+        seen.append((cell.seed, sentences.corpus.splits))
+        return pd.DataFrame([{"metric": "accuracy", "value": 1.0}])
+
+    monkeypatch.setattr(small_cells, "measure_model", measure_nothing)
+    monkeypatch.setattr(small_cells, "train", lambda *_: None)
+    made = {}
+    for seed in (0, 1):
+        cell = replace(PLAN.cells()[0], seed=seed)
+        read_or_measure(cell, PLAN, context, wait=True)
+        made[seed] = open_material("synthetic:3", 90, 60, seed).corpus.splits
+    assert made[0] != made[1]
+    # Before and after training.
+    assert seen == [(seed, made[seed]) for seed in (0, 0, 1, 1)]
 
 
 def test_cosines_between_classes_are_of_mean_directions():

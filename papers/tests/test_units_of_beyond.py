@@ -19,6 +19,7 @@ from anisoscope.errors import DivergedError
 from anisoscope.store import as_records
 from anisoscope_papers.beyond import (
     causes,
+    cells,
     crossed,
     dimension,
     erased,
@@ -36,6 +37,22 @@ from anisoscope_papers.study import Claim, Context, Verdict
 from anisoscope_papers.training.classifier import TrainedClassifier
 
 NAN = float("nan")
+
+# ---- cells: classifiers that are measured once and not kept ----------------------------------------------------------
+
+
+def test_one_measured_cell_is_enough_to_look_at(tmp_path):
+    asked = (Cell("yelphat", seed=0), Cell("yelphat", seed=1))
+    study = cells.declare_cell_study(
+        "crossed", lambda _: asked, tests=lambda _: [], draw=lambda _: {}
+    )
+    plan = Grid(corpora=("yelphat",))
+    assert not study.at_hand(plan, tmp_path)
+    path = cells.find_table(asked[1], plan, tmp_path)
+    path.parent.mkdir()
+    path.touch()
+    assert study.at_hand(plan, tmp_path)
+
 
 # ---- crossed: seeds or splits × utterances ---------------------------------------------------------------------------
 

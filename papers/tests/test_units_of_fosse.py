@@ -14,6 +14,7 @@ from anisoscope.errors import CorpusError, DivergedError, OutputError
 from anisoscope.store import as_records
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.fosse2023 import (
+    __main__ as program,
     entry,
     measurements,
     replaced_attention,
@@ -773,3 +774,39 @@ def test_attention_is_replaced_at_the_two_largest_weights_of_the_paper():
     found = plan.to_replace()
     assert {cell.weight for cell in found if cell.start == "scaled"} == {0.0, 0.1, 0.2}
     assert len(found) == len(set(found))
+
+
+def test_a_classifier_is_measured_once_for_all_studies_that_ask(
+    tmp_path, monkeypatch, capsys
+):
+    one, other = Cell("yelphat", seed=0), Cell("yelphat", seed=1)
+    seen = []
+    looks = []
+    for name in "abc":
+        looks.append(lambda trained, name=name: seen.append((trained.cell.seed, name)))
+    asking = (
+        Measure(lambda _: (one, other), tuple(looks[:2])),
+        Measure(lambda _: (one,), tuple(looks[1:])),
+        # Of classifiers that are not of the grid.
+        lambda *_: None,
+    )
+    studies = [SimpleNamespace(measure=measure) for measure in asking]
+    monkeypatch.setattr(program.runner, "choose", lambda _: studies)
+    plan = SimpleNamespace(everything=lambda: (one, other))
+    monkeypatch.setattr(program, "SETTINGS", {"quick": plan})
+
+    def apply_to_each(cells, _plan, context, measure):
+        assert context.cache == tmp_path / "cache"
+        for cell in cells:
+            found = SimpleNamespace(accuracy=lambda: 0.75, collapsed=cell is other)
+            yield measure(SimpleNamespace(cell=cell, found=found))
+
+    monkeypatch.setattr(program, "apply_to_each", apply_to_each)
+    words = ["fosse2023", "--settings", "quick", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    program.main()
+    assert seen == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b")]
+    assert capsys.readouterr().out.splitlines() == [
+        f"yelphat {one.label} seed 0: 0.750",
+        f"yelphat {other.label} seed 1: 0.750 collapsed",
+    ]
