@@ -361,6 +361,15 @@ def test_a_terminal_shows_each_number_under_its_name():
     )
 
 
+def test_a_dash_says_that_nothing_was_to_explain_an_empty_cell_that_nothing_was_judged():
+    table = table_of_two_stacks().assign(cause="", verdict=["isotropic", ""])
+    cells = tabulate_atlas(table)
+    causes = [
+        dict(zip(cells.head, row, strict=True))["carried by"] for row in cells.rows
+    ]
+    assert causes == ["–", ""]
+
+
 def test_networks_are_counted_by_what_carries_their_anisotropy():
     sentences = describe_atlas(table_of_two_stacks())
     assert sentences == [

@@ -247,6 +247,7 @@ def test_layers_that_follow_each_other_are_told_as_a_range(layers, told):
         ({(1, 0): 0.2, (1, 1): 0.105}, "attention in 1 head "),
         ({(1, 0): 0.05, (1, 1): -0.05}, "the entropy of no head"),
         ({(1, 0): 0.05, (1, 1): 0.105}, ""),
+        ({(1, 0): 0.05, (1, 1): -0.105}, ""),
     ],
 )
 def test_what_centring_the_queries_would_change(rises, told):

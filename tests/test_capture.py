@@ -762,6 +762,19 @@ def test_a_key_without_finite_numbers_spoils_the_rows_that_see_it_alone():
         torch.testing.assert_close(got[name][~spoiled], whole[name][~spoiled])
 
 
+def test_a_query_without_finite_numbers_does_not_hide_that_other_scores_are_large():
+    """A bound that is NaN is no bound: float32 overflows at scores of 128 bits."""
+    g = torch.Generator().manual_seed(8)
+    q, k = (30 * torch.randn(1, 1, 6, 4, generator=g) for _ in range(2))
+    whole = attention_rows(q, k, Masking(None, False, None), scale=1.0)
+    q[0, 0, 2] = torch.nan
+    got = attention_rows(q, k, Masking(None, False, None), scale=1.0)
+    others = torch.arange(6) != 2
+    for name in ("entropy", "row_max", "first_mass"):
+        assert whole[name].isfinite().all()
+        torch.testing.assert_close(got[name][..., others], whole[name][..., others])
+
+
 def test_a_mask_and_the_flag_hide_keys_together():
     """Where both were given the mask was passed over."""
     g = torch.Generator().manual_seed(6)

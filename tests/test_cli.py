@@ -1,5 +1,6 @@
 """The command line: help with an example, errors in one line with their exit code, interruption and resume."""
 
+import errno
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ from program import NO_PAGE, STOPPED, Program
 from quick import BARE, quick
 
 import anisoscope
-from anisoscope import errors, metrics
+from anisoscope import __main__, errors, metrics
 from anisoscope.cli.app import EXIT_CODES
 from anisoscope.cli.printed_tables import list_entries
 from anisoscope.cli.reading import LISTS
@@ -327,3 +328,9 @@ def test_a_dry_run_says_which_folders_of_a_pattern_are_not_there(
         line.split()[3] for line in shown.splitlines() if "no such folder" in line
     ]
     assert missing == ["1", "3", "5"]
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP])
+def test_a_name_that_the_system_refuses_is_no_bug(number):
+    text, code = __main__._explain_error(OSError(number, os.strerror(number), "x"))
+    assert code == 2 and "got x …" in text and "check the name" in text

@@ -695,6 +695,8 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
         (runs / f"step-{step}").mkdir()
     (runs / "of/seed-0").mkdir(parents=True)
     (runs / "of/seed-0/manifest.json").touch()
+    # Begun, but not finished.
+    (runs / "of/seed-1").mkdir()
     with pytest.raises(KeyboardInterrupt) as end:
         anisoscope.series("step-{0,10}", output="of")
     assert end.value.__notes__ == ["of holds 1 of 2 checkpoints", "--resume"]

@@ -265,6 +265,13 @@ def test_what_attention_is_worth(ends, said):
     )
 
 
+def test_of_a_model_of_one_layer_the_same_loss_is_told_once():
+    place = {"site": None, "component": "uniform"}
+    rows = [row("ablation.accuracy", at, -0.2, -0.3, -0.1, **place) for at in (1, None)]
+    text = told(rows)["attention_used"]
+    assert "uses its attention" in text and "it also falls" not in text
+
+
 def test_words_that_decide_more_than_random_ones():
     def of(name, layer, low, high):
         place = {"site": None, "component": name, "n_units": 40}

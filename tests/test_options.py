@@ -183,6 +183,11 @@ def test_settings_inside_others_are_given_by_their_own_names_or_whole():
     assert build_settings(Outer, {"inner": Inner(), "letters": "c"}).inner.letters == (
         "c",
     )
+    # What is not named keeps the value that was given with the whole.
+    given = {"model": "m", "settings": Settings(panel=("hidden",)), "tokens": ("all",)}
+    assert build_settings(Job, given).settings == Settings(
+        panel=("hidden",), tokens=("all",)
+    )
     assert {"letters", "whole"} <= {
         *list_field_names(Outer)
     } and "inner" not in list_field_names(Outer)

@@ -411,6 +411,17 @@ def test_cells_of_extremes():
     assert extreme_tables._choose_keys(frame[:1], False) == ["layer"]
 
 
+def test_the_final_norm_is_named_in_the_table_of_activations():
+    """It has the number of the last layer."""
+    rows = [
+        {"layer": layer, "site": site, "metric": "matrix_entropy", "value": 1.0}
+        for layer, site in ((1, "hidden"), (2, "hidden"), (2, "final"))
+    ]
+    found = as_records(pd.DataFrame(rows).assign(stack="encoder"))
+    table = extreme_tables._tabulate_activations(found, {})
+    assert [row[0] for row in table.rows] == ["1", "2", "final"]
+
+
 # ---- what is written -------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from anisoscope.data import (
     check_names,
     documents,
     encoding,
+    items,
     labelled,
     labelled_tables,
     local,
@@ -1725,3 +1726,39 @@ def test_what_a_path_mostly_holds(tmp_path):
     (tmp_path / "metadata.jsonl").write_text("")
     (tmp_path / "manifest.tsv").write_text("")
     assert local.find_manifest(tmp_path).name == "manifest.tsv"
+
+
+def test_a_token_that_is_the_blank_alone_is_of_the_word_behind_it():
+    class OfTwoTexts(dict):
+        def sequence_ids(self, _row):
+            return [None, 0, 0, 0, None, 1, 1, 1]
+
+    spans = [(0, 0), (0, 2), (2, 3), (3, 4), (0, 0), (0, 1), (1, 2), (2, 4)]
+    found = encoding._index_words(
+        OfTwoTexts(offset_mapping=[spans]), 0, Example(("ab", "c"), 0, ("d", "ef"))
+    )
+    assert found == [-1, 0, 1, 1, -1, 2, 3, 3]
+
+
+def test_an_array_among_json_lines_is_one_faulty_row(tmp_path):
+    """Only the first line can begin an array that is the whole file."""
+    path = tmp_path / "t.json"
+    path.write_text('{"text": "a"}\n["b"]\n{"text": "c"}\n')
+    rows = list(table_rows.read_table_rows(path))
+    assert [(row.place, bool(row.fault)) for row in rows] == [
+        ("line 1", False),
+        ("line 2", True),
+        ("line 3", False),
+    ]
+
+
+def test_dimensions_are_chosen_in_an_array_of_two_axes_alone():
+    for shape, expected in (((4, 3), "x"), ((4, 2, 3), None)):
+        content = Content({"x": np.zeros(shape)}, is_table=False)
+        assert vector_roles._find_only_matrix(content, ()) == expected
+
+
+def test_the_first_column_that_names_a_speaker_counts_and_0_is_one():
+    assert items.find_speaker({"speaker": 0, "client_id": "b"}) == "0"
+    assert items.find_speaker({"speaker": "", "client_id": "b"}) == "b"
+    assert items.find_speaker({"speaker": None, "text": "x"}) is None

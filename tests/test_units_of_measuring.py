@@ -1,5 +1,6 @@
 """Small decisions of a pass and of its pages, each on a few numbers: which end, which of two, from how many on."""
 
+import signal
 import types
 
 import numpy as np
@@ -186,6 +187,15 @@ def test_units_and_labels_of_given_inputs():
         0,
     ] and first.label.tolist() == [2, 0]
     assert given.classes == ("0", "1", "2") and len(given) == 2
+    for model, forward in (
+        (Reader(), None),
+        (Reader(), lambda model, item: model(item["input_ids"])),
+        (None, None),
+    ):
+        (batch,) = inputs.GivenInputs(
+            [{"input_ids": ids, "labels": [2, 0]}], model, forward=forward
+        )
+        assert batch.label.tolist() == [2, 0]
     assert [batch.unit.tolist() for batch in inputs.GivenInputs([ids, ids])] == [
         [0, 1],
         [2, 3],
@@ -394,6 +404,24 @@ def test_a_stop_is_that_of_the_first_signal(monkeypatch):
         raise RuntimeError("Connection closed by peer")
     with pytest.raises(RuntimeError), distributed.explain_lost_process_in_call(False):
         raise RuntimeError("Connection closed by peer")
+
+
+def test_signals_are_heard_again_once_a_backend_is_connected():
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def hear(*_):
+        """A handler of the program's own."""
+
+    try:
+        for number in numbers:
+            signal.signal(number, hear)
+        with distributed._end_at_signals():
+            assert {signal.getsignal(number) for number in numbers} == {signal.SIG_DFL}
+        assert {signal.getsignal(number) for number in numbers} == {hear}
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_sizes_in_words():

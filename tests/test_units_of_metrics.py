@@ -9,7 +9,14 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.axes import Site
-from anisoscope.metrics import base, class_direction, massive, neighbours, sinks
+from anisoscope.metrics import (
+    base,
+    class_direction,
+    massive,
+    neighbours,
+    sinks,
+    spectrum,
+)
 from anisoscope.reads import LayerPair, Vectors
 from anisoscope.reads.base import Batching, Gathered, pad, pad_pairs, split_batches
 from anisoscope.reads.pairs import SampledPair
@@ -900,3 +907,14 @@ def test_heads_of_queries_go_with_the_key_head_that_they_share():
         assert found["share"][0, head] == pytest.approx(values[-1] / values.sum())
         of_key = np.linalg.eigh(k)[1][:, -1]
         assert found["key_alone"][0, head] == pytest.approx(abs(axes[:, -1] @ of_key))
+
+
+@pytest.mark.parametrize("first", [3.0, -3.0])
+def test_a_mean_along_the_first_axis_is_taken_out_on_either_side(first):
+    """Reflected with the other sign, it would be divided by 0."""
+    mean = np.array([first, 0.0, 0.0])
+    covariance = np.diag([1.0, 2.0, 4.0])
+    matrix = covariance + np.outer(mean, mean)
+    centred, whole = spectrum._decompose_once(matrix, mean)
+    np.testing.assert_allclose(centred, [1, 2, 4])
+    np.testing.assert_allclose(whole, np.linalg.eigvalsh(matrix))

@@ -9,8 +9,8 @@ import torch
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.errors import UsageError
-from anisoscope.reads import extremes
-from anisoscope.reads.base import Gathered
+from anisoscope.reads import extremes, vectors
+from anisoscope.reads.base import Batching, Gathered
 from anisoscope.reads.classes import Classes, ClassSums
 from anisoscope.reads.extremes import (
     Keys,
@@ -684,3 +684,24 @@ def test_sums_over_rows_and_scores_go_to_their_own_site():
     assert added["rows"].item() == 2 and added["pairs"].item() == 4
     entropy = rows["entropy"][0, 0, :2].sum()
     assert added["entropy"].item() == pytest.approx(float(entropy))
+
+
+@pytest.mark.parametrize(
+    ("firsts", "special"),
+    [(0, [[True] * 3]), (2, [[False, True, True], [False, True]])],
+)
+def test_only_a_first_token_that_was_given_is_not_special(firsts, special):
+    fed = []
+    measurement = SimpleNamespace(
+        begin=lambda batch, _device: fed.append(batch.streams["encoder"]),
+        receive=lambda _site, _x: None,
+        end=lambda: None,
+    )
+    units = (np.ones((3, 2)), np.ones((firsts, 2)))
+    vectors._feed_subsets(units, Batching(), measurement)
+    found = [
+        row[real].tolist()
+        for stream in fed
+        for row, real in zip(stream.special, stream.mask, strict=True)
+    ]
+    assert found == special

@@ -44,6 +44,15 @@ def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
     assert "3/3 images" in capsys.readouterr().err
 
 
+def test_progress_off_the_terminal_counts_what_it_was_told_to_count(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("CI", "true")
+    with show_progress("words", "sentences", quiet=False) as progress:
+        progress(3, 3)
+    assert "3/3 sentences" in capsys.readouterr().err
+
+
 def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(
     capsys, monkeypatch
 ):
