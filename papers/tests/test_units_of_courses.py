@@ -637,14 +637,16 @@ def test_a_point_of_a_cloud_has_its_two_coordinates_and_means_its_steps(faceted)
     assert found == expected
 
 
-def test_an_arrow_points_to_the_next_checkpoint_on_the_page(faceted, monkeypatch):
+class Titled:
+    def properties(self, **_):
+        return self
+
+
+def draw_paths(faceted, monkeypatch, paths, steps):
+    """The drawing of the paths {side: points} at these steps, in 300 × 100 pixels: what is handed to `facet`."""
     rows = []
-    paths = {
-        "query": [(0.0, 0.0), (4.0, 0.0), (4.0, 2.0)],
-        "key": [(0.0, 0.0), (-4.0, 0.0), (-4.0, -2.0)],
-    }
     for side, path in paths.items():
-        for step, point in zip((0, 10, 2000), path, strict=True):
+        for step, point in zip(steps, path, strict=True):
             for k in (1, 2):
                 row = {"metric": f"svd.union.{side}", "seed": 0, "step": step}
                 rows.append(row | {"component": str(k), "value": point[k - 1]})
@@ -653,6 +655,14 @@ def test_an_arrow_points_to_the_next_checkpoint_on_the_page(faceted, monkeypatch
     )
     records = as_records(pd.DataFrame(rows))
     series_charts._draw_path("name", records, "union", (300, 100))
+
+
+def test_an_arrow_points_to_the_next_checkpoint_on_the_page(faceted, monkeypatch):
+    paths = {
+        "query": [(0.0, 0.0), (4.0, 0.0), (4.0, 2.0)],
+        "key": [(0.0, 0.0), (-4.0, 0.0), (-4.0, -2.0)],
+    }
+    draw_paths(faceted, monkeypatch, paths, (0, 10, 2000))
     ((_, data, _, size),) = faceted
     assert size == (300, 100)
     found = {(r.side, r.step): (r.angle, r.label) for r in data.itertuples()}
@@ -665,23 +675,9 @@ def test_an_arrow_points_to_the_next_checkpoint_on_the_page(faceted, monkeypatch
     assert nexts == [[4, 0], [-4, 0]]
 
 
-class Titled:
-    def properties(self, **_):
-        return self
-
-
 def test_an_arrow_along_both_axes_is_turned_by_pixels(faceted, monkeypatch):
-    rows = []
-    for side in ("query", "key"):
-        for step, point in ((0, (0.0, 0.0)), (5, (10.0, 1.0))):
-            for k in (1, 2):
-                row = {"metric": f"svd.union.{side}", "seed": 0, "step": step}
-                rows.append(row | {"component": str(k), "value": point[k - 1]})
-    monkeypatch.setattr(
-        series_charts, "facet", lambda *given: faceted.append(given) or Titled()
-    )
-    records = as_records(pd.DataFrame(rows))
-    series_charts._draw_path("name", records, "union", (300, 100))
+    paths = {side: [(0.0, 0.0), (10.0, 1.0)] for side in ("query", "key")}
+    draw_paths(faceted, monkeypatch, paths, (0, 5))
     ((_, data, _, _),) = faceted
     # Both ranges hold a tenth more at either end: 10 of 12 in 300 pixels, 1 of 1.2 in 100.
     angle = np.degrees(np.arctan2(300 * 10 / 12, 100 * 1 / 1.2))

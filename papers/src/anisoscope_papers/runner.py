@@ -170,7 +170,10 @@ def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[
 
 
 def _describe_new_work(study: Study, known: "_Known", pace: float) -> str:
-    """Return how long a study computes what is not yet `known` from earlier ones. `pace`: as above."""
+    """Say how long it takes to compute what a study needs and earlier studies (`known`) do not.
+
+    `pace`: operations an hour, in 1e12.
+    """
     # By run, so that two needs of one study with the same run cost it once.
     work: dict[str, float] = {}
     for need in study.needs:

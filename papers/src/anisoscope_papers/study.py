@@ -58,7 +58,8 @@ class Claim:
     floor, because      the smallest effect that counts, however significant, and why
     primary             the figure or table is judged by it: other claims' tests do not correct its p (one per study)
     bounds              the smallest and the largest possible value: its interval stays between them
-    over, words         how tests of single layers or norms make one verdict, and what is counted of them
+    over, words         how tests of single layers or norms make one verdict, and what is counted of them. Of arms
+                        only `last` has a meaning: the last layer's hidden states, not the mean over all layers
     systems, but, stack the models it is about, by the beginnings of their names (none: all), those it is not about, and
                         their stack (encoder or decoder)
     against             for arms (changed models): what is subtracted from an arm's number, namely another arm's, its

@@ -100,11 +100,6 @@ class _Capture:
             # times the memory.
             self.attention[site.layer] = call.weights().mean(1)
 
-    def clear(self) -> None:
-        """Forget the last forward call."""
-        for kept in (self.states, self.attention, *self.of_heads.values()):
-            kept.clear()
-
 
 @torch.no_grad()
 def iter_captured(

@@ -101,8 +101,9 @@ def compare(
     fail_if: Annotated[
         tuple[Text, ...],
         option(
-            "exit with code 8 if a run differs from the first by more than this, as 'A.last > +.02'. Left: "
-            "METRIC.PLACE; PLACE is last, first, max, min, any or a layer. The whole interval must lie beyond it",
+            "exit with code 8 if a run differs from the first by more than this, as 'A.last > +.02'. "
+            "METRIC.PLACE is on the left; PLACE is last, first, max, min, any or a layer. "
+            "The whole interval must lie beyond the number",
             OUTPUT,
             metavar="CONDITION",
         ),
