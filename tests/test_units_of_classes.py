@@ -802,12 +802,6 @@ def test_a_capture_keeps_its_own_stack_kind_and_quantities():
     assert kept.attention == {}
     kept.look(Site("decoder", 3, "attention", kind="cross"), call)
     assert kept.attention[3].tolist() == [[[2, 3], [4, 5]]]
-    kept.clear()
-    assert (
-        not kept.states
-        and not kept.attention
-        and kept.of_heads == {"key": {}, "value": {}}
-    )
 
 
 def test_maps_that_are_left_out_are_told_with_their_reason():
