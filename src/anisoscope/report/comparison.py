@@ -226,7 +226,7 @@ def _build_head_map(compared: ComparedRuns, table: pd.DataFrame) -> Figure:
         # Heat maps take the height of a row, not of the chart.
         return drawn(size=(width, 22 if width >= WIDE else 18))
 
-    caption = "In brackets, or with a dot: the interval of the difference holds 0."
+    caption = "In brackets, or with a dot: the interval of the difference contains 0."
     title = f"{name_metric(compared.metric)}: difference from {compared.names[0]}, head by head"
     return Figure(
         "heads",
