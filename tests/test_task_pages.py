@@ -54,6 +54,7 @@ LONG = {
     "classifier",
     "compare-models",
     "compare-and-repair",
+    "own-model",
 }
 """Pages whose commands take long; those of the other pages see a changed line of the program as well."""
 

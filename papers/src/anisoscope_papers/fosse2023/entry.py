@@ -115,6 +115,11 @@ class Evidence:
         return self.records[~cells.isin(cells[collapsed.fillna(False)])]
 
     @cached_property
+    def _lost_records(self) -> pd.DataFrame:
+        """The few records that say which classifiers are missing, diverged or collapsed; every note reads them."""
+        return self.records[self.records["metric"].isin(["collapsed", *self.lost])]
+
+    @cached_property
     def note(self) -> str:
         """Words on what these records lack or leave out, and on generated corpora that replace real ones."""
         if not self.corpus:
@@ -123,7 +128,7 @@ class Evidence:
             )
         return self._describe_lost(
             {
-                metric: len(select(self.records, metric=metric, value=1.0))
+                metric: len(select(self._lost_records, metric=metric, value=1.0))
                 for metric in self.lost
             }
         )
@@ -145,9 +150,9 @@ class Evidence:
             for seed, value in zip(self.seeds, aligned, strict=True)
             if np.isnan(value)
         ]
-        collapsed = select(self.records, metric="collapsed", value=1.0)["seed"]
+        collapsed = select(self._lost_records, metric="collapsed", value=1.0)["seed"]
         counts = {
-            metric: len(select(self.records, metric=metric, value=1.0))
+            metric: len(select(self._lost_records, metric=metric, value=1.0))
             for metric in self.lost
         }
         return self._describe_lost(
