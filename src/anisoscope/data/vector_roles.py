@@ -105,6 +105,14 @@ NUMBERED = re.compile(r"(.*?)(\d+)[\])]?")
 MOST = 0.75  # share of the columns of numbers from which numbered ones are the vector
 LOOKED = 1000  # rows of an array that are looked at for columns that are no dimensions
 SHOWN = 6  # names that a line shows
+KINDS = {
+    "f": "decimals",
+    "i": "whole numbers",
+    "u": "whole numbers",
+    "b": "yes or no",
+    "c": "complex numbers",
+}
+"""What the kinds of an array that numpy gives letters are called; all others are text."""
 NO_NAME = "(no name)"
 
 
@@ -500,9 +508,7 @@ def _identify_other(content: Content, name: str, file: str) -> str:
         # a column called id may hold `1, 2, 3a`: a text is an error only where numbers are expected
         if not _identify_by_name(name):
             _require_no_bad_cell(content, name, file)
-        if _get_kind(values) == "b":
-            return "yes or no"
-        return "text"
+        return _describe_kind(values)
     if _strip_prefixes(name) in INPUTS:
         return "a tokenizer's output"
     # without a header names are places, and say nothing
@@ -873,10 +879,8 @@ def _is_wide(values: Any) -> bool:
 
 
 def _describe_kind(values: Any) -> str:
-    """Name the kind of numbers: `decimals` or `whole numbers`."""
-    if _get_kind(values) == "f":
-        return "decimals"
-    return "whole numbers"
+    """Name what an array or tensor holds: `decimals`, `whole numbers`, `yes or no`, `complex numbers` or `text`."""
+    return KINDS.get(_get_kind(values), "text")
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
@@ -915,12 +919,10 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
 
 
 def _describe_column(values: Any) -> str:
-    """Describe a column in words: its kind of numbers and shape, or `text`."""
+    """Describe a column in words: what it holds, and its shape if it has several axes."""
     if values.ndim > 1:
         return f"{_describe_kind(values)} {list(values.shape)}"
-    if _is_numeric(values):
-        return _describe_kind(values)
-    return "text"
+    return _describe_kind(values)
 
 
 def compress_names(names: Sequence[str]) -> str:
