@@ -3,6 +3,7 @@
 import json
 import struct
 import zipfile
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -584,3 +585,458 @@ def test_lines_of_json_with_a_note_of_how_they_were_read(tmp_path):
     assert opened.units.tolist() == [0, 1] * 3 and opened.classes == ("a", "b")
     assert opened.source["path"] == str(place.resolve())
     assert opened.source["kind"] == "vectors" and opened.name == "x.jsonl"
+
+
+# ---- whole messages, and every rule by itself ------------------------------------------------------------------------
+
+
+def message_of(call, *given, **how):
+    """The whole message of the error that a call ends with."""
+    with pytest.raises((CorpusError, UsageError)) as caught:
+        call(*given, **how)
+    return str(caught.value)
+
+
+PICKLED = "load it and save numbers: numpy.save('x.npy', x), or frame.to_parquet('x.parquet'); nothing is unpickled"
+OTHER_CURES = {
+    "x.pkl": PICKLED,
+    "x.PICKLE": PICKLED,
+    "x.joblib": PICKLED,
+    "x.h5": "load it and save numbers: numpy.save('x.npy', x)",
+    "x.hdf5": "load it and save numbers: numpy.save('x.npy', x)",
+    "x.mat": "load it with scipy.io.loadmat and save numbers: numpy.save('x.npy', x)",
+    "x.xlsx": "save it as .csv",
+    "x.XLS": "save it as .csv",
+    "x.abc": "convert it, for instance to .npy or .parquet",
+    "x": "convert it, for instance to .npy or .parquet",
+}
+
+
+@pytest.mark.parametrize(("name", "cure"), OTHER_CURES.items())
+def test_files_of_other_formats_have_the_cure_of_their_format(tmp_path, name, cure):
+    (tmp_path / name).write_bytes(b"x")
+    endings = ", ".join(vector_files.ENDINGS)
+    assert message_of(open_vectors, tmp_path / name) == (
+        f"expected a file of vectors ({endings}); got {tmp_path / name}. Cure: {cure}"
+    )
+    assert vector_files.holds_vectors(tmp_path / name) is not cure.startswith("convert")
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("1 2\n3 4\n", True),
+        ("1 2\n", True),
+        ("a b\n3 4\n", True),
+        ("a b\n", False),
+        ("a b\nc d\n", False),
+        ("a b\n3 4\nc d\n", False),
+        ("1,2\n3,4\n", True),
+        ("1;2\n3;4\n", True),
+        ("1\t2\n3\t4\n", True),
+        ("1|2\n3|4\n", True),
+        ("1   2\n3  4\n", True),
+        ("# 1\n\nw 1.5 2\nv 3 4.5\n", True),
+        ("1 2\n# a remark\n3 4\n", True),
+        ("w 1 2\nv 3 4\n", False),
+        ("w 1.5 2\nv 3 4\n", False),
+        ("w 1.5 2\nv 3 4.5\n", True),
+        ("x\nw 1.5\n", False),
+        ("x\n1.5\n", False),
+        ("x\n1.5 2\n", True),
+        ("", False),
+        ("\n# only\n", False),
+    ],
+)
+def test_texts_that_are_rows_of_numbers(tmp_path, text, holds):
+    """Each row has two numbers at least, and decimals if a word begins it; the first row may hold names."""
+    for name in ("x.txt", "x.dat", "x.vec"):
+        (tmp_path / name).write_text(text)
+        assert vector_files.holds_vectors(tmp_path / name) is holds
+
+
+def test_only_the_first_lines_tell_whether_a_text_holds_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_files, "LOOKED", 3)
+    (tmp_path / "x.txt").write_text("1 2\n3 4\n5 6\nno number\n")
+    assert vector_files.holds_vectors(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_text("1 2\n3 4\nno number\n")
+    assert not vector_files.holds_vectors(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_bytes(b"1 2\n3 4\n\xff\n")
+    assert not vector_files.holds_vectors(tmp_path / "x.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of_model"),
+    [
+        *((name, True) for name in (
+            "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
+            "modules.json", "adapter_config.json", "model_index.json", "preprocessor_config.json", "vocab.txt",
+            "pytorch_model.bin", "model.safetensors", "model-00001-of-00002.safetensors", "adapter_model.bin",
+            "training_args.bin", "optimizer.pt", "scheduler.pt", "model.pth",
+        )),
+        *((name, False) for name in (
+            "my_config.json", "config.jsonl", "models.safetensors", "embeddings.bin", "my_vocab.txt", "vocab.txt.gz",
+            "model.npy", "config.json.gz", "x.json",
+        )),
+    ],
+)  # fmt: skip
+def test_files_that_show_a_folder_to_be_a_checkpoint(tmp_path, name, is_of_model):
+    assert bool(vector_files.OF_MODEL.fullmatch(name)) is is_of_model
+    np.save(tmp_path / "x.npy", numbers(3, 2))
+    (tmp_path / name).write_text("{}")
+    if is_of_model:
+        assert vector_files._list_vector_files(tmp_path) == []
+
+
+def test_what_a_folder_must_hold_to_be_vectors(tmp_path):
+    """Files of one kind, except those that describe the others; of tables the first one decides."""
+
+    def listed(**files):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, text in files.items():
+            stem, _, ending = name.rpartition("_")
+            (folder / f"{stem}.{ending}").write_text(text)
+        found = vector_files._list_vector_files(folder)
+        assert vector_files.holds_vectors(folder) is bool(found)
+        return [file.name for file in found]
+
+    rows, texts = "x,y\n.5,1\n1.5,2\n", "text\na\nb\n"
+    assert listed(a_csv=rows, b_csv=texts) == ["a.csv", "b.csv"]
+    assert listed(a_csv=texts, b_csv=rows) == []
+    assert listed(b10_csv=rows, b9_csv=texts) == []
+    assert listed(b10_csv=texts, b9_csv=rows) == ["b9.csv", "b10.csv"]
+    assert listed(a_csv=rows, a_tsv=rows) == []
+    assert listed(a_txt="1 2\n3 4\n") == []
+    assert listed() == []
+    described = listed(a_csv=rows, _SUCCESS_csv=texts, README_md="x", Licence_csv=rows)
+    assert described == ["Licence.csv", "a.csv"]
+    side = {"License_md": "", "LICENSE_txt": "", "ReadMe_txt": "", "dataset_info_json": "{}"}  # fmt: skip
+    assert listed(a_csv=rows, **side) == ["a.csv"]
+    unclear = {"a_csv": "x,n,y\n.5,3,1.5\n1.5,9,.5\n2.5,4,1.5\n"}
+    assert listed(**unclear) == ["a.csv"]
+    # a saved data set is a folder of vectors whatever its files are called
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    for name in ("state.json", "dataset_dict.json"):
+        (folder / name).write_text("{}")
+        assert vector_files.holds_vectors(folder)
+        (folder / name).unlink()
+        assert not vector_files.holds_vectors(folder)
+
+
+def test_numbers_in_names_are_sorted_as_numbers():
+    key = vector_files.natural_sort_key
+    names = ["b", "a10", "a9.1", "a", "10", "9", "B", "a9.10", "a9.2"]
+    ordered = ["9", "10", "B", "a", "a9.1", "a9.2", "a9.10", "a10", "b"]
+    assert sorted(names, key=key) == ordered
+    assert key("l.2.w10") == [(1, "l."), (0, 2), (1, ".w"), (0, 10), (1, "")]
+    assert key("x") == [(1, "x")] and key("7") == [(1, ""), (0, 7), (1, "")]
+
+
+def test_a_file_of_vectors_says_what_it_is_and_where_it_lies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", b=numbers(4, 2), a=numbers(4, 3))
+    opened = open_vectors("x.npz")
+    assert opened.name == "x.npz" and list(opened.layers) == ["a", "b"]
+    assert opened.source == {
+        "kind": "vectors",
+        "path": str(tmp_path / "x.npz"),
+        "reading": "x.npz: 4 vectors of 3 numbers, 2 layers a, b",
+    }
+    read = vector_files.read_vectors_of
+    content = Content({"v": numbers(4, 2), "k": np.arange(4) + 5, "s": np.array([*"abab"])})  # fmt: skip
+    named = {"columns": "v", "unit_column": "k", "label_column": "s"}
+    found = read(content, "n", {"kind": "mine", "path": "p"}, **named)
+    assert found.units.tolist() == [0, 1, 2, 3] and found.classes == ("a", "b")
+    assert found.labels.tolist() == [0, 1, 0, 1]
+    assert (found.source["kind"], found.source["path"], found.name) == ("mine", "p", "n")  # fmt: skip
+    assert message_of(read_content, tmp_path / "x.npz", split="test") == (
+        f"expected --split only with a data set of several splits; got {tmp_path / 'x.npz'}. "
+        "Cure: leave --split out"
+    )
+
+
+def test_the_mask_is_the_one_that_is_named_or_that_of_any_layer():
+    own, other = np.ones((4, 2), bool), np.eye(4, 2, dtype=bool)
+    columns = {"a": numbers(4, 2, 3), "b": numbers(4, 2, 3), "mask": own}
+    content = Content(columns, masks={"b": other, "c": own}, is_table=False)
+    find, roles = vector_files._find_mask, vector_files.Roles
+    assert find(content, roles({"a": ("a",), "b": ("b",)}, mask="mask")) is own
+    assert find(content, roles({"a": ("a",), "b": ("b",)})) is other
+    assert find(content, roles({"a": ("a",)})) is None
+
+
+def test_columns_are_joined_side_by_side_in_their_order():
+    columns = {
+        "a": np.array([1, 2]),
+        "b": np.array([1e-9 + 1, 3]),
+        "m": numbers(2, 3),
+        "t": torch.tensor(numbers(2, 3)).bfloat16(),
+    }
+    content, roles = Content(columns), vector_files.Roles
+    found = vector_files._build_layers(content, roles({"x": ("b", "a")}))["x"]
+    assert found.tolist() == [[1e-9 + 1, 1], [3, 2]] and found.dtype == np.float64
+    found = vector_files._build_layers(content, roles({"m": ("m",)}, (0, 2)))["m"]
+    assert found.tolist() == numbers(2, 3)[:, [0, 2]].tolist()
+    found = vector_files._build_layers(content, roles({"t": ("t",)}, (2,)))["t"]
+    assert found.tolist() == numbers(2, 3)[:, [2]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("error", "got", "cure"),
+    [
+        (ValueError("one\ntwo"), "one", "write the file again"),
+        (OSError(), "OSError", "write the file again"),
+        (ValueError("x" * 300), "x" * 200, "write the file again"),
+        *((ValueError(f"It has {word} in it"), "a file of Python objects, or one that numpy did not write",
+           "store numbers, not objects")
+          for word in ("Pickle", "pickled data", "Object arrays", "WEIGHTS_ONLY", "Unsupported global")),
+    ],
+)  # fmt: skip
+def test_what_readers_say_of_damage(tmp_path, error, got, cure):
+    found = vector_files._explain_damage(tmp_path / "x.npy", error)
+    assert str(found) == f"expected vectors in {tmp_path / 'x.npy'}; got {got}. Cure: {cure}"  # fmt: skip
+
+
+def test_names_of_arrays_of_one_file_are_in_the_order_of_their_numbers(tmp_path):
+    given = {f"h.{k}": torch.tensor(numbers(3, 2, start=k)) for k in (10, 9, 1)}
+    save_file(given, tmp_path / "x.safetensors")
+    np.savez(tmp_path / "x.npz", **{k: v.numpy() for k, v in given.items()})
+    for name in ("x.safetensors", "x.npz"):
+        found = read_content(tmp_path / name).columns
+        assert list(found) == ["h.1", "h.9", "h.10"]
+        assert [float(x[0, 0]) for x in found.values()] == [1.25, 9.25, 10.25]
+
+
+def test_what_is_compressed_is_named_with_its_program(tmp_path):
+    for name in ("x.npy.gz", "X.PARQUET.GZ", "x.pt.gz"):
+        (tmp_path / name).write_bytes(b"x")
+        assert message_of(read_content, tmp_path / name) == (
+            f"expected a file that is not compressed: {tmp_path / name}; got gzip. Cure: decompress it: gunzip {name}"
+        )
+
+
+def test_an_archive_with_another_header_than_content_is_named(tmp_path, monkeypatch):
+    """One byte more than there is; and what an archive may unpack to, by both limits."""
+    for rows, fits in ((12, True), (13, False)):
+        place, header = tmp_path / "x.npz", {"descr": "|u1", "fortran_order": False}
+        with zipfile.ZipFile(place, "w") as archive, archive.open("a.npy", "w") as file:
+            shaped = header | {"shape": (rows, 19)}
+            np.lib.format.write_array_header_1_0(file, shaped)
+            file.write(bytes(228 - 128))
+        if fits:
+            assert vector_files._count_unpacked_bytes(tmp_path / "x.npz") == 228
+        else:
+            assert message_of(vector_files._check_sizes, tmp_path / "x.npz") == (
+                f"expected vectors in {tmp_path / 'x.npz'}; got a.npy of 228 bytes whose header says 247. "
+                "Cure: write the file again"
+            )
+    np.savez_compressed(tmp_path / "y.npz", a=np.zeros((100, 100)))
+    total, packed = 80_128, (tmp_path / "y.npz").stat().st_size
+    monkeypatch.setattr(vector_files, "MOST_PACKED", total // packed)
+    assert total > vector_files.MOST_PACKED * packed
+    vector_files._check_sizes(tmp_path / "y.npz")
+    monkeypatch.setattr(vector_files, "SMALL", total - 1)
+    assert message_of(vector_files._check_sizes, tmp_path / "y.npz") == (
+        f"expected a file that unpacks to at most {total // packed} times its size: {tmp_path / 'y.npz'}; "
+        f"got {packed:,} bytes that unpack to {total:,}. "
+        "Cure: store the vectors as .npy: files of vectors do not compress so much"
+    )
+    monkeypatch.setattr(vector_files, "MOST_PACKED", total // packed + 1)
+    vector_files._check_sizes(tmp_path / "y.npz")
+
+
+def test_lists_of_torch_that_are_no_vectors_are_named(tmp_path):
+    refuse = vector_files._refuse_list_of_tensors
+    place = tmp_path / "x.pt"
+    assert str(refuse(4, {(2, 3), (5, 3)}, place)) == (
+        "expected one way to read x.pt; got a list of 4 matrices, which may be layers or sequences. Cure: "
+        "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
+    )
+    assert str(refuse(4, {(2, 3), (2, 5), (1, 2), (9, 9)}, place)) == (
+        "expected tensors of one width in x.pt; got a list of tensors of the shapes (1, 2), (2, 3), (2, 5). "
+        "Cure: save one tensor [vector, dim]"
+    )
+    torch.save({"a": {"b": {3: torch.ones(2, 2)}}, "t": ("x", "y"), "m": [1, 2]}, place)  # fmt: skip
+    found = read_content(place).columns
+    assert set(found) == {"a.b.3", "t", "m"} and found["m"].tolist() == [1, 2]
+    for uneven in ([1.5, torch.ones(2)], [[1, 2], [3]], [[], [1]], [0.5, [1]]):
+        torch.save({"x": torch.ones(2, 2), "uneven": uneven}, place)
+        assert list(read_content(place).columns) == ["x"]
+    torch.save([[0.5, 1], [2, 3]], place)
+    assert read_content(place).columns["x"].tolist() == [[0.5, 1], [2, 3]]
+    torch.save(torch.ones(2, 2, requires_grad=True), place)
+    assert list(read_content(place).columns) == ["x"]
+
+
+def test_a_sparse_matrix_is_one_by_all_three_of_its_arrays():
+    build = vector_files._build_content
+    for names in (("indices", "indptr"), ("indices", "data"), ("indptr", "data")):
+        found = build({name: numbers(2, 2) for name in names}, Path("x.npz"))
+        assert set(found.columns) == set(names)
+    given = {name: numbers(2) for name in ("indices", "indptr", "data", "shape")}
+    assert message_of(build, given, Path("x.npz")) == (
+        "expected vectors in x.npz; got a sparse matrix of scipy. Cure: store numbers: numpy.save('x.npy', x.toarray())"
+    )
+    for shape, cure in (
+        ((), "store numbers [vector, dim] or [sequence, token, dim]"),
+        ((3,), "add an axis: x[None]"),
+        ((1, 1, 1, 2), "store numbers [vector, dim] or [sequence, token, dim]"),
+    ):
+        assert message_of(build, {"v": np.ones(shape)}, Path("a/x.npy")) == (
+            f"expected vectors [vector, dim] or [sequence, token, dim]; got {list(shape)} in x.npy, 'v'. Cure: {cure}"
+        )
+
+
+def test_splits_are_chosen_by_name_or_if_there_is_one():
+    choose, folder = vector_files._choose_split, Path("data/set")
+    assert choose(["dev"], None, folder) == "dev"
+    assert choose(["dev", "test"], "test", folder) == "test"
+    assert message_of(choose, ["dev", "test"], None, folder) == (
+        "expected one split of data/set; got dev, test. Cure: name it: --split dev"
+    )
+    assert message_of(choose, ["dev", "test"], "train", folder) == (
+        "expected a split of data/set; got train. Cure: name one of dev, test"
+    )
+
+
+def test_a_folder_that_holds_no_vectors_is_listed(tmp_path):
+    endings = ", ".join(vector_files.ENDINGS)
+
+    def message():
+        return message_of(read_content, tmp_path)
+
+    expected = f"expected a folder of files of vectors of one kind ({endings}); got "
+    assert message() == f"{expected}nothing in {tmp_path}. Cure: name one file"
+    for name in ("b.npy", "a.csv", "in/c.xyz", "Makefile", ".hidden", "d.npy.gz", "e.md", "f.rst"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    listed = ".csv, .md, .npy, .rst, .xyz, Makefile"
+    assert message() == f"{expected}{listed} in {tmp_path}. Cure: name one file"
+
+
+def test_one_file_alone_in_a_folder_is_read_as_itself(tmp_path):
+    np.save(tmp_path / "layer-0.npy", numbers(4, 2))
+    content = read_content(tmp_path)
+    assert list(content.columns) == ["layer-0"] and content.notes == []
+
+
+@pytest.mark.parametrize(
+    ("stems", "names"),
+    [
+        (["layer-0", "layer_1"], ["layer-0", "layer_1"]),
+        (["my.hidden_states.0", "my.hidden_states.1"], None),
+        (["h0", "h1"], ["h0", "h1"]),
+        (["x-block3", "x-block4"], ["x-block3", "x-block4"]),
+        (["part-0", "part-1"], ["vectors", "file"]),
+        (["data-00000-of-00002", "data-00001-of-00002"], ["vectors", "file"]),
+        (["train", "test"], ["vectors", "file"]),
+        (["layer-0", "part-1"], ""),
+        (["train", "mine"], ""),
+        (["path1", "path2"], ""),
+        (["player1", "player2"], ""),
+    ],
+)
+def test_names_of_files_say_whether_they_are_layers_or_pieces(tmp_path, stems, names):
+    for number, stem in enumerate(stems):
+        np.save(tmp_path / f"{stem}.npy", numbers(4, 2, start=10 * number))
+    if names == "":
+        assert message_of(read_content, tmp_path) == (
+            f"expected one way to read the files of {tmp_path}; got 2 files of the shape [4, 2], which may be layers "
+            "or pieces of one table. Cure: call them layer-0, layer-1 …, or part-0, part-1 …"
+        )
+        return
+    content = read_content(tmp_path)
+    assert list(content.columns) == (names or stems)
+    if names and "file" in names:
+        assert content.notes == [
+            "2 files read one after the other (--unit-column file makes a unit of each)"
+        ]
+        assert content.columns["file"].tolist() == [
+            f"{stem}.npy" for stem in sorted(stems, key=vector_files.natural_sort_key) for _ in range(4)
+        ]  # fmt: skip
+    else:
+        assert content.notes == ["2 files, a layer each"]
+        assert content.columns[stems[1]][0, 0] == 10.25
+
+
+def test_single_vectors_in_files_are_rows_but_records_are_not(tmp_path):
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", numbers(4, start=10 * number))
+    found = read_content(tmp_path).columns
+    assert found["vectors"].shape == (3, 4)
+    assert found["vectors"][:, 0].tolist() == [0.25, 10.25, 20.25]
+    for number in range(3):
+        records = np.zeros(2, [("a", "f8"), ("b", "f8")])
+        records["b"] = number + 0.5
+        np.save(tmp_path / f"{number}.npy", records)
+    content = read_content(tmp_path)
+    assert content.is_table and list(content.columns) == ["a", "b", "file"]
+    assert content.columns["b"].tolist() == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5]
+
+
+def test_pieces_keep_what_is_known_of_each():
+    """Row numbers and unusable columns of any piece, names and kind of the first."""
+    first = Content(
+        {"a": numbers(2), "v": numbers(2, 3)},
+        unusable={"w": "empty"},
+        index=("a",),
+        named=False,
+    )
+    second = Content({"a": numbers(3), "v": numbers(3, 3)}, unusable={"u": "text"}, index=("v",))  # fmt: skip
+    files = [Path("d/p.csv"), Path("d/q.csv")]
+    joined = vector_files._join_rows([first, second], files)
+    assert joined.unusable == {"w": "empty", "u": "text"}
+    assert set(joined.index) == {"a", "v"}
+    assert joined.named is False and joined.is_table is True and joined.masks == {}
+    assert joined.columns["file"].tolist() == ["p.csv"] * 2 + ["q.csv"] * 3
+    assert joined.columns["v"].tolist() == [*numbers(2, 3).tolist(), *numbers(3, 3).tolist()]  # fmt: skip
+    renamed = Content({"b": numbers(3), "v": numbers(3, 3)})
+    assert message_of(vector_files._join_rows, [first, renamed], files) == (
+        "expected the same columns in all files of a folder; got b, v in q.csv, a, v in p.csv. "
+        "Cure: measure them separately"
+    )
+    more = Content({"a": numbers(3), "v": numbers(3, 3), "z": numbers(3)})
+    assert "got a, v, z in q.csv, a, v in p.csv" in message_of(
+        vector_files._join_rows, [first, more], files
+    )
+    pieces = [numbers(2, 3), numbers(2, 4), numbers(1, 3), numbers(1, 9)]
+    assert message_of(vector_files._join_pieces, pieces, Path("d")) == (
+        "expected files of vectors of one width in d; got [2, 3], [2, 4], [1, 3]. Cure: measure them separately"
+    )
+    single = [Content({n: numbers(2, 3)}, is_table=False) for n in ("x", "y")]
+    joined = vector_files._join_rows(single, files)
+    assert list(joined.columns) == ["vectors", "file"] and not joined.is_table
+    tables = [Content({n: numbers(2, 3)}) for n in ("x", "y")]
+    assert "got y in q.csv, x in p.csv" in message_of(vector_files._join_rows, tables, files)  # fmt: skip
+
+
+def test_files_with_several_arrays_are_layers_named_after_both():
+    parts = [Content({"a": numbers(2, 3), "b": numbers(2, 3)}, is_table=False) for _ in range(2)]  # fmt: skip
+    parts.append(Content({"c": numbers(2, 3, start=7)}, is_table=False))
+    found = vector_files._as_layers(parts, ["l0", "l1", "l2"])
+    assert list(found.columns) == ["l0.a", "l0.b", "l1.a", "l1.b", "l2"]
+    assert found.notes == ["3 files, a layer each"] and not found.is_table
+    assert found.columns["l2"][0, 0] == 7.25
+    assert vector_files._strip_ending(Path("d/layer.0.npy")) == "layer.0"
+    assert vector_files._strip_ending(Path("d/layer.0.csv.gz")) == "layer"
+
+
+def test_only_files_of_torch_with_matrices_and_no_weights_are_vectors(tmp_path):
+    place = tmp_path / "x.bin"
+    wide, flat = torch.ones(3, 2), torch.ones(3)
+    for given, holds in (
+        ({"x": wide, "n": flat}, True),
+        ({"n": flat, "x": wide}, True),
+        ({"n": flat}, False),
+        *(({"x": wide, f"a.b.{last}": wide}, False) for last in vector_files.OF_WEIGHTS),
+        *(({"x": wide, last: wide}, False) for last in vector_files.OF_WEIGHTS),
+        ({"weight.x": wide}, True),
+        ({"x": torch.ones(1, 2, 3, 4)}, False),
+        (torch.ones(1, 2, 3), True),
+    ):  # fmt: skip
+        torch.save(given, place)
+        assert vector_files.holds_vectors(place) is holds, given
+    place.write_bytes(b"no file of torch")
+    assert not vector_files.holds_vectors(place)

@@ -573,11 +573,15 @@ def _iter_tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str
 
 
 def _to_array(entries: Sequence[Any]) -> NDArray[Any] | None:
-    """Return a list of numbers, of texts or of such lists as an array; None for anything else."""
+    """Return a list of numbers, of texts or of such lists, equally long, as an array; None for anything else."""
     # numpy would make an array of objects out of anything: the first entry tells before it is tried.
     if not isinstance(entries[0], int | float | str | list):
         return None
-    array = np.asarray(entries)
+    try:
+        array = np.asarray(entries)
+    # lists of different lengths, or a tensor among numbers
+    except ValueError:
+        return None
     # whole numbers, floating-point numbers and texts
     if array.dtype.kind not in "iufU":
         return None
