@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -316,3 +317,297 @@ def test_a_decoder_reads_the_text_behind_its_start_without_the_last_mark(monkeyp
     monkeypatch.setattr(texts, "find_affixes", lambda _tokenizer: bare)
     found = texts._find_affixes_by_stack(None, "encoder", 0)
     assert found == {"encoder": bare, "decoder": Affixes((0,), ())}
+
+
+# ---- every rule of tables --------------------------------------------------------------------------------------------
+
+
+def message_of(call, *given, **how):
+    """The whole message of the error that a call ends with."""
+    with pytest.raises(CorpusError) as caught:
+        call(*given, **how)
+    return str(caught.value)
+
+
+def read(tmp_path, name, content):
+    """[(line or place, columns or fault)] of a table of this content."""
+    place = tmp_path / name
+    place.write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = []
+    for where, columns, fault in rows_of(place):
+        assert bool(fault) is not bool(columns)
+        found.append((where.removeprefix("line "), fault or columns))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        # a quotation mark of a value that ends, of one that does not, and of one that is none
+        ('a,b\n"x",1\n', [("2", {"a": "x", "b": "1"})]),
+        ('a,b\n"x"y,1\n2,3\n', [("2", "a quotation mark inside a value"), ("3", {"a": "2", "b": "3"})]),
+        ('a,b\n"x\n', [("2", "a quotation mark inside a value")]),
+        ('a,b\n"x,1\n2,3\n4,5\n', [("2", "a quotation mark that is never closed"), ("3", {"a": "2", "b": "3"}),
+                                    ("4", {"a": "4", "b": "5"})]),
+        # blank lines count, between rows and before the header
+        ("\n\na,b\n\n1,2\n \n3,4\n", [("5", {"a": "1", "b": "2"}), ("7", {"a": "3", "b": "4"})]),
+        # the place is that of the first line of a record
+        ('a,b\n"x\n\ny",1\n2,3\n', [("2", {"a": "x\n\ny", "b": "1"}), ("5", {"a": "2", "b": "3"})]),
+        # too many and too few columns
+        ("a,b\n1,2,3\n1\n", [("2", "3 columns, where the header has 2"), ("3", "1 columns, where the header has 2")]),
+        # a byte that is no text, in the first line of a record or in a later one
+        (b"a,b\n\xff,1\n2,3\n", [("2", "bytes that are not UTF-8"), ("3", {"a": "2", "b": "3"})]),
+        (b'a,b\n"x\n\xff",1\n2,3\n', [("2", "bytes that are not UTF-8"), ("4", {"a": "2", "b": "3"})]),
+        (b'a,b\n"x\n\0",1\n2,3\n',
+         [("2", "NUL bytes (a binary file, or text in UTF-16)"), ("4", {"a": "2", "b": "3"})]),
+        # the header chooses the separator: the one that it has most of, of equally many the comma
+        ("a;b,c;d\n1;2;3\n", [("2", {"a": "1", "b,c": "2", "d": "3"})]),
+        ("a;b,c\n1,2\n", [("2", {"a;b": "1", "c": "2"})]),
+        ("text\na;b\n", [("2", {"text": "a;b"})]),
+        ("a\tb\n1\t2,5\n", [("2", {"a": "1", "b": "2,5"})]),
+        (",b, \n1,2,3\n", [("2", {"column 1": "1", "b": "2", "column 3": "3"})]),
+        ('"a ",b\n1,2\n', [("2", {"a": "1", "b": "2"})]),
+    ],
+)  # fmt: skip
+def test_records_of_csv(tmp_path, content, rows):
+    assert read(tmp_path, "x.csv", content) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ('a\t"b"\n"x"\ty\n', [("2", {"a": "x", "b": "y"})]),
+        ('a\tb\n"x ""y"""\t"\n', [("2", {"a": 'x "y"', "b": '"'})]),
+        ('a\tb\n"x"y\t1\n', [("2", {"a": '"x"y', "b": "1"})]),
+        ('a\tb\n"x\ty"\n1\t2\n', [("2", {"a": '"x', "b": 'y"'}), ("3", {"a": "1", "b": "2"})]),
+        ('a\tb\n1\t"x\n\n2\t3\n', [("2", {"a": "1", "b": '"x'}), ("4", {"a": "2", "b": "3"})]),
+        ('a\tb\n1\t"x\ny"\n2\t3\n', [("2", {"a": "1", "b": "x\ny"}), ("4", {"a": "2", "b": "3"})]),
+        ('a\tb\n1\t"x\n', [("2", {"a": "1", "b": '"x'})]),
+        ("a,b\tc\n1,2\t3\n", [("2", {"a,b": "1,2", "c": "3"})]),
+        ('a\tb\n"1\t2\t3"\n4\t5\n', [("2", "1 columns, where the header has 2"), ("3", {"a": "4", "b": "5"})]),
+    ],
+)  # fmt: skip
+def test_records_of_tsv(tmp_path, content, rows):
+    """Quotation marks are text, unless they are around a whole value, or the row has another number of tabs."""
+    assert read(tmp_path, "x.tsv", content) == rows
+
+
+def test_a_quotation_mark_left_open_over_rows(tmp_path):
+    """Rows of their own have values that their columns usually hold: repeated ones, or numbers among numbers."""
+    usual = [f"{k},red,{k}.5" for k in range(10)]
+    # swallowed rows with familiar values in the middle, in front of the end and behind the begin
+    rows = [*usual, '10,"red,10.5', "11,red,11.5", '12,red",12.5', *usual]
+    found = read(tmp_path, "x.csv", "\n".join(["n,c,x", *rows]) + "\n")
+    fault = "a quotation mark open until line 14, over lines that look like rows"
+    assert found[10] == ("12", fault)
+    assert found[11] == ("13", {"n": "11", "c": "red", "x": "11.5"})
+    assert found[12] == ("14", {"n": "12", "c": 'red"', "x": "12.5"})
+    assert len(found) == 23 and found[13][0] == "15"
+    # a value over several lines that look like nothing known
+    rows = [*usual, '10,"one,two', "three,four,five", 'six",12.5', *usual]
+    found = read(tmp_path, "x.csv", "\n".join(["n,c,x", *rows]) + "\n")
+    text = "one,two\nthree,four,five\nsix"
+    assert found[10] == ("12", {"n": "10", "c": text, "x": "12.5"})
+    assert found[11][0] == "15" and len(found) == 21
+
+
+def a_table(tmp_path, *lines):
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    return table_rows._Table(tmp_path / "x.csv")
+
+
+def test_values_that_a_column_usually_holds(tmp_path):
+    """Nine of ten are numbers; a word is usual if it occurs twice; lines with quotation marks do not count."""
+    lines = [f"{k if k else 'one'},{'w' if k in (3, 4) else f'u{k}'},{k % 2}" for k in range(10)]  # fmt: skip
+    table = a_table(tmp_path, "n,w,k", *lines, '"a","a","a"', '"a","a","a"', "b,b", "b,b")  # fmt: skip
+    (numbers, is_numeric), (words, is_word), (_, of_flags) = table._seen
+    assert (is_numeric, is_word, of_flags) == (True, False, True)
+    assert numbers["one"] == 1 and words["w"] == 2 and words["a"] == words["b"] == 0
+    for column, value, is_usual in (
+        (0, " 77 ", True),
+        (0, "one", False),
+        (0, "x", False),
+        (0, "", False),
+        (1, "w", True),
+        (1, "u3", False),
+        (1, "5", False),
+        (2, "1", True),
+    ):
+        assert table._any_familiar([(column, value)]) is is_usual
+    assert table._any_familiar([(1, "u1"), (1, "w")])
+    assert not table._any_familiar([])
+    fewer = a_table(tmp_path, "n,w,k", *lines, "two,x,1")
+    assert [is_numeric for _, is_numeric in fewer._seen] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("taken", "look"),
+    [
+        # the first line is judged behind the open value, the last one before it
+        (['1,"a,2', 'b",3'], True),
+        (['x,"a,y', 'b",3'], False),
+        (['1,"a,y', '2,b",3'], True),
+        (['1,"a,y', 'z,b",3'], False),
+        (['1,2,"a', '3,b,c"'], True),
+        (['1,2,"a', 'x,y,c"'], False),
+        (['"a,x,y', 'b",1,2'], False),
+        (['"a,y,1', 'b",x,2'], True),
+        # between them a line has all columns, and one usual value
+        (['1,"a,2', "3,x,y", 'z,b",3'], True),
+        (['1,"a,2', "u,x,y", 'z,b",3'], False),
+        (['1,"a,2', "3,x", 'z,b",3'], False),
+        # half of those that can show it is enough
+        (['1,"a,2', "u,x,y", "u,x,y", '2,b",3'], True),
+        (['1,"a,2', "u,x,y", "u,x,y", 'z,b",3'], False),
+    ],
+)
+def test_lines_of_one_record_that_look_like_rows(tmp_path, taken, look):
+    table = a_table(tmp_path, "n,w,x", *(f"{k},w{k},{k}.5" for k in range(10)))
+    assert table.look_like_rows(taken) is look
+
+
+def test_lines_are_taken_put_back_and_counted(tmp_path):
+    table = a_table(tmp_path, "a,b", "", "1,2", "3,4", "5,6")
+    assert (table.number, table.number_of_next()) == (1, 3)
+    assert table._take() == "1,2" and table._take() == "3,4" and table.number == 4
+    table.put_back(["1,2", "3,4"])
+    assert (table.number, table.number_of_next()) == (2, 3)
+    assert [table._peek(k) for k in range(4)] == ["1,2", "3,4", "5,6", None]
+    assert [table._take() for _ in range(3)] == ["1,2", "3,4", "5,6"]
+    assert table.number == 5 and table.number_of_next() is None
+    find = table_rows._find_open_column
+    assert find(["a", '"b', "c", ' "d', "e"]) == 3
+    assert find(["a", 'b"', "c"]) == 0 and find([]) == 0
+    strip = table_rows._strip_quotes
+    for value in ('"a', 'a"', '"a"b"', "a", "", '"'):
+        assert strip(value) == value
+    for value, bare in (('"a"', "a"), ('"a ""b"""', 'a "b"'), ('""', "")):
+        assert strip(value) == bare
+
+
+def test_cells_longer_than_the_parser_of_python_allows(tmp_path):
+    long = "x" * 200_000
+    found = read(tmp_path, "x.csv", f'a,b\n"{long}, ""y""",1\n')
+    assert found == [("2", {"a": f'{long}, "y"', "b": "1"})]
+
+
+def test_a_record_that_does_not_end_gives_its_lines_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_rows, "LONGEST_RECORD", 40)
+    lines = ["a,b", '1,"x', *(f"{k},yyyyyyy" for k in range(9)), '8,z"']
+    found = read(tmp_path, "x.csv", "\n".join(lines) + "\n")
+    assert found[0] == ("2", "a quotation mark that is never closed")
+    assert found[1:10] == [(f"{k + 3}", {"a": str(k), "b": "y" * 7}) for k in range(9)]
+    assert found[10] == ("12", {"a": "8", "b": 'z"'})
+
+
+# ---- JSON, parquet and messages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("x.jsonl", '\n{"a": 1}\n', [("2", {"a": 1})]),
+        ("x.ndjson", '[{"a": 1}]\n{"b": 2}\n', [("1", "'[{\"a\": 1}]'"), ("2", {"b": 2})]),
+        ("x.json", '{"b": 2}\n[{"a": 1}]\n', [("1", {"b": 2}), ("2", "'[{\"a\": 1}]'")]),
+        ("x.json", '\n\n [\n{"a": 1},\n[2]]', [("row 1", {"a": 1}), ("row 2", "'[2]'")]),
+        ("x.jsonl", b'{"a": "\xff"}\n\0\n{"a": 1}\n',
+         [("1", "bytes that are not UTF-8"), ("2", "NUL bytes (a binary file, or text in UTF-16)"), ("3", {"a": 1})]),
+        ("x.jsonl", '{"a": "\\ud83d\\ude00"}\n{"\\udc00": 1}\n"\\ud800"\n',
+         [("1", {"a": "\U0001f600"}), ("2", "half a character (a lone surrogate)"),
+          ("3", "half a character (a lone surrogate)")]),
+        ("x.json", '[{"a": "\\ud800"}, {"a": "b"}, "\\udfff"]',
+         [("row 1", "half a character (a lone surrogate)"), ("row 2", {"a": "b"}),
+          ("row 3", "half a character (a lone surrogate)")]),
+        ("x.jsonl", "9" * 5000 + "\n", [("1", "an integer of thousands of digits")]),
+        ("x.jsonl", "[" * 150_000 + "\n", [("1", "brackets nested too deep")]),
+        ("x.jsonl", "{" + "x" * 59 + "\n", [("1", "'{" + "x" * 59 + "'")]),
+        ("x.jsonl", "{" + "x" * 60 + "\n", [("1", "'{" + "x" * 59 + "' at character 1")]),
+        ("x.jsonl", "7" * 70 + "\n", [("1", "'" + "7" * 60 + "'")]),
+        ("x.json", '["t", null, true]', [("row 1", {"text": "t"}), ("row 2", "'None'"), ("row 3", "'True'")]),
+    ],
+)  # fmt: skip
+def test_rows_of_json_and_their_faults(tmp_path, name, content, rows):
+    found = read(tmp_path, name, content)
+    assert found == rows
+
+
+def test_an_array_that_is_none_is_refused_as_a_whole(tmp_path):
+    cure = "Cure: repair it, or write it as JSON lines, of which --skip-bad can leave single ones out"
+    place = tmp_path / "x.json"
+    for text, got in (
+        ('[{"a": 1}', "'[{\"a\": 1}'"),
+        ("[" + '"text", ' * 20 + "oops]", ""),
+    ):
+        place.write_text(text)
+        found = message_of(rows_of, place)
+        assert found.startswith(f"expected an array of JSON objects, or one per line, in {place}; got ")  # fmt: skip
+        assert found.endswith(cure)
+        if got:
+            assert f"got {got}. Cure" in found
+        else:
+            assert f"at character {text.index('oops')}" in found and "oops" in found
+    place.write_text("[" * 150_000)
+    assert "got brackets nested too deep. Cure" in message_of(rows_of, place)
+
+
+def test_what_is_expected_of_each_format():
+    expected = {
+        "x.csv": "rows of a CSV table",
+        "x.TSV.gz": "rows of a TSV table",
+        "x.json": "an array of JSON objects, or one per line,",
+        "x.jsonl.gz": "one JSON object per line",
+        "x.ndjson": "one JSON object per line",
+        "x.parquet": "a parquet file",
+        "x.txt": "readable rows",
+    }
+    for name, form in expected.items():
+        assert table_rows.describe_form(name) == form
+        assert table_rows.is_table(Path(name)) is (form != "readable rows")
+
+
+def test_whole_messages_about_rows_and_columns(tmp_path):
+    place = tmp_path / "x.txt"
+    place.write_text("a")
+    endings = ".csv, .tsv, .json, .jsonl, .ndjson, .parquet"
+    assert message_of(rows_of, place) == (
+        f"expected a table ending in {endings}; got {place}. "
+        f"Cure: write it as one of {endings}, or one of these with .gz"
+    )
+    place = tmp_path / "x.csv"
+    place.write_text("a,b\n1,2\n3\n4,5,6\n")
+    assert message_of(table_rows.read_rows_strict, place, "correct the lines") == (
+        f"expected rows of a CSV table in {place}; got 2 faulty: line 3: 1 columns, where the header has 2, "
+        "line 4: 3 columns, where the header has 2. Cure: correct the lines"
+    )
+    place.write_text("a,b,b,a,c\n1,2,3,4,5\n")
+    assert message_of(rows_of, place) == (
+        f"expected a header of different names in {place}; got several columns a, b. "
+        "Cure: name every column in the first line"
+    )
+    place.write_bytes(b"a,\xff,a\n1,2,3\n")
+    assert "got bytes that are not UTF-8. Cure: name every column" in message_of(rows_of, place)  # fmt: skip
+    require = table_rows.require_column
+    assert message_of(require, "tekst", ["text", "id"], "t.csv") == (
+        "expected a column 'tekst' in t.csv; got the columns text, id. Cure: did you mean text?"
+    )
+    assert message_of(require, "tekst", ["text", 3], "t.csv", "clips") == (
+        "expected a column 'tekst' for clips in t.csv; got the columns text, 3. Cure: did you mean text?"
+    )
+    assert require("3", [3], "t.csv") == "3"
+    for count, end in ((5, "e"), (6, "e and 1 more"), (8, "e and 3 more")):
+        bad = [*"abcdefgh"][:count]
+        assert table_rows.list_faulty(bad) == f"{count} faulty: a, b, c, d, {end}"
+
+
+def test_parquet_is_read_whatever_the_case_of_its_ending(tmp_path):
+    table = pa.table({"a": [1, 2], "b": ["x", "y"]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    packed = gzip.compress((tmp_path / "x.parquet").read_bytes())
+    (tmp_path / "X.PARQUET.GZ").write_bytes(packed)
+    both = [("row 1", {"a": 1, "b": "x"}, ""), ("row 2", {"a": 2, "b": "y"}, "")]
+    assert rows_of(tmp_path / "X.PARQUET.GZ") == both
+    assert rows_of(tmp_path / "X.PARQUET.GZ", column="a")[1] == ("row 2", {"a": 2}, "")
+    (tmp_path / "y.parquet").write_bytes(b"nothing of this kind")
+    found = message_of(rows_of, tmp_path / "y.parquet")
+    assert found.startswith(f"expected a parquet file in {tmp_path / 'y.parquet'}; got ")  # fmt: skip
+    assert found.endswith("Cure: write the file again: it is damaged or in another format")  # fmt: skip

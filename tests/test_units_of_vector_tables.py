@@ -1,7 +1,9 @@
 """Vectors in tables and in JSON: which cell, column, row group and list is which, on a few numbers each."""
 
 import base64
+import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -481,3 +483,759 @@ def test_lines_that_no_memory_holds_are_refused(tmp_path, monkeypatch):
         else:
             with pytest.raises(CorpusError, match="npy, which is read in blocks"):
                 vector_json._load_lines(tmp_path / "x.jsonl")
+
+
+# ---- whole messages, and every rule by itself ------------------------------------------------------------------------
+
+
+def message_of(call, *given, **how):
+    """The whole message of the error that a call ends with."""
+    with pytest.raises(CorpusError) as caught:
+        call(*given, **how)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        *((text, True) for text in (
+            "1", "-1.5", "1e-3", " 2 ", "1,5", "-0,5", " 1,5 ", "", " ", "nan", "inf", "NA", "na", "Null", "NONE",
+        )),
+        *((text, False) for text in ("1,2,3", "1,234,567", "a", "1a", "n/a", "[1]", "1 2", "1,,2", ",", "--1")),
+    ],
+)  # fmt: skip
+def test_what_a_number_looks_like(text, is_one):
+    assert vector_tables.is_number(text) is is_one
+
+
+def test_decimal_commas_and_whole_numbers_by_their_looks():
+    comma, whole = vector_tables.DECIMAL_COMMA, vector_tables.WHOLE_NUMBER
+    for text in ("1,5", "-1,5", ",5", "-,5", " 1,5 ", "1,5e-3", "1,5E3"):
+        assert comma.fullmatch(text), text
+    for text in ("1.5", "1,", "1,5,6", "a,5", "15", "1,5x"):
+        assert not comma.fullmatch(text), text
+    assert all(map(whole.fullmatch, ("1", "+1", "-12")))
+    assert not any(map(whole.fullmatch, ("1.0", "", "1 2", "--1", "1e3")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "found"),
+    [
+        (["1 2"], 2, (False, "0 1", "")),
+        (["x y", "1 2"], 2, (True, "x y", "")),
+        (["x y", "1 2", "3 4"], 2, (True, "x y", "")),
+        (["x", "r 1"], 2, (True, "row-names x", "row-names")),
+        (["2 4", "3 5"], 2, (False, "0 1", "")),
+        (["a 2", "b 4"], 2, (False, "0 1", "")),
+        (["a x", "b 4", "c 5"], 2, (True, "a x", "")),
+        (["_ x y", "7 1.5 2.5", "8 1.5 2.5"], 3, (True, "row-numbers x y", "row-numbers")),
+        (["_ x", "7 1.5", "8 2.5"], 2, (True, "row-numbers x", "row-numbers")),
+        (["x _ y", "7 1.5 2", "8 2.5 3"], 3, (True, "x column-1 y", "")),
+        (["Unnamed:-0 x", "7 1.5", "8 2.5"], 2, (True, "Unnamed:-0 x", "Unnamed:-0")),
+        (["Unnamed: x", "7 1.5", "8 2.5"], 2, (True, "Unnamed: x", "")),
+        (["#id x", "7 1.5", "8 2.5"], 2, (True, "id x", "")),
+        (["0 1", "1.5 2", "2.5 3"], 2, (True, "0 1", "")),
+        (["1 2", "1.5 2", "2.5 3"], 2, (True, "1 2", "")),
+        (["2 3", "1.5 2", "2.5 3"], 2, (False, "0 1", "")),
+        (["5 5", "1.5 2.5", "2.5 3.5"], 2, (False, "0 1", "")),
+        (["5", "1.5", "2.5"], 1, (False, "0", "")),
+        (["0", "1.5", "2.5"], 1, (True, "0", "")),
+        (["0", "1", "2"], 1, (False, "0", "")),
+        (["1.5 2", "3.5 4"], 2, (False, "0 1", "")),
+        (["v w", "[1] a", "[2] b"], 2, (True, "v w", "")),
+        (["[0] w", "[1] a", "[2] b"], 2, (False, "0 1", "")),
+        (["v w", "[1] a", "c b"], 2, (False, "0 1", "")),
+    ],
+)  # fmt: skip
+def test_what_a_first_row_is(rows, width, found):
+    """Cells are written with blanks between them, _ for an empty one and - for a blank in a cell."""
+
+    def cells(text):
+        return [cell.replace("_", "").replace("-", " ") for cell in text.split()]
+
+    header, names, index = found
+    read = vector_tables._read_header([cells(row) for row in rows], width, "x.csv")
+    assert read == (header, cells(names), tuple(cells(index)))
+
+
+def test_first_rows_that_may_be_names_or_a_vector():
+    read = vector_tables._read_header
+    cure = "Cure: write names such as dim_0 into the first line, or store .npy"
+    start = "expected one way to read the first line of x.csv; got a first line of whole numbers"
+    years = [["1999", "2000", "2003"], ["1.5", "2.5", "3.5"], ["1.5", "2", "3"]]
+    assert message_of(read, years, 3, "x.csv") == (
+        f"{start} (1999, 2000, 2003 …), which may be names or a vector. {cure}"
+    )
+    counted = [[*"0123456"], [*"7777777"]]
+    assert message_of(read, counted, 7, "x.csv") == (
+        f"{start} (0, 1, 2, 3, 4 …), which may be names or a vector. {cure}"
+    )
+    assert message_of(read, [["a", "1"]], 2, "x.csv") == (
+        "expected rows of numbers in x.csv; got only a header. Cure: write the vectors below it"
+    )
+    twice = [["b", "a", "b", "a", "c"], [*"12345"]]
+    assert message_of(read, twice, 5, "x.csv") == (
+        "expected a header of different names in x.csv; got several columns a, b. "
+        "Cure: name every column in the first line"
+    )
+
+
+def test_columns_with_numbers_below_their_names():
+    filled = vector_tables._find_filled_columns
+    below = [["1", "a", "1", "1"], ["2", "b", "2"], ["3", "4", "x", "2"], ["4", "5", "y"]]  # fmt: skip
+    # of the second and third half are numbers, of the last half are there
+    assert filled([*"wxyz"], below, 4) == [0]
+    assert filled([*"wxyz"], below[:3], 4) == [0, 2, 3]
+    assert filled(["", "x", "y", "z"], below[:3], 4) == [2, 3]
+    assert filled([*"wx"], below[:3], 4) == [0]
+    assert filled([*"wxyz"], below[:3], 3) == [0, 2]
+    assert vector_tables._has_decimals([["1", "2.5"], ["3"]], 1)
+    assert not vector_tables._has_decimals([["1.5", "2"], ["3"]], 1)
+    assert not vector_tables._has_decimals([["1.5"]], 1)
+    for numbers, is_count in (
+        ([0, 1, 2], True),
+        ([1, 2], True),
+        ([2, 3], False),
+        ([1], True),
+        ([0, 2], False),
+        ([1, 0], False),
+    ):
+        assert vector_tables._counts_up(numbers) is is_count
+
+
+@pytest.mark.parametrize(
+    ("line", "separator", "width", "names"),
+    [
+        ("# a b", " ", 2, ["a", "b"]),
+        ("## a b", " ", 2, ["a", "b"]),
+        ("#a, b", ",", 2, ["a", "b"]),
+        ("# a b", " ", 3, []),
+        ("# a a", " ", 2, []),
+        ("# a 3", " ", 2, []),
+        ("#", ",", 1, []),
+        ("", ",", 0, []),
+    ],
+)
+def test_names_in_a_comment(line, separator, width, names):
+    assert vector_tables._parse_comment(line, separator, width) == names
+
+
+@pytest.mark.parametrize(
+    ("body", "separator"),
+    [
+        (["1,2", "3,4"], ","),
+        (["1;2", "3;4"], ";"),
+        (["1,5;2,5", "3,5;4,5"], ";"),
+        (["1,5\t2,5", "3,5\t4,5"], "\t"),
+        (["1|2", "3|4"], "|"),
+        (["1 2", "3 4"], " "),
+        (["[1 2]", "[3 4]"], ","),
+        (["a", "b"], ","),
+        (["1", "2"], ","),
+        (["x;y,z", "1;2", "3;4"], ";"),
+        (["1,2|a", "3,4|b"], ","),
+        (["[1, 2];5", "[3, 4];6"], ";"),
+        (["1, 2", "3, 4"], ","),
+    ],
+)
+def test_the_separator_that_makes_most_numbers(body, separator):
+    assert vector_tables._choose_separator(body, Path("x.csv")) == separator
+    assert vector_tables._choose_separator(body, Path("x.TSV.gz")) == "\t"
+
+
+def test_lines_are_split_into_cells():
+    split = vector_tables._split
+    assert split(["a  b ", "", "c"], " ") == [["a", "b"], [], ["c"]]
+    assert split(['a, "b, c"', "", "d,e"], ",") == [["a", "b, c"], ["d", "e"]]
+    assert vector_tables._is_list(" [1]") and not vector_tables._is_list("1 [2]")
+    rate = vector_tables._rate_separator
+    assert rate(["x,y", "1,[2]", "3,a"], ",") == (0.75, 2)
+    # 201 of 300 cells and 199 of 300 are as good as each other
+    many = ["x,y,z", *["1,2,a"] * 99, "1,2,3"]
+    assert rate(many, ",") == (0.67, 3)
+    assert rate(["x,y", "1,2", "3,4", "a", "b"], ",") == (0.67, 2)
+    assert rate(["x,y", "1,2", "a", "b"], ",") == (0.0, 0)
+
+
+def test_words_of_missing_numbers_and_text_cells_in_one_table(tmp_path):
+    lines = ["n,x,t", "1,1.5,a", ",NA,", "3,None,NA", "4,#N/A,b"]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    found = read_delimited(tmp_path / "x.csv").columns
+    np.testing.assert_array_equal(found["n"], [1, np.nan, 3, 4])
+    np.testing.assert_array_equal(found["x"], [1.5, np.nan, np.nan, np.nan])
+    assert found["t"].tolist() == ["a", None, None, "b"]
+
+
+def test_a_table_of_text_that_goes_on_otherwise(tmp_path, monkeypatch):
+    """Whole numbers go on in decimals, then as texts; a column without cells is of no type."""
+    monkeypatch.setattr(vector_tables, "LOOKED", 3)
+    large = 2**53 + 1
+    for last, kinds in (("7,1.5,z,", "iff"), ("7.5,1.5,z,", "fff"), ("a,1.5,z,", "Off")):  # fmt: skip
+        lines = ["n,x,t,e", f"{large},.5,y,", "2,1,y,", "3,2,y,", last]
+        (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+        content = read_delimited(tmp_path / "x.csv")
+        assert content.columns["n"].dtype.kind == kinds[0]
+        assert content.columns["x"].tolist() == [0.5, 1, 2, 1.5]
+        assert content.columns["t"].tolist() == [*"yyyz"]
+        assert content.unusable == {"e": "empty"}
+        if kinds[0] == "i":
+            assert content.columns["n"].tolist() == [large, 2, 3, 7]
+        if kinds[0] == "O":
+            assert content.columns["n"].tolist() == [str(large), "2", "3", "a"]
+    lines = ["n,x", "1,.5", "2,1.5", "3,2.5", "4,word"]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    assert message_of(read_delimited, tmp_path / "x.csv") == (
+        f"expected a table of numbers in {tmp_path / 'x.csv'}; "
+        "got column #1: line 5: invalid value 'word'. Cure: correct the line: every row has as many values "
+        "as the first, and numbers in columns of numbers"
+    )
+    (tmp_path / "x.csv").write_text("# one\nn,x\n1,.5\n2,1.5\n3,2.5\n4,5,6\n")
+    assert "got Expected 2 columns, got 3" in message_of(
+        read_delimited, tmp_path / "x.csv"
+    ).replace(" line 6:", "")
+    assert "line 6" in message_of(read_delimited, tmp_path / "x.csv")
+
+
+def test_numbers_between_blanks_with_comments_among_them(tmp_path):
+    (tmp_path / "x.txt").write_text("# two\n\nw 1 2.5\n\n# more\nv 3 4.5\n")
+    content = read_delimited(tmp_path / "x.txt")
+    found = {name: column.tolist() for name, column in content.columns.items()}
+    assert found == {"0": ["w", "v"], "1": [1, 3], "2": [2.5, 4.5]}
+    assert content.columns["1"].dtype == np.int64
+    assert (content.first_line, content.named, content.index) == (3, False, ())
+    assert content.notes == ["no header", "2 comment lines skipped"]
+    (tmp_path / "x.txt").write_text(
+        "# two\n\nw 1 2.5\n" + "u 2 3.5\n" * 4 + "\n# more\nv 3\n"
+    )
+    assert message_of(read_delimited, tmp_path / "x.txt") == (
+        f"expected 3 values in every line of {tmp_path / 'x.txt'}; got 2 in line 10. Cure: correct the line"
+    )
+    (tmp_path / "x.txt").write_text("a b\n1 2\n3 4\n")
+    content = read_delimited(tmp_path / "x.txt")
+    assert content.columns["b"].tolist() == [2, 4] and content.first_line == 2
+
+
+def test_row_names_of_r_and_numbers_of_pandas_are_row_numbers(tmp_path):
+    for text, index, names in (
+        ('"x","y"\n"r1",1.5,2\n"r2",2.5,3\n', ("row names",), ["row names", "x", "y"]),
+        (",x,y\n7,1.5,2\n8,2.5,3\n", ("row numbers",), ["row numbers", "x", "y"]),
+        ("id,x,y\n7,1.5,2\n8,2.5,3\n", (), ["id", "x", "y"]),
+    ):
+        (tmp_path / "x.csv").write_text(text)
+        content = read_delimited(tmp_path / "x.csv")
+        assert content.index == index and list(content.columns) == names
+        assert content.named and content.columns["x"].tolist() == [1.5, 2.5]
+
+
+def test_comments_of_any_number_go_before_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_tables, "LOOKED", 5)
+    comments = "".join(f"# {k}\n\n" for k in range(20))
+    (tmp_path / "x.csv").write_text(f"{comments}#x,y\n1,.5\n2,1.5\n")
+    content = read_delimited(tmp_path / "x.csv")
+    assert list(content.columns) == ["x", "y"] and content.named
+    assert content.notes == ["no header", "names in line 41, a comment", "40 comment lines skipped"]  # fmt: skip
+    assert content.first_line == 42
+    assert vector_tables._count_comments(["# a", " ", "x"]) == 2
+    assert vector_tables._count_comments(["# a", " "]) == 2
+    assert vector_tables._count_comments([]) == 0
+    (tmp_path / "y.csv").write_bytes(b"# a\n#\xff\n1,2\n")
+    assert message_of(read_delimited, tmp_path / "y.csv") == (
+        f"expected UTF-8 text in {tmp_path / 'y.csv'}; got bytes that are not UTF-8 in line 2. "
+        "Cure: write the file again as UTF-8"
+    )
+    (tmp_path / "z.csv").write_text("# a\n\n")
+    assert message_of(read_delimited, tmp_path / "z.csv") == (
+        f"expected rows of numbers in {tmp_path / 'z.csv'}; got none. Cure: name another file"
+    )
+
+
+# ---- columns of arrow ------------------------------------------------------------------------------------------------
+
+
+def test_types_of_arrow_that_hold_the_same_in_another_way():
+    lists = [[1.0, 2], [3, 4], [5, 6]]
+    words = ["a", "b", "a"]
+    table = pa.table(
+        {
+            "large": pa.array(lists, pa.large_list(pa.float32())),
+            "fixed": pa.array(lists, pa.list_(pa.int16(), 2)),
+            "words": pa.array(words, pa.large_string()),
+            "printed": pa.array(["[1 2]", "[3 4]", "[5 6]"], pa.large_string()),
+            "tensor": pa.array(["tensor([1., 2.])"] * 3),
+            "behind": pa.array([None, "", "x"]),
+            "first": pa.array(["", None, "[1 2]"]),
+            "decimal": pa.array([1, 2, 3]).cast(pa.decimal128(30, 7)),
+            "date": pa.array([1, 2, 3], pa.date32()),
+            "chunks": pa.chunked_array([[1, 2], [], [3]]),
+            "coded": pa.chunked_array([pa.array(part).dictionary_encode() for part in (words[:2], words[2:])]),
+            "flags": pa.array([True, None, False]),
+            "deep": pa.array([{"a": {"b": {"c": k}}} for k in range(3)]),
+        }
+    )  # fmt: skip
+    content = read_arrow_table(table)
+    found = {name: np.asarray(x).tolist() for name, x in content.columns.items()}
+    dates = found.pop("date")
+    assert [str(day) for day in dates] == ["1970-01-02", "1970-01-03", "1970-01-04"]
+    assert found == {
+        "large": lists,
+        "fixed": lists,
+        "words": words,
+        "printed": lists,
+        "tensor": [[1, 2]] * 3,
+        "behind": [None, "", "x"],
+        "decimal": [1, 2, 3],
+        "chunks": [1, 2, 3],
+        "coded": words,
+        "flags": [True, None, False],
+        "deep.a.b.c": [0, 1, 2],
+    }
+    assert content.unusable == {"first": "lists of 0 to 2 numbers"}
+    assert content.columns["decimal"].dtype == np.float64
+    assert content.columns["fixed"].dtype == np.int16
+    precise = pa.table({"d": pa.array([2**40 + 1]).cast(pa.decimal128(30, 4))})
+    assert read_arrow_table(precise).columns["d"].tolist() == [2**40 + 1]
+
+
+def test_matrices_in_rows_keep_their_axes():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(x)
+    content = read_arrow_table(pa.table({"x": column}))
+    np.testing.assert_array_equal(content.columns["x"], x)
+
+
+def test_lists_that_are_no_vectors_say_why():
+    for rows, reason in (
+        ([[1.0], None, None], "2 rows without a list"),
+        ([[1.0, 2], [1.0], [1.0, 2, 3], [1.0, 2]], "lists of 1 to 3 numbers"),
+        ([["a"], ["b"]], "lists of string"),
+        ([[True], [False]], "lists of bool"),
+        (pa.array([], pa.list_(pa.float64())), "no lists"),
+        (pa.array([[], []], pa.list_(pa.float64())), "empty lists"),
+        ([[[1.0, 2], [1.0]], [[1.0]]], "lists of 1 to 2 numbers"),
+        ([[["a"]], [["b"]]], "lists of string"),
+        ([[[[1.0]]], [[[2.0]]]], "lists in lists in lists"),
+    ):
+        content = read_arrow_table(pa.table({"x": rows}))
+        assert (content.columns, content.unusable) == ({}, {"x": reason})
+
+
+def test_sequences_are_arranged_in_their_order_and_padded_behind():
+    vectors = np.arange(12).reshape(6, 2).astype(np.int16)
+    values, mask = vector_tables._arrange_sequences(vectors, np.array([1, 3, 0, 2]))
+    assert values.dtype == np.int16 and values.shape == (4, 3, 2)
+    assert values[:, :, 0].tolist() == [[0, 0, 0], [2, 4, 6], [0, 0, 0], [8, 10, 0]]
+    assert mask.tolist() == [[True, False, False], [True] * 3, [False] * 3, [True, True, False]]  # fmt: skip
+    values, mask = vector_tables._arrange_sequences(vectors, np.array([3, 3]))
+    assert mask is None and values[1, 0].tolist() == [6, 7]
+
+
+def test_printed_lists_are_parsed_in_every_print():
+    parse = vector_tables._parse_printed_lists
+    for texts in (
+        ["[1.5, 2]", "[3, 4]"],
+        ["[1.5 2.]", "[3. 4.]"],
+        ["array([1.5, 2.], dtype=float32)", "array([3., 4.], dtype=float32)"],
+        ["tensor([1.5, 2.])", "tensor([3., 4.], dtype=torch.float64)"],
+        ["[np.float64(1.5), np.float64(2.0)]", "[np.float32(3), np.float64(4)]"],
+        [" [1.5, 2]", "(3, 4)"],
+    ):
+        values, mask, reason = parse(np.array(texts, object))
+        assert values.tolist() == [[1.5, 2], [3, 4]] and (mask, reason) == (None, "")
+    for texts, found in (
+        (["[1 2]", "[3 ... 4]"], "lists cut short when they were printed (row 2: …)"),
+        (["[1 ... 2]", "[3 4]"], "lists cut short when they were printed (row 1: …)"),
+        (["[1 2 3]", "[4]", "[5 6]"], "lists of 1 to 3 numbers"),
+        (["[1 2]", None], "lists of 0 to 2 numbers"),
+    ):
+        assert parse(np.array(texts, object)) == (None, None, found)
+    for texts in (["words ...", "[1 2]"], ["[one]", "[1 2]"], [None, "words"], []):
+        values, mask, reason = parse(np.array(texts, object))
+        assert values.tolist() == texts and (mask, reason) == (None, "")
+
+
+def test_what_metadata_say_of_large_columns(tmp_path, monkeypatch):
+    """The column with a dot in its name, a record with one of the same leaf, whole numbers, gaps, unlike lengths."""
+    monkeypatch.setattr(vector_tables, "LARGE", 8 * 24 - 1)
+    table = pa.table(
+        {
+            "record": [{"x": k, "y": k} for k in range(8)],
+            "v": X.tolist(),
+            "a.b": X.tolist(),
+            "whole": [[k] * 3 for k in range(8)],
+            "gap": [*X[:7].tolist(), None],
+            "unlike": [*X[:7].tolist(), [1.0, 2, 3, 4]],
+            "half": pa.array(X.tolist(), pa.list_(pa.float32())),
+        }
+    )  # fmt: skip
+    parquet.write_table(table, tmp_path / "x.parquet", row_group_size=3)
+    file = parquet.ParquetFile(tmp_path / "x.parquet")
+    found = vector_tables._find_large_columns(file)
+    assert found == {"v": (8, 3, np.dtype(np.float64))}
+    leaves = ["record", "record", "v", "a", "whole", "gap", "unlike", "half"]
+    assert vector_tables._list_leaves(file) == leaves
+    assert vector_tables._count_numbers(file, 2) == 24
+    assert vector_tables._count_numbers(file, 6) == 25
+    assert vector_tables._count_numbers(file, 5) == 0
+    monkeypatch.setattr(vector_tables, "LARGE", 8 * 24)
+    assert vector_tables._find_large_columns(file) == {}
+
+
+def test_folders_with_an_equals_sign_make_no_columns(tmp_path, monkeypatch):
+    folder = tmp_path / "kind=a"
+    folder.mkdir()
+    parquet.write_table(pa.table({"n": [1, 2], "v": X[:2].tolist()}), folder / "x.parquet")  # fmt: skip
+    assert list(read_arrow(folder / "x.parquet").columns) == ["n", "v"]
+    monkeypatch.setattr(vector_tables, "LARGE", 10)
+    found = read_arrow(folder / "x.parquet").columns
+    assert list(found) == ["n", "v"] and found["n"].tolist() == [1, 2]
+    assert isinstance(found["v"], vector_tables.StreamedVectors)
+
+
+def test_rows_that_cannot_be_read_are_named_from_one_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_tables, "PIECE", 2)
+    monkeypatch.setattr(vector_tables, "LARGE", 10)
+    place = tmp_path / "x.parquet"
+    expected = f"expected a list of 3 numbers in every row of the column 'v' of {place}; got "  # fmt: skip
+    cure = "Cure: leave these rows out, or make all lists equally long"
+    # rows 5 and 6 have two numbers each, rows 7 and 8 four
+    rows = [*X[:4].tolist(), [1.0, 2], [1.0, 2], [1.0] * 4, [1.0] * 4]
+    parquet.write_table(pa.table({"n": [*range(8)], "v": rows}), place)
+    column = read_arrow(place).columns["v"]
+    assert column.shape == (8, 3) and column[1:4].tolist() == X[1:4].tolist()
+    assert message_of(column.__getitem__, slice(3, 5)) == (
+        f"{expected}lists of 2 numbers in rows 5 to 6. {cure}"
+    )
+    column._pieces = iter(())
+    assert message_of(column._read_piece, 6) == (
+        f"{expected}damaged rows from 7 on (none). Cure: write the file again"
+    )
+
+    def broken():
+        raise OSError("first\nsecond")
+        yield
+
+    column._pieces = broken()
+    assert "got damaged rows from 1,001 on (first). Cure" in message_of(column._read_piece, 1000)  # fmt: skip
+
+
+def test_a_column_on_the_disk_is_read_as_any_type(streamed):
+    column = read_arrow(streamed).columns["first"]
+    assert np.asarray(column).dtype == np.float64
+    assert np.asarray(column, np.float32).dtype == np.float32
+    assert (column.name, column.ndim, column.dtype) == ("first", 2, np.float64)
+    assert column._begins.tolist() == [0, 3, 6]
+    assert column[3:4].tolist() == X[3:4].tolist() and column._first == 3
+    assert column[0:8].tolist() == X.tolist() and len(column._held) == 8
+    assert column[2:2].shape == (0, 3)
+    assert column[-2:].tolist() == X[-2:].tolist()
+
+
+def test_a_damaged_table_of_arrow_is_damaged_in_one_way(tmp_path):
+    for name in ("x.parquet", "x.arrow", "x.feather"):
+        (tmp_path / name).write_bytes(b"neither this nor that")
+        with pytest.raises(ValueError, match=r"\S"):
+            read_arrow(tmp_path / name)
+    with pytest.raises(CorpusError, match=r"vectors in .*x\.arrow"):
+        open_vectors(tmp_path / "x.arrow")
+
+
+def test_row_numbers_of_pandas_are_listed_once_each():
+    written = json.dumps({"index_columns": ["b", "__index_level_12__"]})
+    metadata = {b"pandas": written.encode()}
+    columns = {
+        "__index_level_0__": [1],
+        "a": [1.5],
+        "__index_level_12__": [2],
+        "b": [3],
+        "__index_level_x__": [4],
+    }
+    table = pa.table(columns)
+    assert read_arrow_table(table).index == ("__index_level_0__", "__index_level_12__")
+    described = table.replace_schema_metadata(metadata)
+    assert read_arrow_table(described).index == ("__index_level_0__", "__index_level_12__", "b")  # fmt: skip
+    for wrong in ([], 3, {}, {"index_columns": 3}, {"index_columns": None}, "text"):
+        damaged = table.replace_schema_metadata({b"pandas": json.dumps(wrong).encode()})
+        with pytest.raises(ValueError, match="what it says of its columns is damaged"):
+            read_arrow_table(damaged)
+    broken = table.replace_schema_metadata({b"pandas": b"{"})
+    with pytest.raises(ValueError, match="what it says of its columns is damaged"):
+        read_arrow_table(broken)
+
+
+# ---- every rule of JSON ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("", "vectors"),
+        ("[]", "vectors"),
+        ("[][]", "vectors"),
+        ("a", "a"),
+        ("a[]", "a"),
+        ("a.b[][]", "a.b"),
+        ("a[].b", "b"),
+        ("a[].b.c", "b.c"),
+        ("a[].b[].c[]", "c"),
+        ("[].a", "a"),
+    ],
+)
+def test_names_of_columns_by_their_path(path, name):
+    assert vector_json._name_path(path) == name
+
+
+def test_paths_that_end_alike_keep_their_whole_names():
+    names = vector_json._name_paths(["q[].v", "d[].v", "d[].w", "v2"])
+    assert names == {"q[].v": "q[].v", "d[].v": "d[].v", "d[].w": "w", "v2": "v2"}
+
+
+def test_values_around_vectors_go_with_them_and_the_nearest_wins():
+    value = {
+        "model": "m",
+        "k": 1,
+        "data": [
+            {"k": 2, "meta": {"k": 5, "deep": {"x": "a"}}, "in": [{"k": 3, "v": [1.5, 2]}]},
+            {"k": 4, "meta": {"k": 6, "deep": {"x": "b"}}, "in": [{"k": 7, "v": [3, 4]}, {"v": [5, 6]}]},
+        ],
+    }  # fmt: skip
+    found, _ = columns_of(value)
+    assert found == {
+        "v": [[1.5, 2], [3, 4], [5, 6]],
+        "model": ["m"] * 3,
+        "k": [3, 7, 4],
+        "meta.k": [5, 6, 6],
+        "meta.deep.x": ["a", "b", "b"],
+    }
+
+
+def test_lists_that_run_along_with_lists_of_lists():
+    value = {
+        "ids": [*"abc"],
+        "pair": [1, 2],
+        "one": [[1.5, 2], [3, 4], [5, 6]],
+        "two": [[0.5], [0.75]],
+        "out": "x",
+        "alone": [7.5],
+    }
+    nested, parallel = vector_json._separate_parallel_lists(value)
+    assert list(nested) == ["one", "two"] and list(parallel) == ["ids", "pair"]
+    collect = vector_json._collect_entries
+    assert collect(parallel, 3, 1) == {"ids": "b"}
+    assert collect(parallel, 2, 1) == {"pair": 2} and collect(parallel, 4, 0) == {}
+    found, content = columns_of(value)
+    assert found == {"one": value["one"], "out": ["x"] * 3, "ids": [*"abc"]}
+    assert content.unusable == {"two": "2 of them, but 3 of one", "alone": "1 of them, but 3 of one"}  # fmt: skip
+    value = {"n": 1, "r": {"embeddings": [[1.5, 2], [3, 4]], "id": ["p", "q"]}}
+    inner, _ = columns_of(value)
+    assert inner == {"r.embeddings": [[1.5, 2], [3, 4]], "id": ["p", "q"], "n": [1, 1]}
+
+
+def test_the_largest_array_says_what_a_row_is():
+    """Not the longest; a value of the same name as a vector gives way to it."""
+    value = {
+        "curve": [{"c": [1.5]}, {"c": [2.5]}, {"c": [3.5]}],
+        "data": [{"v": [1.5, 2, 3, 4], "n": 1}, {"v": [5, 6, 7, 8], "n": 2}],
+    }
+    found, content = columns_of(value)
+    assert found == {"v": [[1.5, 2, 3, 4], [5, 6, 7, 8]], "n": [1, 2]}
+    assert content.unusable == {"c": "3 of them, but 2 of v"}
+    found, _ = columns_of({"v": "text", "data": [{"v": [1.5, 2]}, {"v": [3, 4]}]})
+    assert found["v"] == "text" or found == {"v": [[1.5, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "mask"),
+    [
+        ([[1.5, 2], [3, 4]], (2, 2), None),
+        ([[1.5, 2]], (1, 2), None),
+        ([[[1.5, 2], [3, 4], [5, 6]]], (1, 3, 2), None),
+        ([[[1.5, 2]], [[3, 4], [5, 6]]], (2, 2, 2), [[1, 0], [1, 1]]),
+        ([[[[1.5, 2], [3, 4]]], [[[5, 6]]]], (2, 2, 2), [[1, 1], [1, 0]]),
+        ([{"v": [[[1.5, 2], [3, 4]]]}, {"v": [[[5, 6]]]}], (2, 2, 2), [[1, 1], [1, 0]]),
+        ([{"x_tokens": [[1.5, 2], [3, 4]]}, {"x_tokens": [[5, 6]]}], (2, 2, 2), [[1, 1], [1, 0]]),
+        ([{"hidden": [[1.5, 2], [3, 4]]}], (1, 2, 2), None),
+        ([{"frames": [[1.5, 2], [3, 4]]}, {"frames": [[1, 2], [3, 5]]}], (2, 2, 2), None),
+        ([{"my_states": [[1.5, 2], [3, 4]]}, {"my_states": [[1, 2], [3, 5]]}], (2, 2, 2), None),
+        ([{"feature": [[1.5, 2], [3, 4]]}, {"feature": [[1, 2], [3, 5]]}], (2, 2, 2), None),
+        *(([{name: [[1.5, 2], [3, 4]]}, {name: [[5, 6]]}], (3, 2), None)
+          for name in ("embeddings", "my_vectors", "vecs", "embs", "predictions", "data", "points", "results",
+                       "float", "int8", "float16")),
+        ([{"odd": [[1.5, 2], [3, 4]]}, {"odd": [[5, 6]]}], None,
+         "several vectors in a record: call them embeddings, or token_embeddings"),
+    ],
+)  # fmt: skip
+def test_levels_of_lists_are_rows_or_tokens(value, shape, mask):
+    _, content = columns_of(value)
+    if shape is None:
+        (reason,) = content.unusable.values()
+        assert reason.startswith(mask) and content.columns == {}
+        return
+    ((name, found),) = content.columns.items()
+    assert found.shape == shape
+    if mask is None:
+        assert content.masks == {}
+    else:
+        assert content.masks[name].astype(int).tolist() == mask
+
+
+def test_tokens_of_sequences_stay_with_their_object():
+    """Places count inside of each object, and each sequence has the values of its first token."""
+    value = {"runs": [
+        {"name": "a", "items": [{"tokens": [[1.5], [2]], "k": 1}, {"tokens": [[3]], "k": 2}]},
+        {"name": "b", "items": [{"tokens": [[4], [5], [6]], "k": 3}]},
+    ]}  # fmt: skip
+    found, content = columns_of(value)
+    assert found["tokens"] == [[[1.5], [2], [0]], [[3], [0], [0]], [[4], [5], [6]]]
+    assert content.masks["tokens"].astype(int).tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]  # fmt: skip
+    assert found["k"] == [1, 2, 3] and found["name"] == ["a", "a", "b"]
+    assert content.columns["tokens"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1, 2], [1, 2]),
+        ([1.5, None], [1.5, np.nan]),
+        ([None, 2], [np.nan, 2]),
+        ([2**64 - 1, 1], [2**64 - 1, 1]),
+        ([2**80, None], [2.0**80, np.nan]),
+        ([None, None], None),
+        ([], None),
+        (["1", "2"], None),
+        (["1", None], None),
+        ([1, "2"], None),
+        ([True, False], None),
+        ([True, None], None),
+        ([None, True], None),
+        ([1, [2]], None),
+        ([[1], [2, 3]], None),
+        ([1, {"a": 1}], None),
+    ],
+)  # fmt: skip
+def test_which_lists_are_numbers(value, found):
+    numbers = vector_json._to_numbers(value)
+    if found is None:
+        assert numbers is None
+    else:
+        np.testing.assert_array_equal(numbers, found)
+
+
+def test_texts_that_are_vectors_in_base64():
+    def coded(x, kind="<f4"):
+        return base64.b64encode(np.array(x, kind).tobytes()).decode()
+
+    decode = vector_json._decode_base64
+    assert decode(coded([1.5, -2, 999_999])).tolist() == [1.5, -2, 999_999]
+    assert decode(coded([1.5])).tolist() == [1.5]
+    for text in (
+        coded([1.5, 2e6]),
+        coded([-2e6, 1.5]),
+        coded([1.5, np.nan]),
+        coded([np.inf, 1.5]),
+        coded([1.5, 2])[:-1],
+        coded([1, 2, 3], "u1"),
+        coded([1] * 9, "u1"),
+        "AAAA",
+        "",
+        "no base64!!!",
+    ):
+        assert decode(text) is None, text
+    for key in ("out.embedding", "x.vector", "base64"):
+        path = "data[]." + key
+        value = coded([1.5, 2])
+        (found,) = vector_json._iter_lists_of_numbers(value, path, (3,), {"k": 1})
+        assert (found.path, found.places, found.scalars) == (path, (3,), {"k": 1})
+        assert found.numbers.tolist() == [1.5, 2]
+    for path in ("embedding.x", "my_embedding", "data[].text"):
+        assert not list(vector_json._iter_lists_of_numbers(coded([1.5]), path, (), {}))
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ({"a": [1, 2, 3], "b": [3, 4, 5], "c": [1, 1, 1]},
+         "3 lists of 3 numbers, which may be rows or columns"),
+        ({"r": {"a": [1, 2], "b": [3, 4]}}, "2 lists of 2 numbers, which may be rows or columns"),
+        ({"0": {"0": 1.5, "1": 2}, "1": {"0": 3, "1": 4}},
+         "objects inside an object, whose keys may be rows or columns"),
+        ({"a": {"x": 1, "y": 2.5}, "b": {"x": True, "y": 3}},
+         "objects inside an object, whose keys may be rows or columns"),
+    ],
+)  # fmt: skip
+def test_json_in_two_ways_is_refused_with_the_way_to_write_it(value, got):
+    if "r" in value:
+        found = vector_json._check_dict_of_lists
+        lists = {k: [vector_json.FoundVectors(k, (), np.ones(2), {})] for k in "ab"}
+        assert f"got {got}. Cure" in message_of(found, lists, "x.json")
+        return
+    assert message_of(read_json_value, value, "x.json") == (
+        f"expected one way to read x.json; got {got}. "
+        'Cure: write one object per vector: {"id": …, "embedding": […]}, or with pandas orient=\'records\''
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "records"),
+    [
+        ({"columns": [0, 1], "data": [[1, 2], [3, 4]]}, [{"0": 1, "1": 2}, {"0": 3, "1": 4}]),
+        ({"columns": ["a"], "data": [[1, 2]]}, None),
+        ({"columns": ["a"], "data": [[1], 2]}, None),
+        ({"a": {"0": 1, "1": 2}, "b": {"0": 3, "1": 4}}, [{"a": 1, "b": 3}, {"a": 2, "b": 4}]),
+        ({"0": {"a": 1, "b": 3}, "1": {"a": 2, "b": 4}}, [{"key": "0", "a": 1, "b": 3}, {"key": "1", "a": 2, "b": 4}]),
+        ({"p": {"key": 7, "v": [1, 2]}, "q": {"key": 8, "v": [3, 4]}},
+         [{"key": 7, "v": [1, 2]}, {"key": 8, "v": [3, 4]}]),
+        ({"p": {"d0": 1, "d1": 2}}, [{"key": "p", "d0": 1, "d1": 2}]),
+        ({"p": {"1": 1, "0": 2}, "q": {"1": 3, "0": 4}}, [{"key": "p", "1": 1, "0": 2}, {"key": "q", "1": 3, "0": 4}]),
+        ({"p": {"d1": "a", "b": 2}, "q": {"d1": "b", "b": 4}}, None),
+        ({"p": {"d1": "a"}, "q": {"d1": "b"}}, None),
+        ({"p": {"a": 1}, "q": {"b": 2}}, None),
+        ({"p": {"a": "x"}, "q": 3}, None),
+        ({"p": {}, "q": {}}, None),
+        ({}, None),
+        ([1, 2], None),
+        ("text", None),
+    ],
+)  # fmt: skip
+def test_tables_of_pandas_become_records_and_others_stay(value, records):
+    found = vector_json._as_records(value, "x.json")
+    assert found == (value if records is None else records)
+
+
+def test_records_of_single_values_are_a_table_if_there_is_one_list_of_them():
+    found, content = columns_of({"n": 3, "rows": [{"a": 1, "t": "x"}, {"b": {"c": 2.5}, "t": "y"}]})  # fmt: skip
+    np.testing.assert_array_equal(found["a"], [1, np.nan])
+    np.testing.assert_array_equal(found["b.c"], [np.nan, 2.5])
+    assert list(found) == ["a", "t", "b.c"] and content.is_table
+    for value in (
+        {"p": [{"a": 1}], "q": [{"a": 2}]},
+        [{"a": "x"}, {"a": 1}],
+        [{"a": 1}, 2],
+        {"a": 1},
+        [],
+    ):
+        assert columns_of(value)[0] == {}
+    assert columns_of([{"a": 1}, {"a": "x"}])[0] == {"a": [1, "x"]}
+
+
+def test_lines_of_json_are_named_by_their_numbers(tmp_path):
+    place = tmp_path / "x.jsonl"
+    place.write_text('\n{"a": [1.5, 2]}\n\n' + '{"b": ' + "9" * 50 + "!}\n")
+    start = '{"b": ' + "9" * 34
+    cure = "Cure: correct the line, or write the file again"
+    assert message_of(read_json_vectors, place) == (
+        f"expected JSON in {place}; got {start!r} in line 4. {cure}"
+    )
+    place.write_text("1\n\n" + "[" * 100_000)
+    assert message_of(read_json_vectors, place) == (
+        f"expected JSON in {place}; got brackets nested too deep in line 3. {cure}"
+    )
+    assert str(vector_json._refuse_damaged(place, "x" * 200)) == (
+        f"expected JSON in {place}; got {'x' * 160}. {cure}"
+    )
+    for name in ("y.ndjson.gz", "y.JSONL.gz"):
+        packed = gzip.compress(b'{"v": [1.5, 2]}')
+        (tmp_path / name).write_bytes(packed)
+        content = read_json_vectors(tmp_path / name)
+        assert content.notes == ["JSON lines"] and content.columns["v"].shape == (1, 2)
+    (tmp_path / "z.json").write_text('{"a": [1, 2], "b": [3, 4]}')
+    assert "one way to read z.json; got 2 lists" in message_of(read_json_vectors, tmp_path / "z.json")  # fmt: skip
