@@ -146,6 +146,7 @@ def test_values_for_a_shell_are_quoted_if_they_must_be():
         ("2", ["2"]),
         ("2-2", ["2"]),
         ("1-2", ["b", "a-b"]),
+        ("3", ["c-d"]),
         ("3-4", ["c-d", "d*0"]),
         ("4-3", None),
         ("b-a", None),
@@ -244,6 +245,8 @@ def test_columns_that_cannot_be_named_together():
         "expected columns of lists or columns of numbers in --columns; "
         "got 'v' (lists) and 'n' (one number a row). Cure: name columns of one kind"
     )
+    for spec, both in (("n,v", "'v' (lists) and 'n'"), ("m,v", "'v' (lists) and 'm'")):
+        assert both in message_of(decide_roles, content, "f.x", columns=spec)
     assert message_of(decide_roles, content, "f.x", columns="n,t") == (
         "expected numbers in the column 't' of f.x; got text. Cure: leave it out of --columns"
     )
@@ -271,6 +274,7 @@ def test_the_only_matrix_of_a_file_lends_its_dimensions():
     one = Content({"x": decimals(3, 7), "2": A[:3]}, is_table=False)
     roles = decide_roles(one, "f.npz", columns="5-6,1")
     assert (roles.layers, roles.places) == ({"x": ("x",)}, (1, 5, 6))
+    assert decide_roles(one, "f.npz", columns="0-1").places == (0, 1)
     # an array of this name goes before a dimension
     assert decide_roles(one, "f.npz", columns="2").layers == {"f": ("2",)}
     assert message_of(decide_roles, one, "f.npz", columns="7").endswith(

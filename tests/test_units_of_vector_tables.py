@@ -526,6 +526,7 @@ def test_decimal_commas_and_whole_numbers_by_their_looks():
         (["x y", "1 2", "3 4"], 2, (True, "x y", "")),
         (["x", "r 1"], 2, (True, "row-names x", "row-names")),
         (["2 4", "3 5"], 2, (False, "0 1", "")),
+        (["x y", "r 1 2 3"], 4, (True, "x y", "")),
         (["a 2", "b 4"], 2, (False, "0 1", "")),
         (["a x", "b 4", "c 5"], 2, (True, "a x", "")),
         (["_ x y", "7 1.5 2.5", "8 1.5 2.5"], 3, (True, "row-numbers x y", "row-numbers")),
@@ -566,6 +567,10 @@ def test_first_rows_that_may_be_names_or_a_vector():
     assert message_of(read, years, 3, "x.csv") == (
         f"{start} (1999, 2000, 2003 …), which may be names or a vector. {cure}"
     )
+    two = [["3", "9"], ["1.5", "2.5"], ["1.5", "2"]]
+    assert f"{start} (3, 9 …), which may" in message_of(read, two, 2, "x.csv")
+    blanks = [[" x ", "y\t"], ["1", "2"]]
+    assert read(blanks, 2, "x.csv") == (True, ["x", "y"], ())
     counted = [[*"0123456"], [*"7777777"]]
     assert message_of(read, counted, 7, "x.csv") == (
         f"{start} (0, 1, 2, 3, 4 …), which may be names or a vector. {cure}"
@@ -667,21 +672,30 @@ def test_words_of_missing_numbers_and_text_cells_in_one_table(tmp_path):
 
 
 def test_a_table_of_text_that_goes_on_otherwise(tmp_path, monkeypatch):
-    """Whole numbers go on in decimals, then as texts; a column without cells is of no type."""
+    """Whole numbers go on in decimals, then as texts; a column without cells is of no type.
+
+    The file is parsed in blocks of a few lines, of which the first tells the types that are not guessed.
+    """
     monkeypatch.setattr(vector_tables, "LOOKED", 3)
+    monkeypatch.setattr(vector_tables, "BLOCK", 64)
+    place = tmp_path / "x.csv"
+    filler = ["3,.5,y,"] * 30
     large = 2**53 + 1
     for last, kinds in (("7,1.5,z,", "iff"), ("7.5,1.5,z,", "fff"), ("a,1.5,z,", "Off")):  # fmt: skip
-        lines = ["n,x,t,e", f"{large},.5,y,", "2,1,y,", "3,2,y,", last]
-        (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
-        content = read_delimited(tmp_path / "x.csv")
+        lines = ["n,x,t,e", f"{large},.5,y,", "2,1.5,y,", *filler, last]
+        place.write_text("\n".join(lines) + "\n")
+        content = read_delimited(place)
         assert content.columns["n"].dtype.kind == kinds[0]
-        assert content.columns["x"].tolist() == [0.5, 1, 2, 1.5]
-        assert content.columns["t"].tolist() == [*"yyyz"]
+        assert content.columns["x"].tolist() == [0.5, 1.5, *[0.5] * 30, 1.5]
+        assert content.columns["t"].tolist() == [*"y" * 32, "z"]
         assert content.unusable == {"e": "empty"}
         if kinds[0] == "i":
-            assert content.columns["n"].tolist() == [large, 2, 3, 7]
+            assert content.columns["n"].tolist() == [large, 2, *[3] * 30, 7]
         if kinds[0] == "O":
-            assert content.columns["n"].tolist() == [str(large), "2", "3", "a"]
+            assert content.columns["n"].tolist() == [str(large), "2", *"3" * 30, "a"]
+    # whole numbers that go on as text are no fault: the word among decimals is
+    place.write_text("\n".join(["n,x,t,e", "1,.5,y,", *filler, "a,1,y,", "4,wd,y,"]))
+    assert "line 34: invalid value 'wd'. Cure" in message_of(read_delimited, place)
     lines = ["n,x", "1,.5", "2,1.5", "3,2.5", "4,word"]
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
     assert message_of(read_delimited, tmp_path / "x.csv") == (
@@ -694,6 +708,20 @@ def test_a_table_of_text_that_goes_on_otherwise(tmp_path, monkeypatch):
         read_delimited, tmp_path / "x.csv"
     ).replace(" line 6:", "")
     assert "line 6" in message_of(read_delimited, tmp_path / "x.csv")
+
+
+def test_printed_lists_over_two_lines_may_lie_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_tables, "BLOCK", 64)
+    rows = "".join(f'{k},"[{k}.5,\n {k}]"\n' for k in range(40))
+    (tmp_path / "x.csv").write_text(f"n,v\n{rows}")
+    content = read_delimited(tmp_path / "x.csv")
+    assert content.columns["v"].tolist() == [[k + 0.5, k] for k in range(40)]
+
+
+def test_commas_inside_of_quoted_texts_are_no_decimal_commas(tmp_path):
+    (tmp_path / "x.csv").write_text('x,t\n1.5,"1,5"\n2.5,"a, b"\n')
+    found = read_delimited(tmp_path / "x.csv").columns
+    assert found["x"].tolist() == [1.5, 2.5] and found["t"].tolist() == ["1,5", "a, b"]
 
 
 def test_numbers_between_blanks_with_comments_among_them(tmp_path):
@@ -1050,6 +1078,7 @@ def test_the_largest_array_says_what_a_row_is():
         ([[1.5, 2]], (1, 2), None),
         ([[[1.5, 2], [3, 4], [5, 6]]], (1, 3, 2), None),
         ([[[1.5, 2]], [[3, 4], [5, 6]]], (2, 2, 2), [[1, 0], [1, 1]]),
+        ([{"v": [[1.5, 2]]}, {"v": [[3, 4]]}], (2, 2), None),
         ([[[[1.5, 2], [3, 4]]], [[[5, 6]]]], (2, 2, 2), [[1, 1], [1, 0]]),
         ([{"v": [[[1.5, 2], [3, 4]]]}, {"v": [[[5, 6]]]}], (2, 2, 2), [[1, 1], [1, 0]]),
         ([{"x_tokens": [[1.5, 2], [3, 4]]}, {"x_tokens": [[5, 6]]}], (2, 2, 2), [[1, 1], [1, 0]]),
@@ -1078,6 +1107,20 @@ def test_levels_of_lists_are_rows_or_tokens(value, shape, mask):
         assert content.masks[name].astype(int).tolist() == mask
 
 
+def test_numbers_of_several_types_lose_nothing_together():
+    def found(x):
+        return vector_json.FoundVectors("a[][]", (0, 0), x, {})
+
+    single, double = np.array([1.5], np.float32), np.array([2**30 + 0.5])
+    for first, second in ((single, double), (double, single)):
+        stacked = vector_json._stack_sequences([[found(first)], [found(second)]])
+        assert stacked.values.dtype == np.float64 and stacked.mask is None
+        assert stacked.values[:, 0, 0].tolist() == [first[0], second[0]]
+    column = vector_json._make_column
+    for mixed in ([1, True], [True, 1], [0.5, False]):
+        assert column(mixed).dtype == object and column(mixed).tolist() == mixed
+
+
 def test_tokens_of_sequences_stay_with_their_object():
     """Places count inside of each object, and each sequence has the values of its first token."""
     value = {"runs": [
@@ -1097,7 +1140,8 @@ def test_tokens_of_sequences_stay_with_their_object():
         ([1, 2], [1, 2]),
         ([1.5, None], [1.5, np.nan]),
         ([None, 2], [np.nan, 2]),
-        ([2**64 - 1, 1], [2**64 - 1, 1]),
+        ([2**63 + 2048, 2**63], [2**63 + 2048, 2**63]),
+        ([10**400, 1.5], None),
         ([2**80, None], [2.0**80, np.nan]),
         ([None, None], None),
         ([], None),
