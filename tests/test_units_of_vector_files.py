@@ -269,6 +269,7 @@ def test_hidden_states_of_an_engine_are_split_by_their_second_axis():
         {"hidden_states": states},
         {"hidden_states": states, "token_ids": np.arange(3)},
         {"hidden_states": states, "token_ids": ids[None]},
+        {"hidden_states": states, "token_ids": np.ones((4, 2), int)},
         {"hidden_states": states[0], "token_ids": np.arange(3)},
         {"states": states, "token_ids": ids},
     ):
@@ -861,7 +862,13 @@ def test_lists_of_torch_that_are_no_vectors_are_named(tmp_path):
     torch.save({"a": {"b": {3: torch.ones(2, 2)}}, "t": ("x", "y"), "m": [1, 2]}, place)  # fmt: skip
     found = read_content(place).columns
     assert set(found) == {"a.b.3", "t", "m"} and found["m"].tolist() == [1, 2]
-    for uneven in ([1.5, torch.ones(2)], [[1, 2], [3]], [[], [1]], [0.5, [1]]):
+    for uneven in (
+        [1.5, torch.ones(2)],
+        [[1, 2], [3]],
+        [[], [1]],
+        [0.5, [1]],
+        [torch.ones(2), 1.5],
+    ):
         torch.save({"x": torch.ones(2, 2), "uneven": uneven}, place)
         assert list(read_content(place).columns) == ["x"]
     torch.save([[0.5, 1], [2, 3]], place)
