@@ -263,8 +263,12 @@ def resolve_corpus(
     options    how the corpus is to be read
     """
     parts = _parse_hub_name(name)
-    # the whole name first: names of presets may hold a colon themselves
-    row = _find_preset(name, modality) or _find_preset(parts.id, modality)
+    # the whole name first: names of presets may hold a colon themselves, which begins no configuration then
+    row = _find_preset(name, modality)
+    if row is not None:
+        parts = _HubName(name)
+    else:
+        row = _find_preset(parts.id, modality)
     if row is None:
         return _resolve_unknown(name, parts, modality, options)
     if row.maker:
