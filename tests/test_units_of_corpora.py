@@ -1,4 +1,4 @@
-"""What the name of a corpus stands for: a preset, a copy, a path or a data set of the hub, and which part of it."""
+"""What the name of a corpus means: a preset, a copy, a path or a data set of the hub, and which part of it."""
 
 import pytest
 from PIL import Image
@@ -55,7 +55,7 @@ ALL = {"split": "train", "config": "c", "revision": "r"}
     ],
 )  # fmt: skip
 def test_a_data_set_of_the_hub_is_named_with_its_part(name, modality, options, part):
-    """What the user asks for goes before what stands in the name, and both before what the preset has."""
+    """What the user asks for goes before what is in the name, and both before what the preset has."""
     id, config, split, revision, cure = part
     found = resolve(name, modality, **options)
     assert found == HubPart(name, modality, id, config, split, revision, cure)

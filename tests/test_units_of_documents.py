@@ -34,8 +34,10 @@ def test_a_file_is_a_table_or_a_text_and_only_tables_have_columns(tmp_path):
     assert (list(read.documents), read.column) == (["x"], "a")
     few = documents.read_path(text, CorpusOptions(documents="line", limit=2))
     assert list(few.documents) == ["one", "two"]
-    said = message_of(CorpusError, documents.read_path, text, CorpusOptions(column="a"))
-    assert said == (
+    message = message_of(
+        CorpusError, documents.read_path, text, CorpusOptions(column="a")
+    )
+    assert message == (
         "expected a table (.csv, .tsv, .json, .jsonl, .ndjson, .parquet) or a hub data set, because --column names "
         f"a column; got {text}. Cure: leave --column out, or name a table"
     )
@@ -63,23 +65,26 @@ def test_a_folder_holds_texts_or_tables(tmp_path):
     (tmp_path / "p.png").write_bytes(b"")
     (tmp_path / "q.png").write_bytes(b"")
     assert documents._sort_files(tmp_path)[2] == 2
-    said = message_of(
+    message = message_of(
         CorpusError, documents.read_path, tmp_path, CorpusOptions(column="c")
     )
-    assert said == (
+    assert message == (
         f"expected a table in {tmp_path}, because --column names a column; got text files. Cure: leave --column out"
     )
     write(tmp_path / "d.jsonl", {"text": "x"})
-    said = message_of(CorpusError, documents.read_path, tmp_path, options)
+    message = message_of(CorpusError, documents.read_path, tmp_path, options)
     assert (
-        "; got 3 text files, 1 tables and 2 other files. Cure: name one file, " in said
+        "; got 3 text files, 1 tables and 2 other files. Cure: name one file, "
+        in message
     )
-    assert said.endswith("or a folder of text files (one document each) or of tables")
-    assert said.startswith("expected text files or tables (.txt, .txt.gz, .csv, ")
+    assert message.endswith(
+        "or a folder of text files (one document each) or of tables"
+    )
+    assert message.startswith("expected text files or tables (.txt, .txt.gz, .csv, ")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "x.png").write_bytes(b"")
-    said = message_of(CorpusError, documents.read_path, tmp_path / "none", options)
-    assert "got 0 text files, 0 tables and 1 other files" in said
+    message = message_of(CorpusError, documents.read_path, tmp_path / "none", options)
+    assert "got 0 text files, 0 tables and 1 other files" in message
 
 
 def test_a_single_text_of_a_folder_is_split_by_its_own_marks(tmp_path):
@@ -117,8 +122,8 @@ def test_a_damaged_table_of_a_folder_costs_only_its_own_rows(tmp_path):
     with pytest.raises(CorpusError, match=r"a gzip file in .*b\.jsonl\.gz"):
         documents.read_path(tmp_path, CorpusOptions())
     (tmp_path / "b.jsonl.gz").unlink()
-    said = message_of(CorpusError, documents.read_path, tmp_path, CorpusOptions())
-    assert said == (
+    message = message_of(CorpusError, documents.read_path, tmp_path, CorpusOptions())
+    assert message == (
         f"expected text in column 'text' of {tmp_path}; got c.jsonl.gz, line 2 without that column. "
         "Cure: choose another --column, or pass --skip-bad"
     )
@@ -144,8 +149,8 @@ def test_all_tables_of_a_folder_are_read_by_one_column(tmp_path):
         tmp_path, files, CorpusOptions(split="s", skip_bad=True)
     )
     assert kept == CorpusOptions(split="s", skip_bad=True, column="sentence")
-    said = message_of(CorpusError, fixed, column="sentnce")
-    assert said == (
+    message = message_of(CorpusError, fixed, column="sentnce")
+    assert message == (
         f"expected a column 'sentnce' in {tmp_path}; got the columns sentence, note. Cure: did you mean sentence?"
     )
     text = tmp_path / "t.txt"
@@ -166,10 +171,10 @@ def test_a_file_that_is_read_apart_keeps_its_number(tmp_path):
     assert (list(read.documents), read.owner) == ([" = A = ", "x", "y"], [7] * 3)
     assert (read.how, read.empty, read.column) == ("rows", 1, "text")
     write(table, {"other": "x", "more": "y"})
-    said = message_of(
+    message = message_of(
         CorpusError, documents.read_separate_file, tmp_path, 7, table, CorpusOptions()
     )
-    assert said == (
+    assert message == (
         f"expected a text column in {tmp_path}; got the columns other, more. Cure: choose one with --column"
     )
 
@@ -241,10 +246,10 @@ def test_rows_as_running_text_end_with_one_line_break():
     assert (read.block, read.unit, read.how) == (50, "block", "blocks of 50 tokens")
     assert not read.guessed and read.owner is None
     for rule in ("file", "blank-line", "line"):
-        said = message_of(
+        message = message_of(
             UsageError, read_rows, "a", options=CorpusOptions(documents=rule)
         )
-        assert said == (
+        assert message == (
             f"expected no --documents but tokens:N with the table t; got {rule}. "
             "Cure: leave --documents out: every row is a document"
         )
@@ -262,21 +267,21 @@ def test_rows_that_cannot_be_read_are_counted_even_if_no_other_is_left():
     good = Row("line 4", {"text": "x"})
     read = documents.read_rows(iter([bad[0], good, bad[1]]), skipping, "t.csv")
     assert (list(read.documents), read.skipped, read.column) == (["x"], 2, "text")
-    said = message_of(
+    message = message_of(
         CorpusError, documents.read_rows, iter(bad), CorpusOptions(), "t.csv"
     )
-    assert said == (
+    assert message == (
         "expected rows of a CSV table in t.csv; got line 1: cut off. Cure: repair the row, or pass --skip-bad"
     )
     rows = iter([good, Row("line 5", {"text": {"a": 1}})])
     read = documents.read_rows(rows, skipping, "t.csv")
     assert list(read.documents) == ["x"]
     rows = iter([good, Row("line 5", {"text": {"a": 1}})])
-    said = message_of(
+    message = message_of(
         CorpusError,
         lambda: list(documents.read_rows(rows, CorpusOptions(), "t.csv").documents),
     )
-    assert said == (
+    assert message == (
         "expected text in column 'text' of t.csv; got line 5: dict. "
         "Cure: choose another --column, or pass --skip-bad"
     )
@@ -311,8 +316,8 @@ def test_the_likeliest_column_is_the_one_of_text(row, column):
     if column is not None:
         assert documents.choose_column(row, None, "t") == column
         return
-    said = message_of(CorpusError, documents.choose_column, row, None, "t")
-    assert said == (
+    message = message_of(CorpusError, documents.choose_column, row, None, "t")
+    assert message == (
         f"expected a text column in t; got the columns {', '.join(row)}. Cure: choose one with --column"
     )
 

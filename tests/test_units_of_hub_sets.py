@@ -106,8 +106,10 @@ def test_what_the_hub_said_is_remembered_for_its_revision(monkeypatch):
     monkeypatch.setattr(hub, "with_token_fallback", lambda ask: (ask(False), False))
     monkeypatch.setattr(hub, "remember", lambda *given: kept.append(given))
     found = hub.find_set(part())
-    said = "the hub refuses the token; the data set is public and was read without it"
-    assert found == hub.HubSet("a/b", "c0ffee", said, False)
+    message = (
+        "the hub refuses the token; the data set is public and was read without it"
+    )
+    assert found == hub.HubSet("a/b", "c0ffee", message, False)
     assert asked == [("a/b", {"revision": "v1", "timeout": 7, "token": False})]
     assert kept == [("data set", "a/b", "v1", "c0ffee")]
 

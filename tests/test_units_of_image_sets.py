@@ -102,17 +102,17 @@ def test_the_columns_of_images_and_of_captions_or_chats(features, column, found)
 
 def test_a_column_of_captions_that_is_none():
     find = image_text_sets._find_columns
-    said = message_of(CorpusError, find, FEATURES, "captoin", "n")
-    assert said == (
+    message = message_of(CorpusError, find, FEATURES, "captoin", "n")
+    assert message == (
         "expected a column 'captoin' for captions in n; got the columns id, caption, picture, text, other. "
         "Cure: did you mean caption?"
     )
-    said = message_of(CorpusError, find, FEATURES, "picture", "n")
-    assert said == (
+    message = message_of(CorpusError, find, FEATURES, "picture", "n")
+    assert message == (
         "expected a column of captions in n; got picture, which holds images. Cure: known names: caption, id, text"
     )
-    said = message_of(CorpusError, find, {"i": IMAGE, "j": IMAGE}, "i", "n")
-    assert said == (
+    message = message_of(CorpusError, find, {"i": IMAGE, "j": IMAGE}, "i", "n")
+    assert message == (
         "expected a column of captions in n; got i, which holds images. Cure: name a data set with captions"
     )
 
@@ -149,15 +149,15 @@ def test_images_stay_encoded_and_other_columns_are_left_out(kind, cast):
 @pytest.mark.parametrize("is_cached", [True, False])
 def test_a_row_comes_out_of_the_cache_as_it_went_in(tmp_path, value, bodies, is_cached):
     """From memory, and from the middle of a file."""
-    columns = _Columns("i", "said", is_chat=False)
-    packed = image_text_sets._pack("row 7", {"i": value, "said": ["x", 1], "n": 2}, columns)  # fmt: skip
+    columns = _Columns("i", "message", is_chat=False)
+    packed = image_text_sets._pack("row 7", {"i": value, "message": ["x", 1], "n": 2}, columns)  # fmt: skip
     if is_cached:
         (tmp_path / "items").write_bytes(b"before" + packed.place + b"behind")
         packed = packed._replace(
             place=tmp_path / "items", offset=6, size=len(b"".join(bodies))
         )
     row = image_text_sets._unpack(packed)
-    assert (row.place, row.columns, row.fault) == ("row 7", {"said": ["x", 1]}, "")
+    assert (row.place, row.columns, row.fault) == ("row 7", {"message": ["x", 1]}, "")
     assert [item.read() for item in row.images] == bodies
     numbered = [f"row 7, image {k}" for k in range(1, len(bodies) + 1)]
     names = ["row 7"] if len(bodies) == 1 else numbered
@@ -328,8 +328,8 @@ def test_a_saved_set_is_opened_with_its_split_and_column(tmp_path):
     train = opened(both, split="train")
     assert train.source["split"] == "train" and len(list(train.rows)) == 3
     for path, given in ((alone, "split"), (alone, "config"), (both, "revision")):
-        said = message_of(UsageError, opened, path, **{given: "test"})
-        assert said == (
+        message = message_of(UsageError, opened, path, **{given: "test"})
+        assert message == (
             f"expected no --{given} with this kind of corpus; got --{given} with n. Cure: leave --{given} out"
         )
 
@@ -434,20 +434,20 @@ def test_a_column_of_clips_that_is_none():
     choose = items._choose_encoded_column
     assert choose(None, ["a", "b"], SPOKEN, "speech", "n") == "a"
     assert choose("b", ["a", "b"], SPOKEN, "speech", "n") == "b"
-    said = message_of(CorpusError, choose, "clop", ["clip", "more"], SPOKEN, "speech", "n")  # fmt: skip
-    assert said == (
+    message = message_of(CorpusError, choose, "clop", ["clip", "more"], SPOKEN, "speech", "n")  # fmt: skip
+    assert message == (
         "expected a column of speech in n; got 'clop'. Cure: did you mean clip?"
     )
-    said = message_of(CorpusError, choose, "text", ["clip", "more"], SPOKEN, "speech", "n")  # fmt: skip
-    assert said == (
+    message = message_of(CorpusError, choose, "text", ["clip", "more"], SPOKEN, "speech", "n")  # fmt: skip
+    assert message == (
         "expected a column of speech in n; got 'text'. Cure: known names: clip, more"
     )
-    said = message_of(CorpusError, choose, None, [], {"a": 1, "b": 2}, "image", "n")
-    assert said == (
+    message = message_of(CorpusError, choose, None, [], {"a": 1, "b": 2}, "image", "n")
+    assert message == (
         "expected a column of image in n; got the columns a, b. Cure: name a data set of image"
     )
-    said = message_of(CorpusError, choose, None, [], {}, "image", "n")
-    assert "got the columns unknown." in said
+    message = message_of(CorpusError, choose, None, [], {}, "image", "n")
+    assert "got the columns unknown." in message
 
 
 def test_a_cache_without_transcripts_and_one_cut_off_at_a_byte(tmp_path):
@@ -455,7 +455,7 @@ def test_a_cache_without_transcripts_and_one_cut_off_at_a_byte(tmp_path):
     kept = items.StreamCache(tmp_path)
     kept.begin({})
     lines = []
-    for name, unit, data, *text in (("a", "u", b"12"), ("b", None, b"345", "said")):
+    for name, unit, data, *text in (("a", "u", b"12"), ("b", None, b"345", "message")):
         lines.append(json.dumps([name, unit, len(data), *text]).encode() + b"\n" + data)
     asked = []
 
@@ -465,10 +465,10 @@ def test_a_cache_without_transcripts_and_one_cut_off_at_a_byte(tmp_path):
 
     kept.body.write_bytes(b"".join(lines))
     found = [(i.name, i.unit, i.read(), i.text) for i in kept.items(stream)]
-    assert found == [("a", "u", b"12", ""), ("b", None, b"345", "said"), ("c", None, b"6", "")]  # fmt: skip
+    assert found == [("a", "u", b"12", ""), ("b", None, b"345", "message"), ("c", None, b"6", "")]  # fmt: skip
     assert asked == [2]
     assert kept.body.read_bytes().endswith(b'["c", null, 1]\n6null\n')
     kept.body.write_bytes(b"".join(lines)[:-1] + b"")
     found = [(i.name, i.read()) for i in kept.items(stream)]
     assert found == [("a", b"12"), ("c", b"6")] and asked == [2, 1]
-    assert b"said" not in kept.body.read_bytes(), "what was half written is gone"
+    assert b"message" not in kept.body.read_bytes(), "what was half written is gone"

@@ -1,4 +1,4 @@
-"""Corpora on this machine: which path, copy, split, manifest and item a name stands for, on a few small files."""
+"""Corpora on this machine: which path, copy, split, manifest and item a name means, on a few small files."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_name_is_a_path_here_and_then_one_of_the_data(data):
 
 
 def test_copies_are_read_inside_of_the_block_only(data, monkeypatch):
-    """Relative paths stand for what they mean here; what a variable held before comes back."""
+    """Relative paths mean what they mean here; what a variable held before comes back."""
     touch(data.parent / "here", "one", "two")
     monkeypatch.setenv("ANISOSCOPE_DATA_MY_SET", "/before")
     with local.use_copies({"my-set": "one", "other": data}):
@@ -66,8 +66,8 @@ def test_copies_are_read_inside_of_the_block_only(data, monkeypatch):
         assert local.find_copy("my-set").name == "one"
     assert os.environ["ANISOSCOPE_DATA_MY_SET"] == "/before"
     assert "ANISOSCOPE_DATA_OTHER" not in os.environ
-    said = message_of(CorpusError, local.find_copy, "my-set")
-    assert said == (
+    message = message_of(CorpusError, local.find_copy, "my-set")
+    assert message == (
         "expected a local copy of my-set; got /before, which is not there. Cure: check the path"
     )
     touch(data, "third.txt")
@@ -78,8 +78,8 @@ def test_copies_are_read_inside_of_the_block_only(data, monkeypatch):
 def test_paths_of_copies_are_parsed():
     assert local.parse_paths(["a=b=c", "d=e"]) == {"a": "b=c", "d": "e"}
     for text, name in (("=b", ""), ("a=", "a"), ("a", "a")):
-        said = message_of(UsageError, local.parse_paths, [text])
-        assert said == (
+        message = message_of(UsageError, local.parse_paths, [text])
+        assert message == (
             f"expected --data NAME=FOLDER; got {name!r}. Cure: write --data common-voice=~/cv-corpus-11.0/en"
         )
 
@@ -109,8 +109,10 @@ def test_the_part_of_a_copy_that_is_of_a_split(tmp_path, names, split, config, f
         path = local.find_part_of_copy(copy, "text", split, config)
         assert path == copy / found
         return
-    said = message_of(CorpusError, local.find_part_of_copy, copy, "text", split, config)
-    assert said == (
+    message = message_of(
+        CorpusError, local.find_part_of_copy, copy, "text", split, config
+    )
+    assert message == (
         f"expected one file or folder of the test split in {copy}; got 2, such as test.raw. "
         "Cure: name the file or folder itself"
     )
@@ -118,8 +120,8 @@ def test_the_part_of_a_copy_that_is_of_a_split(tmp_path, names, split, config, f
 
 def test_a_copy_of_other_splits_says_which(tmp_path):
     touch(tmp_path, "b.train.txt", "c.test.txt", "a.txt")
-    said = message_of(CorpusError, local.find_part_of_copy, tmp_path, "text", "validation")  # fmt: skip
-    assert said == (
+    message = message_of(CorpusError, local.find_part_of_copy, tmp_path, "text", "validation")  # fmt: skip
+    assert message == (
         f"expected one file or folder of the validation split in {tmp_path}; got none, but b.train.txt. "
         "Cure: name the file or folder itself"
     )
@@ -192,13 +194,13 @@ def test_the_path_of_a_row_is_in_the_likeliest_column(tmp_path):
     row = Row("line 2", {"id": 7, "wav": "w", "audio": "a", "file": "f"})
     assert local.find_row_path(row, place) == "f"
     assert local.find_row_path(row, place, "id") == 7
-    said = message_of(CorpusError, local.find_row_path, row, place, "wave")
-    assert said == (
+    message = message_of(CorpusError, local.find_row_path, row, place, "wave")
+    assert message == (
         f"expected a column 'wave' in {place}; got the columns id, wav, audio, file. Cure: did you mean wav?"
     )
     bare = Row("line 2", {"id": 7, "name": "x"})
-    said = message_of(CorpusError, local.find_row_path, bare, place)
-    assert said == (
+    message = message_of(CorpusError, local.find_row_path, bare, place)
+    assert message == (
         "expected a column of paths (path, file, file_name, filename, audio, image, wav, audio_filepath) "
         f"in {place}; got the columns id, name. Cure: rename the column, or name it with --column"
     )
@@ -223,14 +225,14 @@ def test_items_of_a_file_and_of_a_folder(tmp_path):
     ]
     assert every.source == {"kind": "folder", "path": str(tmp_path.resolve())}
     for path in (tmp_path, tmp_path / "a.WAV"):
-        said = message_of(UsageError, media.find_local_items, path, "speech", "c")
-        assert said == (
+        message = message_of(UsageError, media.find_local_items, path, "speech", "c")
+        assert message == (
             f"expected a manifest or a hub data set, because --column names a column; got {path}. "
             "Cure: leave --column out"
         )
     (tmp_path / "b" / "2.wav").rename(tmp_path / "b" / "2.png")
-    said = message_of(CorpusError, media.find_local_items, tmp_path / "b", "speech")
-    assert said == (
+    message = message_of(CorpusError, media.find_local_items, tmp_path / "b", "speech")
+    assert message == (
         f"expected files ending in .wav, .flac, .mp3, .ogg … in {tmp_path / 'b'}; "
         "got none (it holds image files). Cure: name another folder"
     )
@@ -284,15 +286,15 @@ def test_items_of_a_manifest_by_a_column_that_is_named(tmp_path):
         assert [item.name for item in found.items] == [name]
     value = [{"bytes": b"1", "path": None}], [{"bytes": b"2", "path": "p.png"}]
     path = tmp_path / "m.parquet"
-    more = {"speaker": ["s"], "text": [" said "]}
+    more = {"speaker": ["s"], "text": [" message "]}
     pd.DataFrame({"one": value[0], "two": value[1]} | more).to_parquet(path)
     first, second = (
         media.find_local_items(path, "image", column) for column in (None, "two")
     )
     assert first.source["kind"] == "manifest"
     (item,) = first.items
-    assert item == Item(item.name, "s", b"1", text="said") and "1" in item.name
-    assert list(second.items) == [Item("p.png", "s", b"2", text="said")]
+    assert item == Item(item.name, "s", b"1", text="message") and "1" in item.name
+    assert list(second.items) == [Item("p.png", "s", b"2", text="message")]
 
 
 def test_what_a_row_of_a_manifest_has_for_a_path(tmp_path):
@@ -364,13 +366,13 @@ def test_items_that_were_left_out_are_counted_and_the_first_named(monkeypatch):
         "kind": "x", "unit": "file", "items": 1, "limit": 4, "skipped": 25,
         "skipped_items": [f"c{k} (it is damaged)" for k in range(20)],
     }  # fmt: skip
-    said = message_of(CorpusError, corpus_of, monkeypatch, *rows, skip_bad=False)
+    message = message_of(CorpusError, corpus_of, monkeypatch, *rows, skip_bad=False)
     five = ", ".join(f"c{k} (it is damaged)" for k in range(5))
-    assert said == (
+    assert message == (
         f"expected readable files in n; got 25 faulty: {five} and 20 more. "
         "Cure: repair or remove them, or pass --skip-bad"
     )
-    said = message_of(CorpusError, corpus_of, monkeypatch, *rows[:3])
-    assert said == (
+    message = message_of(CorpusError, corpus_of, monkeypatch, *rows[:3])
+    assert message == (
         "expected at least one readable file in n; got 3 that cannot be read. Cure: name another corpus"
     )

@@ -74,8 +74,8 @@ def test_a_clip_may_end_up_to_a_hundredth_of_a_second_early(monkeypatch):
         if missing <= 10:
             assert len(sound.decode_samples("n", data, 1000)) == 100
         else:
-            said = refused(sound.decode_samples, "n", data, 1000)
-            assert said == f"it ends after 100 of {100 + missing} samples"
+            message = refused(sound.decode_samples, "n", data, 1000)
+            assert message == f"it ends after 100 of {100 + missing} samples"
 
 
 def declare(data, size):
@@ -86,11 +86,11 @@ def test_a_file_that_was_cut_is_shorter_than_it_says():
     """One byte may be missing; 0 and the largest number stand in the header of a stream."""
     data = encode(np.zeros(100))
     size = len(data)
-    for said in (size - 8, size - 7, 0, 0xFFFFFFFF):
-        assert sound._read_header("n", declare(data, said)).frames == 100
-    for said in (size - 6, size + 5, 0xFFFFFFFE):
-        found = refused(sound._read_header, "n", declare(data, said))
-        assert found == f"it ends after {size} of {said + 8} bytes"
+    for message in (size - 8, size - 7, 0, 0xFFFFFFFF):
+        assert sound._read_header("n", declare(data, message)).frames == 100
+    for message in (size - 6, size + 5, 0xFFFFFFFE):
+        found = refused(sound._read_header, "n", declare(data, message))
+        assert found == f"it ends after {size} of {message + 8} bytes"
 
 
 @pytest.mark.parametrize(
