@@ -414,3 +414,226 @@ def test_words_and_hashes_of_a_plan():
     own = Processor()
     own.tokenizer.image_token_id = 1
     assert image_texts._find_special_tokens(own) == {0, 9}
+
+
+# ---- what a name is, and what each message names ---------------------------------------------------------------------
+
+
+def message_of(error, call, *given, **more):
+    with pytest.raises(error) as caught:
+        call(*given, **more)
+    return str(caught.value)
+
+
+def write(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_what_a_name_is_that_holds_images_with_texts(tmp_path):
+    """Not a saved data set, a list of sounds, a folder of as many texts as images, or one without either."""
+    holds = image_texts.holds_image_texts
+    for name in ("saved", "even", "bare", "hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{}")
+    for place in ("saved/a.png", "even/a.png", "even/b.txt", "hidden/.a.png", "bare/x.pdf"):  # fmt: skip
+        (tmp_path / place).write_bytes(png(1))
+    assert not any(holds(str(tmp_path / n)) for n in ("saved", "even", "bare", "hidden"))  # fmt: skip
+    (tmp_path / "even" / "a.txt").write_text("the caption of a.png is not counted")
+    assert not holds(str(tmp_path / "even"))
+    (tmp_path / "even" / "b.png").write_bytes(png(1))
+    assert holds(str(tmp_path / "even"))
+    assert not holds(str(write(tmp_path / "s.jsonl", {"path": "a.wav", "text": "x"})))
+    assert holds(str(write(tmp_path / "i.jsonl", {"path": "a.png", "text": "x"})))
+    talk = {"messages": [{"role": "user", "content": "<image>"}]}
+    chats = write(tmp_path / "c.jsonl", talk)
+    chats.write_text("{broken\n" + chats.read_text())
+    assert holds(str(chats)), "a damaged row decides nothing"
+
+
+def test_parts_of_the_hub_are_refused_here(folder):
+    for option in ("split", "config", "revision"):
+        given = {option: "x"}
+        assert message_of(UsageError, open_image_texts, str(folder), **given) == (
+            f"expected no --{option} with this kind of corpus; got --{option} with {folder}. Cure: leave --{option} out"
+        )
+    assert message_of(CorpusError, open_image_texts, str(folder / "gone")) == (
+        f"expected a folder of images with captions, or a table of chats; got '{folder / 'gone'}', which does not exist"
+    )
+    assert image_texts.find_image_text_set(str(folder)) is None
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_a_set_is_read_as_chats_or_captions(monkeypatch, is_chat):
+    """With its images, their faults, the user's options and what the source is."""
+    talk = [{"role": "user", "content": "<image> what?"}]
+    rows = [
+        image_texts.SetRow("row 1", {"c": talk if is_chat else "what?"}, [Item("i", None, png(1))]),
+        image_texts.SetRow("row 2", {"c": talk if is_chat else "so"}, [Item("i", None, png(2))], "a fault"),
+        image_texts.SetRow("row 3", {"c": talk if is_chat else "so"}, []),
+    ]  # fmt: skip
+    if is_chat:
+        rows = [row._replace(columns={"messages": row.columns["c"]}) for row in rows]
+    asked = []
+
+    def open_set(*given):
+        asked.append(given)
+        return image_texts.SetOfRows(iter(rows), is_chat, {"id": "a/b", "split": "s"})
+
+    monkeypatch.setattr(image_texts, "open_set", open_set)
+    read = image_texts.find_image_text_set("a/b", split="s", skip_bad=True)
+    name, path, options = asked[0]
+    assert (name, path, options.split) == ("a/b", None, "s")
+    corpus = read()
+    lost = "more marks <image> than images" if is_chat else "no image"
+    assert corpus.source == {
+        "kind": "chats" if is_chat else "captions", "id": "a/b", "split": "s", "items": 1, "images": 1,
+        "limit": None, "skipped": 2, "skipped_items": ["row 2 (a fault)", f"row 3 ({lost})"],
+    }  # fmt: skip
+    assert corpus.unit_word == ("chat" if is_chat else "image")
+    assert texts_of(corpus.entries[0]) == ["+", " what?" if is_chat else "what?"]
+
+
+def test_a_chat_of_a_set_may_name_images_elsewhere(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(3))
+    parts = [{"type": "image", "path": str(tmp_path / "a.png")}, {"type": "image"}]
+    columns = {"messages": [{"role": "u", "content": parts}]}
+    row = image_texts.SetRow("row 4", columns, [Item("own", None, png(4))], "f")
+    entry, fault = image_texts._read_chat_of_set(row)
+    assert [item.read() for item in entry.images] == [png(3), png(4)]
+    assert (entry.unit, fault) == ("row 4", "f")
+
+
+def gathered(*entries, is_chat=False, **options):
+    given = image_texts.CorpusOptions(**options)
+    about = {"path": "p"}
+    return image_texts._gather("n", iter(entries), given, about, is_chat=is_chat)
+
+
+def entry_of(unit, text="t", *shades_of):
+    return image_texts._build_entry([Item(f"{unit}.png", None, png(s)) for s in shades_of], text, unit)  # fmt: skip
+
+
+def test_units_and_images_of_a_corpus_are_counted():
+    """Two captions of one image are a unit of two items; what is bad is counted, and the first twenty are named."""
+    entries = [(entry_of("a", "x", 1), ""), (entry_of("b", "y", 2, 3), ""), (entry_of("b", "z", 2), ""),
+               (entry_of("c", "u", 4), "")]  # fmt: skip
+    corpus = gathered(*entries, limit=2)
+    assert corpus.source == {
+        "kind": "captions", "path": "p", "items": 3, "images": 4, "limit": 2, "skipped": 0,
+    }  # fmt: skip
+    bad = [(entry_of(f"u{k}"), "lost") for k in range(25)]
+    found = gathered(*bad, *entries, skip_bad=True)
+    assert found.source["skipped"] == 25
+    assert found.source["skipped_items"] == [f"u{k} (lost)" for k in range(20)]
+    assert message_of(CorpusError, gathered, *bad[:2], *entries) == (
+        "expected texts with their images in n; got 2 faulty: u0 (lost), u1 (lost). "
+        "Cure: repair or remove them, or pass --skip-bad"
+    )
+    mixed = [(entry_of("v"), "no caption"), *bad[:1]]
+    assert message_of(CorpusError, gathered, *mixed) == (
+        "expected texts with their images in n; got 2 faulty: v (no caption), u0 (lost). "
+        "Cure: write metadata.csv with the columns file_name and text, or a .txt file next to each image"
+    )
+    assert message_of(CorpusError, gathered, *bad, skip_bad=True) == (
+        "expected at least one text with an image in n; got none. Cure: name another corpus"
+    )
+
+
+def test_texts_images_and_units_are_in_the_hash_of_a_corpus():
+    def print_of(*entries):
+        return gathered(*((entry, "") for entry in entries)).fingerprint
+
+    prints = [
+        print_of(entry_of("a", "x", 1)),
+        print_of(entry_of("a", "y", 1)),
+        print_of(entry_of("a", "x", 2)),
+        print_of(entry_of("b", "x", 1)),
+        print_of(entry_of("a", "x", 1), entry_of("a", "x", 1)),
+        print_of(entry_of("a", "x", 1), entry_of("c", "x", 1)),
+    ]
+    assert len(set(prints)) == len(prints) and prints[0] == print_of(entry_of("a", "x", 1))  # fmt: skip
+
+
+def test_images_that_break_off_are_found_only_if_bad_ones_are_left_out():
+    file = BytesIO()
+    Image.effect_noise((64, 64), 50).save(file, "PNG")
+    half = file.getvalue()[: len(file.getvalue()) // 2]
+    broken = image_texts._build_entry([Item("h.png", None, half)], "x", "h")
+    whole = entry_of("w", "x", 1)
+    assert len(gathered((broken, ""), (whole, "")).entries) == 2
+    found = gathered((broken, ""), (whole, ""), skip_bad=True)
+    assert found.entries == [whole]
+    assert found.source["skipped_items"][0].startswith("h (damaged after its header")
+
+
+def test_captions_of_rows_and_files(folder):
+    """The first column that is not empty; a name of a file in a folder is its unit; what is faulty has its reason."""
+    row = Row("line 2", {"text": "", "caption": " ", "sentence": "s", "n": 7})
+    find = image_texts._find_caption
+    assert find(row, folder, None) == "" and find(row, folder, "sentence") == "s"
+    row.columns["caption"] = ""
+    assert find(row, folder, None) == "s" and find(row, folder, "n") == ""
+    assert message_of(CorpusError, find, row, folder, "captoin") == (
+        f"expected a column 'captoin' for captions in {folder}; got the columns text, caption, sentence, n. "
+        "Cure: did you mean caption?"
+    )
+    (folder / "in" / "a.png").write_bytes(png(1))
+    (folder / "a.txt").write_text("top")
+    (folder / "a.png.txt").write_text("no caption of it")
+    found = [(e.unit, fault) for e, fault in image_texts._iter_captions(folder, None)]
+    without = ("b.PNG", "in/a.png", "in/c.jpg")
+    assert found == [("a.png", ""), *((name, "no caption") for name in without)]
+    write(folder / "metadata.jsonl", {"file_name": "gone.png", "text": "x"}, {"file_name": 7, "text": "x"})  # fmt: skip
+    found = [(e.unit, fault) for e, fault in image_texts._iter_captions(folder, None)]
+    assert found[1] == ("row of metadata.jsonl (line 2)", "7 for a path")
+
+
+def test_chats_of_a_table_name_their_images_in_several_ways(tmp_path):
+    """A list goes before a single one; relative to the table; a fault has the id of its chat, else its line."""
+    for k in range(3):
+        (tmp_path / f"{k}.png").write_bytes(png(k))
+    talk = {"messages": [{"role": "user", "content": "<image>"}]}
+    path = write(
+        tmp_path / "c.jsonl",
+        talk | {"id": "same", "image": "0.png", "images": ["1.png"]},
+        talk | {"id": "same", "image": {"path": "2.png"}},
+        talk | {"id": "lost", "image": "http://x/y.png"},
+        talk | {"image": 7},
+    )
+    path.write_text(path.read_text() + "{broken\n")
+    found = list(image_texts._iter_chats(path))
+    assert [[i.read() for i in e.images] for e, _ in found[:2]] == [[png(1)], [png(2)]]
+    assert [entry.unit for entry, _ in found] == ["line 1", "line 2", "lost", "line 4", "line 5"]  # fmt: skip
+    faults = [fault for _, fault in found]
+    assert faults[:2] == ["", ""] and faults[3] == "'7' for an image" and faults[4]
+    assert faults[2] == "the address http://x/y.png, which is not downloaded"
+
+
+def test_images_outside_of_the_messages_are_taken_in_order():
+    """Each mark takes the first; without marks they come before the first message; the caller's list stays."""
+    given = ["x", "y", "z"]
+    mark, own = {"type": "image"}, {"type": "image", "url": "own"}
+    content = [mark, {"type": "text", "text": "a"}, own, mark]
+    turns = [{"role": "user", "content": content}, {"from": "gpt", "content": "<image>"}]  # fmt: skip
+    row = Row("r", {"messages": turns})
+    messages, places = image_texts._read_messages(row, given)
+    assert places == ["x", "own", "y", "z"] and given == ["x", "y", "z"]
+    assert messages[1] == {"role": "assistant", "content": [{"type": "image"}]}
+    plain = [{"role": "system", "from": "human", "content": "s"}, {"role": "user", "content": "q"}]  # fmt: skip
+    messages, places = image_texts._read_messages(Row("r", {"messages": plain}), ["x", "y"])  # fmt: skip
+    assert places == ["x", "y"]
+    assert [[p["type"] for p in m["content"]] for m in messages] == [["image", "image", "text"], ["text"]]  # fmt: skip
+    assert [m["role"] for m in messages] == ["system", "user"]
+    split = list(image_texts._split_marks("<image>\n a \n<image><image>b"))
+    assert split == [mark, {"type": "text", "text": " a "}, mark, mark, {"type": "text", "text": "b"}]  # fmt: skip
+
+
+def test_a_folder_is_no_image_and_base64_is_strict(tmp_path):
+    find = image_texts._find_image
+    (tmp_path / "d.png").mkdir()
+    assert find("d.png", tmp_path).fault == "no file d.png"
+    for url in ("data:image/png;base64,a!b=", "data:,x"):
+        assert message_of(CorpusError, find, url, tmp_path) == (
+            "expected an image in base64; got a data URL that is not in base64"
+        )

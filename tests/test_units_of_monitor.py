@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PrinterCallback, ProgressCallback
 
-from anisoscope.errors import ExtraError, UsageError
+from anisoscope.errors import CorpusError, ExtraError, UsageError
 from anisoscope.integrations import transformers_callback
 from anisoscope.monitor import monitor as monitors, scalars, trackers
 from anisoscope.monitor.monitor import Monitor
@@ -287,3 +287,213 @@ def test_a_log_of_the_monitor_does_not_use_up_that_of_the_trainer(monkeypatch):
             callback.on_step_end(None, state, control, model=None)
             assert control.should_log is due and state.log_history == []
     assert logged == [{"A": 1.0}] * 2
+
+
+# ---- what is refused, and what reaches where -------------------------------------------------------------------------
+
+
+def message_of(error, call, *given, **more):
+    with pytest.raises(error) as caught:
+        call(*given, **more)
+    return str(caught.value)
+
+
+def test_a_monitor_says_what_it_cannot_do():
+    for every in (0, -5):
+        assert message_of(UsageError, Monitor, torch.ones(2, 3), every=every) == (
+            f"expected at least 1 step between two measurements; got {every}. Cure: raise `every`"
+        )
+    for processor, got in ((None, "none"), (nn.ReLU(), "ReLU")):
+        for probe in ("a corpus", ["a", "b"], iter(["a", "b"])):
+            assert message_of(UsageError, Monitor, probe, processor=processor) == (
+                f"expected a tokenizer for a probe of texts; got {got}. Cure: give processor=, the model's tokenizer"
+            )
+    empty = torch.utils.data.TensorDataset(torch.ones(0, 1))
+    for probe in ([], torch.utils.data.DataLoader(empty)):
+        with pytest.raises(CorpusError, match="with at least one batch; got none"):
+            Monitor(probe)
+    monitor = Monitor(torch.ones(2, 3))
+    assert message_of(UsageError, lambda: monitor.records) == (
+        "expected a monitor with an output folder; got none. Cure: make it with output=…"
+    )
+    assert (monitor.every, monitor.early, monitor.prefix) == (500, True, "anisoscope")
+    assert monitor.output is None and monitor.last is None
+
+
+def test_a_metric_is_measured_once_however_often_it_is_asked_for():
+    monitor = Monitor(torch.ones(2, 3))
+    assert monitor.also("kurtosis") is monitor
+    monitor.also("matrix_entropy", "kurtosis").also("kurtosis", "drift")
+    assert monitor.settings.metrics == (*monitors.METRICS, "kurtosis", "matrix_entropy")
+    with pytest.raises(UsageError):
+        monitor.also("kurtossis")
+
+
+@pytest.mark.parametrize(
+    ("probe", "asked"),
+    [
+        ("a corpus", [("plan", "a corpus", "model", "P", "text", 64, None)]),
+        (["a", "b"], [("texts", ["a", "b"], "model", "P", 64)]),
+        ([{"x": torch.ones(1)}], [("inputs", "model", "F")]),
+    ],
+)
+def test_a_probe_is_read_by_the_reader_of_its_kind(monkeypatch, probe, asked):
+    """A corpus, texts or inputs: with the tokenizer, the model and the function that were given."""
+    from anisoscope.data import opening
+
+    found = []
+
+    def open_plan(name, model, processor, *, modality, sequences, limit):
+        found.append(("plan", name, model, processor.name, modality, sequences, limit))
+        return ["one", "two"], {}
+
+    def open_texts(texts, model, processor, *, sequences):
+        found.append(("texts", texts, model, processor.name, sequences))
+        return iter(["one", "two"]), {}
+
+    def given_inputs(_probe, model=None, forward=None):
+        if model is None:
+            return SimpleNamespace(batches=_probe)
+        found.append(("inputs", model, forward))
+        return iter(["one", "two"])
+
+    monkeypatch.setattr(opening, "open_plan", open_plan)
+    monkeypatch.setattr(opening, "open_texts", open_texts)
+    monkeypatch.setattr(monitors, "GivenInputs", given_inputs)
+    processor = SimpleNamespace(name="P", tokenize=None)
+    monitor = Monitor(probe, processor=processor, forward="F")
+    assert monitor._make_batches("model") == ["one", "two"] and found == asked
+
+
+def test_windows_of_a_corpus_are_a_probe_with_its_limit(monkeypatch):
+    asked = []
+
+    def choose(*given, **more):
+        asked.append((given, more))
+        return [torch.ones(2, 3)]
+
+    monkeypatch.setattr(monitors, "_choose_windows", choose)
+    given = {"every": 7, "early": False, "prefix": "p", "blocks": ("b",)}
+    monitor = Monitor.on_corpus("c", "model", "P", sequences=5, limit=9, **given)
+    assert asked == [(("c", "model", "P"), {"sequences": 5, "limit": 9})]
+    assert (monitor.every, monitor.early, monitor.prefix) == (7, False, "p")
+    assert monitor.settings.blocks == ("b",)
+    Monitor.on_corpus("c", "model", "P")
+    assert asked[1][1] == {"sequences": 64, "limit": None}
+
+
+def test_a_shuffled_probe_is_drawn_once_and_draws_nothing_of_the_training():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    data = torch.utils.data.TensorDataset(torch.arange(20.0)[:, None])
+    loader = torch.utils.data.DataLoader(data, batch_size=5, shuffle=True)
+    torch.manual_seed(3)
+    monitor = Monitor(loader)
+    assert torch.equal(torch.rand(2), expected) and len(monitor.probe) == 4
+
+
+def test_records_of_steps_are_in_order_of_their_number(tmp_path):
+    """By name, step 1000 would come before step 200."""
+    monitor = Monitor(torch.ones(2, 3), output=tmp_path, every=300)
+    rows = records([{"metric": "drift", "value": 0.5}], stack="e", layer=1)
+    for step in (1000, 5, 200):
+        monitor._write_records(tmp_path, rows, step, 3)
+    assert monitor.records["step"].tolist() == [5, 200, 1000]
+    kept = json.loads((tmp_path / "monitor.json").read_text())
+    assert (kept["every"], kept["batches"]) == (300, 3)
+    Monitor(torch.ones(2, 3), every=9)._write_records(tmp_path, rows, 7, 1)
+    again = json.loads((tmp_path / "monitor.json").read_text())
+    assert again["every"] == 300, "the settings of the first look stay"
+
+
+def test_layers_of_cross_attention_are_kept_apart():
+    """It has the names of the decoder's own attention; infinite values are left out as well as missing ones."""
+    every = {"stack": "d", "layer": 1, "metric": "attention.entropy", "site": "attention"}  # fmt: skip
+    values = ((0.25, "self"), (0.75, "self"), (9.0, "cross"))
+    rows = pd.DataFrame([every | {"value": v, "kind": k} for v, k in values])
+    found = scalars.summarise_layers(as_records(rows))
+    assert found == {"anisoscope/d.1/entropy": 0.5, "anisoscope/d.1/entropy_max": 0.75}
+    values = [np.inf, -np.inf, np.nan]
+    rows = [every | {"layer": k, "value": v} for k, v in enumerate(values)]
+    assert scalars.summarise_layers(records(rows)) == {}
+    other = [every | {"site": "mlp", "value": 0.5}]
+    assert scalars.summarise_layers(records(other)) == {}
+
+
+def test_trackers_say_what_is_missing(monkeypatch, tmp_path):
+    assert message_of(UsageError, trackers.check_trackers, ("zzz", "wandb")) == (
+        "expected trackers (tensorboard, wandb, trackio); got 'zzz'. Cure: known names: tensorboard, trackio, wandb"
+    )
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "trackio" else 1)  # fmt: skip
+    assert message_of(ExtraError, trackers.check_trackers, ("wandb", "trackio")) == (
+        "expected the package of --report-to trackio; got an installation without trackio. Cure: pip install trackio"
+    )
+    empty = records([{"metric": "other", "value": 1.0}], stack="e", layer=1, site="hidden")  # fmt: skip
+    given = {"name": "n", "folder": tmp_path}
+    assert message_of(UsageError, trackers.log_run, empty, ("wandb",), **given) == (
+        "expected a run of hidden states or attention (--panel hidden,attention); "
+        "got none of the values that trackers draw. Cure: leave --report-to out"
+    )
+
+
+def test_a_step_without_values_does_not_keep_the_others_back(monkeypatch, tmp_path):
+    logged = []
+    monkeypatch.setattr(trackers, "find_spec", lambda _: 1)
+    monkeypatch.setitem(trackers._LOGGERS, "wandb", lambda *given: logged.append(given) or "line")  # fmt: skip
+    rows = [
+        {"metric": "drift", "step": 1, "value": 0.5},
+        {"metric": "other", "step": 2, "value": 0.5},
+    ]
+    given = records(rows, stack="e", layer=1, site="hidden")
+    lines = trackers.log_run(given, ("wandb",), name="n", folder=tmp_path)
+    assert lines == ["line"]
+    assert logged == [({1: {"anisoscope/e.1/drift": 0.5}, 2: {}}, "n", tmp_path, "anisoscope")]  # fmt: skip
+
+
+def test_a_line_says_where_each_tracker_has_the_values(monkeypatch, tmp_path):
+    calls = []
+    package = SimpleNamespace(
+        init=lambda **given: calls.append(given),
+        log=lambda values, step: calls.append((step, values)),
+        finish=lambda: calls.append("end"),
+    )
+    monkeypatch.setattr(trackers, "import_module", lambda name: calls.append(name) or package)  # fmt: skip
+    steps = {3: {"a": 1.0}, 5: {"a": 2.0, "b": 3.0}}
+    for name in ("wandb", "trackio"):
+        calls.clear()
+        line = trackers._LOGGERS[name](steps, "run", tmp_path, "p")
+        assert line == f"logged to {name}: project p, run run"
+        assert calls == [name, {"project": "p", "name": "run"}, *steps.items(), "end"]
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_trainer_the_state_keeps_the_values():
+    asked = []
+    callback = transformers_callback.TrainerMonitor(lambda *given: asked.append(given) or {"A": 1.0})  # fmt: skip
+    state = SimpleNamespace(global_step=7, log_history=[{"loss": 2}])
+    control = SimpleNamespace(should_log=True)
+    for act in (callback.on_step_end, callback.on_train_begin):
+        act(None, state, control, model="model")
+    assert state.log_history == [{"loss": 2}] + [{"A": 1.0, "step": 7}] * 2
+    assert asked == [("model", 7)] * 2 and control.should_log is True
+
+
+def test_a_callback_finds_the_trainer_that_holds_it():
+    """Not another one on the way to it, even if that one has a monitor of its own."""
+    module = transformers_callback
+    callback, other = (module.TrainerMonitor(None) for _ in range(2))
+
+    def trainer(*callbacks):
+        made = object.__new__(module.Trainer)
+        made.callback_handler = SimpleNamespace(callbacks=[*callbacks])
+        return made
+
+    def frame(owner, back=None):
+        return SimpleNamespace(f_locals={"self": owner}, f_back=back)
+
+    own, others = trainer(other, callback), trainer(other)
+    assert callback._find_trainer(frame(others, frame(1, frame(own)))) is own
+    assert callback._find_trainer(frame(others, frame(1))) is None
+    assert callback._find_trainer(None) is None
