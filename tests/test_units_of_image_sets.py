@@ -334,6 +334,16 @@ def test_a_saved_set_is_opened_with_its_split_and_column(tmp_path):
         )
 
 
+def test_a_row_of_a_saved_set_may_lack_its_only_image(tmp_path):
+    rows = {"i": [image(b"0"), None], "text": ["a", "b"]}
+    features = datasets.Features({"i": IMAGE, "text": TEXT})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "s"))  # fmt: skip
+    found = image_text_sets.open_set("n", tmp_path / "s", CorpusOptions())
+    first, second = found.rows
+    assert [item.name for item in first.images] == ["row 1"] and second.images == []
+    assert first.images[0].read() == b"0" and second.columns == {"text": "b"}
+
+
 # ---- clips and images of the hub without texts -----------------------------------------------------------------------
 
 
