@@ -41,7 +41,9 @@ def draw_tokens(
     unit    number of the unit (document, clip) of each token
     index   number of each token in its unit
     """
-    return hash_tokens(seed, unit, index) < int(share * _NONE)
+    # The product is rounded: at a share of 1 it would be 2⁶³, which no integer of torch can hold.
+    limit = min(int(share * _NONE), _NONE)
+    return hash_tokens(seed, unit, index) < limit
 
 
 def _mix(x: Tensor) -> Tensor:
