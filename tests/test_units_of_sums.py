@@ -549,7 +549,25 @@ def test_ranges_of_norms_say_what_can_be_squared():
     )
 
 
+def test_norms_of_float32_are_squared_and_summed_in_float64():
+    """Their variance is a small difference of large sums."""
+    x = (1000 + torch.arange(64.0) / 1024).view(1, 1, 64, 1)
+    found, _ = groups.sum_vectors(
+        x, torch.ones(1, 1, 64, dtype=torch.bool), None, frozenset({"norm_square"})
+    )
+    exact = float(x.double().square().sum())
+    assert found["norm_square"].item() == pytest.approx(exact, rel=1e-14)
+
+
 # ---- sums by group
+
+
+def test_sums_start_with_32_groups_and_are_added_in_float64():
+    sums = groups.Sums()
+    assert sums.groups == 32
+    third = torch.tensor([1 / 3, 1 / 3, 1e-12], dtype=torch.float64)
+    sums.add("a", {"n": third}, torch.tensor([31, 0, 31]))
+    assert sums.terms["a", "n"][31].item() == 1 / 3 + 1e-12
 
 
 def test_sums_of_one_accelerator_are_added_at_once_and_keep_their_sites_apart():
@@ -716,6 +734,9 @@ def test_largest_values_are_kept_by_site_and_term_and_come_back():
     values, places = kept.at("e.1")["logit"]
     assert values.tolist() == [1, -np.inf]
     assert places.tolist() == [[5, 6, 7, 8], [*extremes.NOWHERE]]
+    kept.offer("e.1", "none", torch.tensor([float("-inf")]), where(9))
+    assert kept.at("e.1")["none"][1].tolist() == [[*extremes.NOWHERE]]
+    del kept.terms["e.1", "none"]
     assert kept.nbytes == 4 * 8 + 4 * 4 * 8
     named = kept.tensors("largest ") | {"other e.9|logit|value": torch.ones(1)}
     back = extremes.Extremes()
@@ -748,6 +769,17 @@ def test_the_first_of_equal_values_is_that_of_the_lowest_unit_and_number():
     largest, found = extremes.find_largest_over_tokens(x, places)
     assert largest[:2].tolist() == [5, 2] and largest[2].isnan()
     assert found[0].tolist() == [7, 4, 8, 2] and found[1].tolist() == [2, 6, 1, 4]
+    one = torch.ones(1)
+    for other, wins in (
+        ([6, 0], False),
+        ([5, 3], False),
+        ([5, 2], True),
+        ([4, 9], True),
+    ):
+        _, place = extremes.take_larger(
+            (one, torch.tensor([[5, 3, 0, 0]])), (one, torch.tensor([[*other, 0, 0]]))
+        )
+        assert place[0, :2].tolist() == (other if wins else [5, 3])
     in_order = torch.tensor(
         [[[2, 0, 0, 1], [2, 1, 8, 2]], [[3, 0, 3, 3], [3, 1, 1, 4]]]
     )
