@@ -848,7 +848,7 @@ def test_a_call_that_cannot_be_read_is_refused_with_its_class_and_reason():
 def test_rows_are_measured_without_an_output_if_values_do_not_fit():
     parent = Parent()
     own = a_tap(parent, "extremes").heads
-    call = a_call(parent.attn, value=drawn(2, 2, 4, 5))
+    call = a_call(parent.attn, value=drawn(2, 2, 2, 5))
     found = own._compute_rows_with_output(call, REAL, True)
     expected = attention_rows(
         call.query, call.key, NONE, scale=0.6, real=REAL, columns=True
@@ -1588,3 +1588,170 @@ def test_types_are_described_to_their_last_part():
     with pytest.raises(vectors.ModelError) as wrong:
         vectors.check_values(meta)
     assert wrong.value.got == "0 on the meta device, which has shapes only"
+
+
+# ---- rows of odd forms by hand
+
+
+def plain_rows(call: dict[str, Any]) -> dict[str, Tensor]:
+    """Every statistic of each row in float64, one query at a time."""
+    query, key = call["query"].double(), call["key"].double()
+    masking, real = call["masking"], call["real"]
+    sequences, heads_of, queries, _ = query.shape
+    keys = key.shape[2]
+    shared = heads_of // key.shape[1]
+    names = ("entropy", "row_max", "row_min", "first_mass", "score", "largest")
+    found = {
+        name: torch.full((sequences, heads_of, queries), math.nan).double()
+        for name in (*names, "smallest")
+    }
+    weights = torch.zeros(sequences, heads_of, queries, keys).double()
+    seen = torch.zeros(sequences, heads_of, queries, keys, dtype=torch.bool)
+    for b in range(sequences):
+        for h in range(heads_of):
+            of_any = torch.zeros(keys, dtype=torch.bool)
+            for q in range(queries):
+                visible = torch.ones(keys, dtype=torch.bool)
+                if masking.keys is not None:
+                    whole = masking.keys[..., :keys].expand(sequences, -1, -1, -1)
+                    whole = whole.expand(-1, heads_of, queries, -1)
+                    visible = visible & whole[b, h, q]
+                    of_any |= (
+                        masking.keys[..., :keys]
+                        .expand(sequences, -1, -1, -1)[b]
+                        .any(0)
+                        .any(0)
+                    )
+                if masking.causal:
+                    visible = visible & (torch.arange(keys) <= q)
+                seen[b, h, q] = visible
+            first = int(of_any.to(torch.uint8).argmax()) if bool(of_any.any()) else 0
+            for q in range(queries):
+                k = key[b, h // shared]
+                visible = seen[b, h, q]
+                if not bool(visible.any()):
+                    continue
+                if not bool(k[visible].isfinite().all()):
+                    continue
+                if not bool(query[b, h, q].isfinite().all()):
+                    continue
+                score = (k.nan_to_num(0, 0, 0) @ query[b, h, q]) * call["scale"]
+                logit = score
+                if call["softcap"] is not None:
+                    logit = call["softcap"] * torch.tanh(score / call["softcap"])
+                if masking.bias is not None:
+                    bias = masking.bias.expand(sequences, heads_of, queries, -1)
+                    logit = logit + bias[b, h, q].double()
+                chosen = logit.masked_fill(~visible, -math.inf)
+                w = chosen.softmax(0)
+                weights[b, h, q] = w
+                found["entropy"][b, h, q] = -torch.xlogy(w, w).sum()
+                found["row_max"][b, h, q] = w.max()
+                found["row_min"][b, h, q] = w[visible].min()
+                found["first_mass"][b, h, q] = w[first]
+                found["score"][b, h, q] = score[visible].sum()
+                found["largest"][b, h, q] = logit[visible].max()
+                found["smallest"][b, h, q] = logit[visible].min()
+    sound = ~found["entropy"].isnan()
+    giving = real[:, None] & (sound | ~seen.any(-1))
+    found["mass"] = (weights * giving.unsqueeze(-1)).sum(2)
+    found["seen"] = (seen & giving.unsqueeze(-1)).sum(2).double()
+    found["keys"] = seen.sum(-1).double()
+    return found
+
+
+def odd_rows() -> dict[str, dict[str, Any]]:
+    query, key = drawn(3, 4, 5, 3).float(), drawn(3, 2, 7, 3, seed=1).float()
+    of_keys = torch.tensor(
+        [[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1], [0, 1, 0, 1, 1, 0, 1]]
+    ).bool()[:, None, None]
+    longer = torch.cat([of_keys, torch.zeros(3, 1, 1, 2, dtype=torch.bool)], -1)
+    late = torch.tensor([0, 2, 1])
+    ranges = (torch.arange(7) >= late[:, None])[:, None, None]
+    pairs = (drawn(3, 1, 5, 7, seed=5) > -0.7) & of_keys
+    by_head = (drawn(1, 4, 1, 7, seed=6) > -0.4).expand(3, -1, -1, -1)
+    nan_key, inf_query = key.clone(), query.clone()
+    nan_key[1, 1, 3, 0], nan_key[0, 0, 4, 2] = math.nan, math.inf
+    inf_query[2, 1, 1, 0] = -math.inf
+    bias = 150 * drawn(1, 4, 5, 7, seed=7).float()
+    forms: dict[str, dict[str, Any]] = {
+        "all": {},
+        "gaps": {"masking": Masking(of_keys, False, None)},
+        "a longer mask": {"masking": Masking(longer, False, None)},
+        "ranges that begin late": {"masking": Masking(ranges, False, None)},
+        "pairs": {"masking": Masking(pairs, False, None)},
+        "by head": {"masking": Masking(by_head, False, None)},
+        "causal": {"masking": Masking(None, True, None)},
+        "causal ranges": {"masking": Masking(ranges, True, None)},
+        "a cap": {"softcap": 0.7},
+        "a cap of large scores": {"softcap": 60.0, "scale": 40.0},
+        "a large bias": {"masking": Masking(ranges, False, bias)},
+        "a bias of each row": {"masking": Masking(None, True, bias / 100)},
+        "large negative scale": {"scale": -70.0},
+        "large and causal": {"scale": 70.0, "masking": Masking(None, True, None)},
+        "lost keys": {"key": nan_key, "query": inf_query},
+        "lost keys, causal": {"key": nan_key, "masking": Masking(None, True, None)},
+        "lost keys, gaps": {"key": nan_key, "masking": Masking(of_keys, False, None)},
+        "lost keys, pairs": {"key": nan_key, "masking": Masking(pairs, False, None)},
+        "few keys": {"key": key[:, :, :3], "masking": Masking(None, True, None)},
+    }
+    plain: dict[str, Any] = {"query": query, "key": key, "masking": NONE}
+    plain |= {"scale": 0.8, "softcap": None}
+    return {name: plain | form for name, form in forms.items()}
+
+
+ODD_ROWS = odd_rows()
+
+
+@pytest.mark.parametrize("blocks", [None, 60])
+@pytest.mark.parametrize("form", ODD_ROWS)
+def test_rows_of_odd_forms_are_those_of_one_query_at_a_time(monkeypatch, form, blocks):
+    """In float32, whose powers overflow at scores of 88; whole, and in blocks of few sequences."""
+    if blocks is not None:
+        monkeypatch.setattr(rows_of, "BLOCK", blocks)
+        monkeypatch.setattr(rows_of, "CAUSAL_ROWS", 2)
+    real = torch.tensor([[1, 1, 1, 0, 1], [0, 1, 1, 1, 1], [1, 1, 0, 1, 1]]).bool()
+    call = ODD_ROWS[form] | {"real": real}
+    found = attention_rows(**call, columns=True)
+    for name, exact in plain_rows(call).items():
+        value = found[name].double()
+        if name not in ("mass", "seen", "keys"):
+            sees = found["keys"] > 0
+            value, exact = value[sees], exact[sees]
+        largest = float(exact.nan_to_num(0).abs().max())
+        torch.testing.assert_close(
+            value,
+            exact,
+            rtol=2e-4,
+            atol=2e-5 * max(1.0, largest),
+            equal_nan=True,
+            msg=f"{form}: {name}",
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_of_half_precision_are_those_of_the_same_numbers_in_float32(dtype):
+    query, key = drawn(1, 2, 4, 8).to(dtype), drawn(1, 2, 5, 8, seed=1).to(dtype)
+    found = attention_rows(query, key, NONE, scale=0.4, value=key, columns=True)
+    exact = attention_rows(
+        query.float(), key.float(), NONE, scale=0.4, value=key.float(), columns=True
+    )
+    for name, value in exact.items():
+        assert found[name].dtype == value.dtype
+        torch.testing.assert_close(found[name], value, msg=name)
+
+
+def test_statistics_of_windows_are_joined_averaged_or_added():
+    """A window with fewer than two real queries has no similarity; bins of a histogram are no queries."""
+    nan = math.nan
+    statistics = {
+        "entropy": torch.arange(8.0).view(4, 1, 2),
+        "row_similarity": torch.tensor([[0.5], [nan], [0.25], [0.75]]),
+        "score_histogram": torch.arange(8.0).view(4, 1, 2),
+        "pairs": torch.tensor([[1.0], [2.0], [4.0], [8.0]]),
+    }
+    found = heads._merge_windows(statistics, 2)
+    assert found["entropy"].tolist() == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+    assert found["row_similarity"].tolist() == [[0.5], [0.5]]
+    assert found["score_histogram"].tolist() == [[[2, 4]], [[10, 12]]]
+    assert found["pairs"].tolist() == [[3], [12]]
