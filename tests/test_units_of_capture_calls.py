@@ -1550,6 +1550,14 @@ def test_options_of_a_capture_reach_its_tap():
         assert own.optional == {"value", *tap.OPTIONAL}
         assert own.layers == (1, 2) and own.fused
         assert own._block_classes == ("layers.*",)
+    with tap.capture(model, ("unrectified",), blocks=("layers.*",)) as own:
+        assert own.wanted == {"pre_relu"}, "an older name"
+    empty = Stacked(nn.Linear(3, 3, device="meta"), norm=False)
+    with pytest.raises(vectors.ModelError), tap.capture(empty, blocks=("layers.*",)):
+        pass
+    with tap.capture(empty, blocks=("layers.*",), shapes_only=True) as own:
+        empty(torch.ones(1, 2, 3, device="meta"))
+        assert own["encoder.1.hidden"].shape == (1, 2, 3)
     with pytest.raises(UsageError) as raised, tap.capture(model, ("atention",)):
         pass
     assert raised.value.got == "'atention'"
@@ -1755,3 +1763,152 @@ def test_statistics_of_windows_are_joined_averaged_or_added():
     assert found["row_similarity"].tolist() == [[0.5], [0.5]]
     assert found["score_histogram"].tolist() == [[[2, 4]], [[10, 12]]]
     assert found["pairs"].tolist() == [[3], [12]]
+
+
+class Between(nn.Module):
+    """Norms between blocks, and two heads behind the last one, each with its norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        norms = [nn.LayerNorm(3) for _ in range(3)]
+        for number, norm in enumerate(norms):
+            norm.bias.data += number
+        self.between, self.first, self.second = norms
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        self.between(x)
+        x = self.layers[1](x)
+        return self.first(x), self.second(x)
+
+
+def test_of_several_norms_the_first_one_behind_the_last_block_is_final():
+    found, _, (first, second) = captured(Between(), "final")
+    assert torch.equal(found["encoder.final"], first)
+    assert not torch.equal(first, second)
+
+
+class Gelu(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        return self.act(x)
+
+
+def test_only_a_relu_is_a_relu():
+    found, _, _ = captured(Stacked(Gelu(), Residual(True), norm=False), "pre_relu")
+    assert [*found] == ["encoder.2.pre_relu"]
+
+
+def test_attention_classes_are_named_in_order_if_nothing_was_captured():
+    class ZetaAttention(nn.Module):
+        pass
+
+    model = Stacked(nn.Linear(3, 3), norm=False)
+    model.zeta, model.own, model.more = ZetaAttention(), OwnAttention(), OwnAttention()
+    own = a_tap(model)
+    assert own._explain_missing() == (
+        "nothing that can be captured; attention classes of Stacked: OwnAttention, ZetaAttention"
+    )
+    assert a_tap(nn.Identity())._explain_missing().endswith("Identity: none")
+
+
+def test_attention_of_a_receiver_is_not_attention_of_the_model():
+    own, seen = a_tap(nn.Identity()), []
+    own._receive = lambda *_: seen.append(
+        (entry_points.is_suspended(), own.counting.quiet)
+    )
+    own.emit(Site("encoder", 1, "attention"), 1)
+    assert seen == [(True, True)] and not entry_points.is_suspended()
+    assert not own.counting.quiet
+
+
+def test_projections_are_hooked_for_keys_alone_too():
+    class Rotary(nn.Module):
+        pass
+
+    block = nn.Sequential(OwnAttention(), Rotary())
+    for name in ("q_proj", "k_proj"):
+        setattr(block[0], name, nn.Linear(3, 3))
+    for wanted, hooked in (
+        ("query", True),
+        ("key.raw", True),
+        ("key", True),
+        ("value", False),
+        ("hidden", False),
+    ):
+        model = Stacked(block, norm=False)
+        with tap.capture(model, (wanted,), blocks=("layers.*",)) as own:
+            assert bool(own.heads.sources) is hooked, wanted
+
+
+class Chain(nn.Module):
+    """Blocks of two modules in a row each, in lists of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.firsts = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        self.lasts = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x):
+        for first, last in zip(self.firsts, self.lasts, strict=True):
+            x = last(first(x))
+        return x
+
+
+def test_a_block_of_several_modules_begins_with_its_first_and_ends_with_its_last(
+    monkeypatch,
+):
+    model, x = Chain(), torch.ones(2, 4, 3)
+    parts = [[*pair] for pair in zip(model.firsts, model.lasts, strict=True)]
+    monkeypatch.setattr(tap, "find_parts", lambda _: parts)
+    monkeypatch.setattr(tap, "find_blocks", lambda *_: {"encoder": [*model.lasts]})
+    monkeypatch.setattr(tap, "find_stages", lambda _: [*model.firsts])
+    seen: dict[str, Tensor] = {}
+    with tap.capture(
+        model, ("hidden", "stage"), receive=lambda s, v: seen.update({s.name: v})
+    ) as own:
+        output = model(x)
+        inside = own._hook_blocks({})
+        assert inside == set()
+    assert torch.equal(seen["encoder.0.hidden"], x)
+    assert torch.equal(seen["encoder.1.hidden"], model.lasts[0](model.firsts[0](x)))
+    assert torch.equal(seen["encoder.2.hidden"], output)
+    assert [name for name in seen if "stage" in name] == [
+        "encoder.1.stage",
+        "encoder.2.stage",
+    ]
+    assert torch.equal(seen["encoder.1.stage"], model.firsts[0](x))
+
+
+def test_a_last_block_that_drops_its_text_is_no_layer_of_texts():
+    class FluxTransformerBlock(nn.Module):
+        context_pre_only = False
+
+        def forward(self, hidden_states, encoder_hidden_states):
+            text = None if self.context_pre_only else encoder_hidden_states + 1
+            return text, hidden_states
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(FluxTransformerBlock() for _ in range(2))
+            self.layers[1].context_pre_only = True
+
+        def forward(self, x):
+            text = torch.zeros(2, 3, 3)
+            for layer in self.layers:
+                text, x = layer(hidden_states=x, encoder_hidden_states=text)
+            return x
+
+    found, own, _ = captured(Two(), "hidden")
+    assert own._depth == {"encoder": 2, "text": 1}
+    assert [name for name in found if name.startswith("text")] == [
+        "text.0.hidden",
+        "text.1.hidden",
+    ]
+    found, _, _ = captured(Two(), "hidden", layers=(-1,))
+    assert found.keys() == {"encoder.2.hidden", "text.1.hidden"}
