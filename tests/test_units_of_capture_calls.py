@@ -3,12 +3,13 @@
 import hashlib
 import math
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,11 +189,10 @@ def test_a_table_of_attention_functions_is_patched_while_any_capture_is_open(tab
         assert found is not own and found.__wrapped__ is own
         if table is Given:
             for name, key in (("sdpa", "sdpa"), (None, "eager"), ("eager", "eager")):
-                Given(sdpa=own).get_interface(name, default)
-                assert {k for k, _ in backends._WATCHED} >= {key}
-            assert ("eager", default) in backends._WATCHED
-            assert ("sdpa", default) not in backends._WATCHED
-            assert (None, default) not in backends._WATCHED
+                backends._WATCHED.clear()
+                Given(sdpa=own, eager=default).get_interface(name, default)
+                assert [k for k, _ in backends._WATCHED] == [key]
+            found = table(sdpa=own)["sdpa"]
         interface.close()
         assert table(sdpa=own)["sdpa"] is found
     finally:
@@ -204,6 +204,39 @@ def test_a_table_of_attention_functions_is_patched_while_any_capture_is_open(tab
     interface.open(None)
     assert interface.interface is None
     interface.close()
+
+
+def test_eager_functions_of_a_model_s_file_are_watched_and_put_back(monkeypatch):
+    """Of any name that ends as theirs does, and in the files of base classes too."""
+    files = [ModuleType(f"modeling_{name}") for name in ("base", "own")]
+
+    class Base(nn.Module):
+        pass
+
+    class Own(Base):
+        pass
+
+    def eager(_module, query, _key, _value, _mask):
+        return query, None
+
+    for kind, file in zip((Base, Own), files, strict=True):
+        kind.__module__ = file.__name__
+        file.eager_attention_forward = file.old_eager_attention_forward = eager
+        file.eager_attention_forward_of_another = file.eager_attention = eager
+        monkeypatch.setitem(sys.modules, file.__name__, file)
+    module, calls, x = Own(), [], drawn(1, 1, 2, 2)
+    before = [dict(vars(file)) for file in files]
+    with backends.intercept_attention(module, calls.append):
+        for file in files:
+            changed = {k for k, v in vars(file).items() if v is not eager}
+            plain = {k for k in vars(file) if k.startswith("__")}
+            assert changed - plain == {
+                "eager_attention_forward",
+                "old_eager_attention_forward",
+            }
+            assert file.old_eager_attention_forward(module, x, x, x, None)[0] is x
+    assert [call.backend for call in calls] == ["eager", "eager"]
+    assert [dict(vars(file)) for file in files] == before
 
 
 def test_sources_of_a_model_are_those_of_its_classes_and_their_bases():
@@ -566,6 +599,17 @@ def test_detecting_goes_on_after_a_pause_and_lets_go_of_weights_at_its_end():
     assert not watch.weights and not watch.active
     watch._note("aten::bmm", (weights, x), x)
     assert ran == []
+    with watch.pause():
+        with watch.pause():
+            pass
+        assert watch.quiet
+    assert not watch.quiet
+    made = torch.rand(2, 3, 3)
+    watch._note("aten::_softmax", (x,), weights)
+    watch._note("aten::add", (x, weights), made)
+    watch._note("aten::bmm", (made, x), x)
+    assert ran == [], "a sum that the weights are a part of"
+    watch.weights.clear()
     for name in ("aten::_flash_attn", "x::Attention", "attn_y", "aten::addmm"):
         watch._note(name, (), x)
     assert ran == ["aten::_flash_attn", "attn_y"]
