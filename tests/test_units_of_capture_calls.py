@@ -21,7 +21,9 @@ from anisoscope.capture import (
     backends,
     counting,
     entry_points,
+    fallback,
     heads,
+    projections,
     proof as proofs,
     rows as rows_of,
     splitting,
@@ -1956,3 +1958,139 @@ def test_a_last_block_that_drops_its_text_is_no_layer_of_texts():
     ]
     found, _, _ = captured(Two(), "hidden", layers=(-1,))
     assert found.keys() == {"encoder.2.hidden", "text.1.hidden"}
+
+
+# ---- small forms of shapes and names
+
+
+def test_operations_are_named_without_their_overload_and_not_while_quiet():
+    ran: list[str] = []
+    watch = counting.Counting(ran.append)
+    x, aten = torch.rand(2, 3, 3), torch.ops.aten
+    watch.quiet = True
+    watch.__torch_dispatch__(aten._softmax.default, (), (x, -1, False))
+    assert not watch.weights
+    watch.quiet = False
+    weights = watch.__torch_dispatch__(aten._softmax.default, (), (x, -1, False))
+    assert torch.equal(weights, x.softmax(-1)) and len(watch.weights) == 1
+    out = torch.empty_like(x)
+    watch.__torch_dispatch__(aten.bmm.out, (), (weights, x), {"out": out})
+    assert ran == ["aten::bmm of a softmax"] and torch.equal(out, weights @ x)
+
+
+class Scores(nn.Module):
+    def forward(self, q):
+        return q @ q.mT
+
+
+class Mixes(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, q):
+        return self.part(q).softmax(-1) @ q
+
+
+def test_scores_of_one_module_are_not_those_of_another():
+    """Both are watched; of scores that the module itself makes the call is read."""
+    q = drawn(2, 3, 4)
+    part = Scores()
+    model, calls = Mixes(part), []
+    with entry_points.watch_entry_points({model, part}, calls.append):
+        model(q)
+        assert calls == []
+    own = Inner()
+    with entry_points.watch_entry_points({own, part}, calls.append):
+        part(q)
+        own(q)
+    assert [call.module for call in calls] == [own]
+
+
+def test_products_before_an_error_are_forgotten():
+    module = Asked()
+    module.function = lambda _module, function: function()
+    failed: list[Any] = []
+    watch = entry_points._Watch(
+        {module},
+        lambda _: None,
+        lambda *given: failed.append(given),
+        threading.get_ident(),
+    )
+    q = drawn(2, 3, 4)
+    product = watch.wrap("matmul", torch.matmul, True)
+    module(lambda: product(q, q.mT))
+    assert len(watch.pending.products) == 1
+
+    def fail(*_given, **_named):
+        raise ValueError("why")
+
+    watch.__dict__["bmm"] = fail
+    other = watch.wrap("bmm", torch.bmm, True)
+    module(lambda: other(q, q.mT))
+    assert not watch.pending.products and watch.pending.module is None
+    assert [(name, str(error)) for _, name, error in failed] == [("bmm", "why")]
+
+
+def test_heads_are_counted_by_any_of_their_names():
+    for name in entry_points.HEADS:
+        module = nn.Identity()
+        setattr(module, name, 3)
+        assert entry_points._count_heads(module, torch.zeros(6, 4, 5)) == 3, name
+    q, scores = torch.zeros(2, 2, 4, 3), torch.zeros(2, 4, 4, 5)
+    k = torch.zeros(2, 4, 5, 3)
+    assert entry_points._split_parts((q, k, k, scores), 4) is None
+    assert entry_points._split_parts((q[:1, :1], k, k, scores), 4) is not None
+    for name in ("num_attention_heads", "num_heads"):
+        attention = nn.Identity()
+        setattr(attention, name, 2)
+        layer = fallback._Layer(attention, lambda _: None)
+        layer.keep(layer.projected[0], None, None, torch.arange(12.0).view(1, 3, 4))
+        assert layer.projected[0][0].shape == (1, 2, 3, 2), name
+        assert layer.projected[0][0][0, 1].tolist() == [[2, 3], [6, 7], [10, 11]]
+
+
+def test_an_ellipsis_of_either_operand_is_that_of_the_result():
+    two, one = torch.zeros(2, 3, 4), torch.zeros(3, 4)
+    parse = entry_points._parse_einsum
+    assert parse("qd,...kd->...qk", [one, two]) == (("qd", "Zkd"), "Zqk")
+    assert parse("...qd,kd->...qk", [two, one]) == (("Zqd", "kd"), "Zqk")
+    four = torch.zeros(1, 2, 3, 4)
+    assert parse("...qd,...kd->...qk", [four, two]) == (("YZqd", "Zkd"), "YZqk")
+
+
+def test_widths_of_values_and_of_fused_projections_may_differ_from_those_of_keys():
+    query, key = torch.zeros(1, 2, 3, 3), torch.zeros(1, 2, 3, 3)
+    value = torch.zeros(1, 2, 3, 4)
+    call = Call(nn.Identity(), query, key, value, None, {})
+    own = torch.arange(12.0).view(1, 3, 2, 2)  # [sequence, token, head, own dim]
+    shared = torch.tensor([[[91.0], [92.0], [93.0]]])
+    latent = torch.cat([torch.zeros(1, 3, 2), shared], -1)
+    expanded = torch.cat([own, torch.full((1, 3, 2, 4), 700.0)], -1)
+    source = projections.Source("rotated")
+    source.seen = {
+        "query": torch.zeros(1, 3, 6),
+        "kv_a_proj_with_mqa": latent,
+        "kv_b_proj": expanded.flatten(2),
+    }
+    found = source.stages(call)["key", "raw"]
+    assert torch.equal(found[..., :2], own.transpose(1, 2))
+    assert torch.equal(found[..., 2:], shared.unsqueeze(1).expand(1, 2, 3, 1))
+    for width in (17, 19, 36):
+        for how in ("grouped", "by head", "in turn"):
+            whole = torch.zeros(1, 3, width)
+            assert projections._split_fused(whole, how, call) is None
+    assert projections._split_fused(torch.zeros(1, 3, 18), "grouped", call) is not None
+
+
+def test_the_output_of_a_norm_is_turned_so_that_its_lengths_fit():
+    """Of as many heads as tokens: rotation keeps the length of each vector."""
+    like = drawn(2, 3, 3, 4)
+    rotated = like.flip(-1)
+    align = projections._align_axes
+    assert align(rotated, like) is rotated
+    turned = rotated.transpose(1, 2).contiguous()
+    assert torch.equal(align(turned, like), rotated)
+    other = drawn(2, 3, 5, 4)
+    assert torch.equal(align(other.transpose(1, 2), other), other)
+    assert align(other, other) is other
