@@ -714,6 +714,57 @@ def test_blocks_of_a_second_list_may_be_numbered_from_either():
     assert not positions.contradict(nn.Identity(), last)
 
 
+def test_a_proof_is_described_by_its_own_limit_and_by_errors_that_are_numbers():
+    place = ("encoder", 3, "self")
+    described = proofs.Proof(
+        outputs=0.5,
+        noise=0.25,
+        limit=0.125,
+        attention={place: (math.nan, 1.0), ("encoder", 4, "cross"): (0.5, 0.5)},
+    ).describe()
+    assert described == {
+        "outputs_moved": 0.5,
+        "outputs_limit": 0.125,
+        "attention_error": 0.5,
+        "attention_limit": 0.5,
+        "attention_compared": 2,
+        "attention_not_compared": 0,
+        "attention_refused": {"encoder.3": "not finite"},
+    }
+    kept = proofs.Proof(unheard={("encoder", 1, "cross"), place}, noise=0.5)
+    assert proofs.Proof.from_json(kept.to_json()) == kept
+
+
+def test_the_limit_of_rounding_is_that_of_the_model_s_own_type():
+    """Before its output is widened for the comparison; a layer that finishes the output gets it in its own type."""
+    x = drawn(1, 3, 2, 4)
+    keys = torch.ones(1, 2, 3)
+    for dtype in proofs.ROUNDING:
+        own, seen = x.to(dtype), []
+        call = Call(
+            nn.Identity(), x, x, x, None, {"scaling": 0.0}, result=lambda own=own: own
+        )
+        found = proofs.compare_attention(call, x, keys, None)
+        assert found is not None and found[1] == proofs.ROUNDING[dtype]
+
+        def finish(y, seen=seen):
+            seen.append(y.dtype)
+            return y.flatten(2)
+
+        layer = replace(call, finish=finish, result=lambda own=own: own.flatten(2))
+        assert proofs.compare_attention(layer, x, keys, None) is not None
+        assert seen == [dtype]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(2, 1), torch.ones(1, 1)])
+    for given in (nested, (nested, None), [], x.long()):
+        own_output = replace(call, result=lambda given=given: given)
+        assert proofs._get_own_output(own_output) is None
+    for given in (x, (x, None), [x]):
+        own_output = replace(call, result=lambda given=given: given)
+        assert proofs._get_own_output(own_output) is x
+
+
 def test_only_queries_that_are_real_and_see_a_key_are_compared():
     keys = torch.tensor([[[1, 0, 2], [1, 1, 0]]])
     real = torch.tensor([[True, True, False]])
