@@ -1,6 +1,9 @@
 """Statistics of attention rows: in blocks of any size, in odd forms, of half precision, and of windows."""
 
 import math
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from anisoscope.capture import (
     heads,
     rows as rows_of,
 )
-from anisoscope.capture.masking import Masking
+from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.rows import attention_rows
 
 NONE = Masking(None, False, None)
@@ -293,3 +296,86 @@ def test_statistics_of_windows_are_joined_averaged_or_added():
     assert found["row_similarity"].tolist() == [[0.5], [0.5]]
     assert found["score_histogram"].tolist() == [[[2, 4]], [[10, 12]]]
     assert found["pairs"].tolist() == [[3], [12]]
+
+
+# ---- which pairs are seen
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
+def test_a_row_of_the_smallest_numbers_sees_nothing(dtype):
+    """As it does of −∞; rows of other levels are read each by itself."""
+    lowest = torch.finfo(dtype).min
+    mask = torch.zeros(1, 1, 4, 2, dtype=dtype)
+    mask[0, 0, 1] = lowest
+    mask[0, 0, 2] = -math.inf
+    mask[0, 0, 3, 1] = lowest
+    read = Masking.read(None, torch.zeros(1, 1, 4, 2), mask, {})
+    assert read.keys is not None and read.bias is None
+    assert read.keys[0, 0].tolist() == [
+        [True, True],
+        [False, False],
+        [False, False],
+        [True, False],
+    ]
+    levels = torch.tensor([[[[-9000.0, -9008.0], [0.0, 0.0]]]], dtype=dtype)
+    read = Masking.read(None, torch.zeros(1, 1, 2, 2), levels, {})
+    assert read.keys is None and torch.equal(read.bias, levels)
+
+
+def test_masks_of_integers_see_all_but_zero_and_sdpa_is_causal_by_itself():
+    query = torch.zeros(1, 1, 3, 2)
+    read = Masking.read(None, query, torch.tensor([[[[-1, 0, 2]]]]), {})
+    assert read.keys.tolist() == [[[[True, False, True]]]]
+    silent = SimpleNamespace()
+    for backend, causal in (("sdpa", True), ("other", False), ("eager", False)):
+        assert Masking.read(silent, query, None, {}, backend=backend).causal is causal
+
+
+def test_a_bias_hides_pairs_only_if_it_reaches_far_enough_below():
+    """By its spread and twice the largest score: 60 + 2 · 30 is beyond 103.2, 60 + 2 · 20 is not."""
+    bias = torch.tensor([[[[0.0, -60.0]]]])
+    masking = Masking(None, False, bias)
+
+    def may_vanish(length, dtype=torch.float32):
+        x = torch.full((1, 1, 1, 1), length, dtype=dtype)
+        call = Call(None, x, x, x, None, {"scaling": 1.0}, known=masking)
+        return call._may_vanish(masking)
+
+    assert may_vanish(30**0.5) and not may_vanish(20**0.5)
+    assert not may_vanish(30**0.5, torch.float64)
+    assert may_vanish(350**0.5, torch.float64)
+    assert may_vanish(30**0.5, torch.float16)
+    assert may_vanish(math.nan), "what is not known may hide anything"
+    x = torch.ones(1, 1, 1, 1)
+    assert not Call(None, x, x, x, None, {})._may_vanish(NONE)
+
+
+def test_pairs_of_no_weight_are_hidden_and_empty_rows_stay_empty(monkeypatch):
+    """In parts of one query each, with a bias and a mask of each query."""
+    keys = torch.tensor([[[[1, 1, 0], [0, 0, 0], [1, 1, 1]]]]).bool()
+    bias = torch.tensor([[[[0.0, -200, 0], [0, 0, 0], [-200, 0.0, -1]]]])
+    query = torch.zeros(2, 2, 3, 2)
+    call = Call(None, query, query, query, None, {}, known=Masking(keys, False, bias))
+    for most in (1 << 24, 1):
+        monkeypatch.setattr(sys.modules[Call.__module__], "MOST_SCORES", most)
+        found = replace(call).masking
+        assert found.bias is bias and not found.causal
+        assert found.keys.shape == (2, 2, 3, 3)
+        assert found.keys[1, 1].long().tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
+
+
+def test_packed_sequences_end_where_their_lengths_say():
+    """Two rows of a batch, five tokens each: sequences of 3, 4 (across both rows) and 3."""
+    module = SimpleNamespace(is_causal=False)
+    query = torch.zeros(2, 1, 5, 2)
+    settings = {"cu_seq_lens_k": torch.tensor([0, 3, 7, 10], dtype=torch.int32)}
+    read = Masking.read(module, query, None, settings, backend="flash")
+    first, second = read.keys[:, 0].long().tolist()
+    assert first == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 1]] * 2
+    assert second == [[1, 1, 0, 0, 0]] * 2 + [[0, 0, 1, 1, 1]] * 3
+    last = Masking.read(
+        module, query[:, :, :2], None, settings, keys=5, backend="flash"
+    )
+    assert last.keys[0, 0].long().tolist() == [[0, 0, 0, 1, 1]] * 2

@@ -1106,6 +1106,28 @@ def test_processes_must_call_a_model_with_the_same_inputs():
         Listed(lambda y: y + 1).require_same_inputs(pause, model, (x,), {})
 
 
+def test_only_a_tensor_of_as_many_entries_as_heads_is_joined_by_head():
+    """One for all heads, or of all heads already, or of fewer axes, is whole."""
+    parts = Listed(lambda x: x + 100)
+    for shape, axis in (
+        ((1, 4, 2, 2), 1),
+        ((1, 1, 2, 2), 1),
+        ((2, 2, 3), 1),
+        ((4,), 0),
+    ):
+        x = drawn(*shape)
+        assert parts._join_by_head(x, 2, axis) is x, shape
+    for other in (None, 3, "text"):
+        assert parts._join_by_head(other, 2, 1) is other
+    assert parts._join_by_head(torch.zeros(()), 2, 0).dim() == 0
+    joined = splitting.Parts((0, 1))
+    joined.join = lambda x, axis: (x, axis)
+    x = drawn(1, 2, 3, 3)
+    assert joined._join_by_head(x, 2, 1) == (x, 1)
+    sinks = drawn(2)
+    assert joined._join_by_head(sinks, 2, 0) == (sinks, 0)
+
+
 def test_parts_are_gathered_in_the_order_of_the_model(monkeypatch):
     def gather(every, x):
         for rank, each in enumerate(every):
@@ -1161,6 +1183,10 @@ def test_numbers_that_are_compared_lie_all_over_a_tensor():
     assert found[5].item() == pytest.approx(float(x.norm()))
     assert found[6:].tolist() == [*range(0, 130, 3)] + [0] * (64 - 44)
     assert splitting._summarise(torch.zeros(0))[5:].abs().sum() == 0
+    y = torch.arange(24.0)
+    for other, alike in (((2, 3, 4), True), ((2, 4, 3), False), ((2, 12), False)):
+        both = [splitting._summarise(y.view(shape)) for shape in ((2, 3, 4), other)]
+        assert splitting._are_alike(both) is alike
 
 
 # ---- small forms of shapes and names
