@@ -72,6 +72,13 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _refuse_bool_as_number(value: Any) -> Any:
+    """Return the value, but refuse True and False where any number is allowed, not only a whole one."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "not a number")
+    return value
+
+
 def _check_readable(path: Path) -> Path:
     """Return the path; raise pydantic's error if its name has control characters or is not UTF-8."""
     if re.search(UNREADABLE, str(path)):
@@ -109,7 +116,9 @@ def _refuse_other_digits(value: Any) -> Any:
 UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
 Whole = Annotated[int, BeforeValidator(_refuse_other_digits), Field(ge=-MOST, le=MOST)]
-Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Number = Annotated[
+    float, BeforeValidator(_refuse_bool_as_number), Field(allow_inf_nan=False)
+]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 CorpusName = Annotated[Text, AfterValidator(rename_typed_corpus)]
 FilePath = Annotated[Path, AfterValidator(_check_readable)]
