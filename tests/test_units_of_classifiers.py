@@ -17,6 +17,7 @@ from anisoscope.runs import classes, explaining
 from anisoscope.runs.job import ClassesOptions
 
 EXAMPLES = tuple(Example((f"w{i}", "v"), i % 3) for i in range(9))
+SORTED = tuple(sorted(EXAMPLES, key=lambda example: example.label))
 CORPUS = LabelledCorpus(
     "a corpus", ("x", "y", "z"), {"train": EXAMPLES, "test": EXAMPLES[:6]}
 )
@@ -204,7 +205,7 @@ def after_pass(**changed: Any) -> Any:
             device="cuda:1",
         ),
         "classes": ClassesOptions(
-            split="test", limit=5, few=4, max_length=9, at="first"
+            split="train", limit=5, few=9, max_length=9, at="first"
         ),
         "heads": True,
         "stack": "encoder",
@@ -220,7 +221,7 @@ def test_a_part_that_cannot_be_measured_leaves_the_others(monkeypatch):
     )
     kind = type(after)
 
-    def fail(self: Any, notes: list[str], **how: Any) -> Any:
+    def fail(_self: Any, notes: list[str], **how: Any) -> Any:
         notes.append(f"noted {sorted(how)}")
         raise MeasureError("a thing", "none", "do it")
 
@@ -299,7 +300,7 @@ def test_slow_parts_read_few_texts_of_the_chosen_split(monkeypatch):
     after = after_pass()
     assert after._measure_ablation([], progress="p") == ["ablation"]
     (examples, tokenizer, length), _ = calls.last("encode")
-    assert len(examples) == 4 and (tokenizer, length) == ("tokenizer", 9)
+    assert len(examples) == 5 and (tokenizer, length) == ("tokenizer", 9)
     (model, plan), how = calls.last("measure_ablations")
     assert (model, how) == ("model", {"progress": "p"})
     assert plan == (
@@ -314,8 +315,8 @@ def test_slow_parts_read_few_texts_of_the_chosen_split(monkeypatch):
         "progress": "p",
         "padding": Padding(5, "left"),
         "stack": ("encoder", "decoder"),
-        "split": "test",
-        "limit": 4,
+        "split": "train",
+        "limit": 5,
         "max_length": 9,
     }
     headless = after_pass(heads=False)
@@ -461,7 +462,8 @@ def test_the_token_of_padding(own, tokenizer, size, used, chosen):
 
 def test_examples_are_balanced_over_all_classes_of_the_chosen_split():
     asked = ClassesOptions(split="test")
-    found = classes._take_examples(CORPUS, asked, 3)
+    of_sorted = replace(CORPUS, splits={"train": EXAMPLES, "test": SORTED})
+    found = classes._take_examples(of_sorted, asked, 3)
     assert [example.label for example in found] == [0, 1, 2]
     with pytest.raises(CorpusError) as caught:
         classes._take_examples(CORPUS, replace(asked, split="tset"), 3)
@@ -542,6 +544,9 @@ def test_a_classifier_is_opened_with_the_corpus_of_its_directions(
         assert [example.words for example in rows] == list(explaining.TRIAL)
         return
     asked = ClassesOptions(model="m", corpus="named")
+    calls.monkeypatch.setattr(explaining, "DIRECTED", 3)
+    of_sorted = replace(CORPUS, splits={"train": SORTED, "test": EXAMPLES})
+    calls.put("match_class_order", (of_sorted, True, ["noted"]))
     (given, directions), notes = explaining.open_classifier(asked, corpus_file="place")
     assert notes == ["noted"] and directions == "directions"
     assert given == ("model", "tokenizer", ("LABEL_0", "b", "c"), 8, Padding(3, "left"), "decoder")  # fmt: skip
@@ -550,13 +555,14 @@ def test_a_classifier_is_opened_with_the_corpus_of_its_directions(
     assert place == "place" and how == {
         "columns": filled.by_role,
         "seed": 5,
-        "limit": explaining.DIRECTED,
+        "limit": 3,
         "for_training": False,
     }
     (job,), how = calls.last("load_subject")
     assert (job.model, job.dtype, how) == ("m", "float64", {"classifier": True})
     examples, tokenizer, length = calls.calls["encode"][0][0]
-    assert (len(examples), tokenizer, length) == (9, "tokenizer", 8)
+    assert [example.label for example in examples] == [0, 1, 2]
+    assert (tokenizer, length) == ("tokenizer", 8)
     assert calls.last("choose_pad")[0] == ("tokenizer", config, list(examples))
     assert calls.last("find_neutral_padding")[0] == ("model", list(examples), 3)
     plan = ("plan", Padding(3, "left"), {"stack": "decoder", "device": "cuda:1"})
