@@ -44,6 +44,7 @@ def f(x, y=1):
         (BASE.replace("x, y=1", "x, *, y=1"), False),
         (BASE.replace("return g(x)", "return 'g'"), False),
         (BASE + "\nimport a\n", False),
+        (BASE.replace("y=1)", "y=1, /)"), False),
     ],
 )  # fmt: skip
 def test_what_changes_the_meaning_of_a_source(tmp_path, changed, same):
@@ -176,7 +177,7 @@ def test_a_function_is_hashed_with_all_it_uses(monkeypatch):
         (1, 1.0), (1, "1"), (True, 1), (None, "None"), ((1, 2), [1, 2]), ((1, 2), (2, 1)),
         ({1, 2}, {1, 3}), ({"a": 1}, {"a": 2}), ({"a": 1}, {"b": 1}), ((1, (2,)), (1, (3,))),
         (np.arange(3), np.arange(4)), (np.arange(4), np.arange(4).reshape(2, 2)),
-        (np.arange(3), np.arange(3.0)), (sys, json), (len, abs), (b"a", "a"),
+        (np.arange(3), np.arange(3.0)), (np.zeros(2, int), np.zeros(2)), (sys, json), (len, abs), (b"a", "a"),
     ],
 )  # fmt: skip
 def test_values_that_a_function_uses_are_kept_apart(one, other):
@@ -184,6 +185,9 @@ def test_values_that_a_function_uses_are_kept_apart(one, other):
     assert identify("x", one) == identify("x", one) != identify("x", other)
     assert identify("x", one) != identify("y", one)
     assert identify("x", {3, 1, 2}) == identify("x", {2, 3, 1})
+    # These two sets give their members in unlike orders.
+    assert identify("x", {0, 8}) == identify("x", {8, 0})
+    assert identify("x", frozenset((0, 8))) == identify("x", {8, 0})
 
 
 def test_a_value_that_nobody_can_identify_is_refused():
@@ -193,6 +197,67 @@ def test_a_value_that_nobody_can_identify_is_refused():
     for value in (Odd(), [Odd()], {"a": Odd()}, np.array([Odd()], object)):
         with pytest.raises(UsageError, match=r"texts, arrays and lists.*module:NAME"):
             sources._identify_value("x", value)
+    # A class that was typed has a name, but no file by which the name would identify it.
+    Odd.__module__ = "__main__"
+    with pytest.raises(UsageError) as caught:
+        sources._identify_value("x", Odd)
+    assert str(caught.value) == (
+        "expected a function typed into a session that uses functions, numbers, texts, arrays and lists of these; "
+        "got 'x', of type. Cure: put it into a file, which is identified by its source, and name it module:NAME"
+    )
+
+
+def in_session(text, **known):
+    """A function of a session that keeps no source, with what it may use."""
+    names = {"__name__": "__main__", **known}
+    exec(compile(text, "<session>", "exec"), names)
+    return names["f"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "def f(x): return x.b + 1",
+        "def f(x): return x.a + 2",
+        "def f(x): return x.a - 1",
+        "def f(x):\n    def g(): return x.a\n    return g",
+        "def f(x):\n    def g(): return x.b\n    return g",
+        "def f(x):\n    def g(): return x.b, 3\n    return g",
+    ],
+)
+def test_a_function_without_source_is_known_by_its_compiled_code(changed):
+    first = sources.hash_function(in_session("def f(x): return x.a + 1"))
+    assert first == sources.hash_function(in_session("def f(x): return x.a + 1"))
+    other = sources.hash_function(in_session(changed))
+    assert other != first
+    inner = sources.hash_function(in_session("def f(x):\n    def g(): return x.c\n    return g"))  # fmt: skip
+    assert other != inner
+
+
+def test_what_an_inner_function_reads_counts_and_circles_end():
+    text = "def f(x):\n    def g(): return x + LEVEL\n    return g"
+    hashes = {sources.hash_function(in_session(text, LEVEL=level)) for level in (1, 2)}
+    assert len(hashes) == 2
+    names = {}
+    circle = "def f(x): return g(x)\ndef g(x): return h(x)\ndef h(x): return g(x) + END"
+    for end in (1, 2):
+        f = in_session(circle, END=end)
+        names[end] = sources.hash_function(f)
+    assert names[1] != names[2]
+
+
+def test_words_and_loops_are_kept_apart():
+    assert sources._digest(["ab", "c"]) != sources._digest(["a", "bc"])
+    loops = [
+        f"async def f(): return [x {kind} x in y]" for kind in ("for", "async for")
+    ]
+    first, second = (sources._parse_source(text.encode())[0] for text in loops)
+    assert first != second
+
+
+def test_a_package_goes_before_a_module_of_its_name(package):
+    (package / "own" / "inner.py").write_text("X = 1\n")
+    assert sources.find_file("own.inner") == package / "own" / "inner" / "__init__.py"
 
 
 def test_the_plain_function_inside_of_what_wraps_it():
@@ -304,8 +369,14 @@ def test_the_environment_names_a_configuration_only_if_one_was_read():
         described = provenance.describe_environment()
         assert "config" not in described
         assert {"command", "code", "versions", "platform"} <= described.keys()
-        assert {"python", "torch", "numpy"} <= described["versions"].keys()
+        libraries = {"torch", "transformers", "datasets", "numpy", "scipy"}
+        assert described["versions"].keys() == {"python", *libraries}
         assert {"version", "sources", "commit"} <= described["code"].keys()
+        provenance.note_config({"file": "g"})
+        earlier = provenance.describe_environment()
+        provenance.note_config({"options": 1})
+        assert earlier["config"] == {"file": "g"}
+        assert provenance.describe_environment()["config"] == {"options": 1}
     finally:
         provenance.note_config({})
 
@@ -321,11 +392,50 @@ def test_code_that_makes_numbers_is_hashed_and_no_other(package):
     less = provenance.hash_code("own.second", leave_out=("own.late",))
     assert set(own) - set(less) >= {"own.late"} and package.is_dir()
     every = provenance.hash_all_code()
-    for name in ("axes", "batch", "sums.groups", "metrics"):
+    packages = ("sums", "reads", "metrics", "models", "data", "capture", "measure", "classes")  # fmt: skip
+    for name in ("axes", "batch", "sums.groups", *packages):
         assert f"anisoscope.{name}" in every
+    assert not any("__init__" in name for name in every)
     assert not any(name.split(".")[1:2] == ["report"] for name in every)
     typed = provenance.hash_code_used(make(), "anisoscope.axes", Path)
     assert set(typed) >= {"anisoscope.axes"} and "pathlib" not in typed
+
+
+def test_what_was_chosen_at_run_time_is_hashed_by_module_or_by_itself(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        provenance, "hash_code", lambda *names: given.append(names) or {"m": "1"}
+    )
+    monkeypatch.setattr(
+        provenance, "is_tracked", lambda name: name.startswith("tracked")
+    )
+    base = type("Base", (), {"__module__": "tracked.base"})
+    kind = type("Kind", (base, dict), {"__module__": "tracked.kind"})
+    f, g = (in_session(f"def f(x): return {n}") for n in (1, 2))
+    g.__module__ = "no_such_module"
+    found = provenance.hash_code_used("b.named", kind, helper, f, g)
+    assert given == [("b.named", helper.__module__, "tracked.base", "tracked.kind")]
+    assert found == {
+        "m": "1",
+        "__main__.f()": sources.hash_function(f),
+        "no_such_module.f()": sources.hash_function(g),
+    }
+    # A function of the main file is hashed itself, although that file is there.
+    monkeypatch.setattr(provenance, "find_file", lambda _: Path("main.py"))
+    assert "__main__.f()" in provenance.hash_code_used(f)
+
+
+def test_the_version_of_the_code_is_that_of_its_sources_and_commit(monkeypatch):
+    asked, versions = [], []
+    monkeypatch.setattr(
+        provenance, "find_commit", lambda *given: asked.append(given) or {"commit": "c"}
+    )
+    for meaning in ("x", "y"):
+        monkeypatch.setattr(provenance, "hash_all_code", lambda m=meaning: {"a": m})
+        versions.append(provenance.describe_code_version.__wrapped__())
+    assert versions[0]["sources"] != versions[1]["sources"]
+    assert versions[0].keys() == {"version", "sources", "commit"}
+    assert asked[0] == (provenance.PACKAGE, (*provenance.NUMBERS, "runs"))
 
 
 def test_ids_depend_on_every_part_and_no_order_of_keys():

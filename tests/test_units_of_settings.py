@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from cyclopts import Parameter
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from anisoscope import options
 from anisoscope.errors import UsageError
@@ -156,11 +156,19 @@ def test_the_range_of_a_field_is_part_of_its_help():
 def test_settings_are_frozen_and_checked_where_they_are_made():
     made = Whole2("b", share=0.25)
     assert made.first == "b" and made.share == 0.25
+
+    @declare_settings
+    class Fresh:
+        share: Annotated[Number, option("a share", INPUT)] = 0.5
+
+    fresh = Fresh()
     with pytest.raises(FrozenInstanceError):
-        made.share = 1.0  # type: ignore[misc]
-    for given in ({"unknown": 1}, {"colour": "red"}):
-        with pytest.raises(UsageError, match="a known keyword"):
-            Whole2(**given)
+        fresh.share = 1.0  # type: ignore[misc]
+    with pytest.raises(UsageError) as caught:
+        Fresh(shar=1)  # type: ignore[call-arg]
+    assert str(caught.value) == (
+        "expected a known keyword; got 'shar'. Cure: see the fields of the settings"
+    )
     with pytest.raises(UsageError) as caught:
         Whole2("b", "c")  # type: ignore[call-arg]
     assert "settings by name; got 'c'. Cure: name it, as in limit=3" in str(
@@ -175,6 +183,10 @@ def test_fields_two_deep_are_given_by_their_own_names():
     )
     whole = build_settings(Deep, {"deepest": Deepest(colour="red"), "depth": 4})
     assert whole == Deep(depth=4, deepest=Deepest(colour="red"))
+    # What is given whole keeps its other values.
+    red = Deep(deepest=Deepest(colour="red"))
+    found = build_settings(Whole2, {"deep": red, "depth": 6})
+    assert found.deep == Deep(depth=6, deepest=Deepest(colour="red"))
     names = ["first", "size", "depth", "colour", "share", "below", "numbers"]
     assert options.list_field_names(Whole2) == names
     with pytest.raises(UsageError) as caught:
@@ -207,6 +219,7 @@ def test_fields_two_deep_are_given_by_their_own_names():
         ({"first": "a\nb"},
          r"expected first without control characters, in UTF-8; got 'a\nb'. Cure: correct or rename it"),
         ({"near": 5}, "correct near"),
+        ({"size": -(2**64)}, "expected size of at least 1; got -18446744073709551616. Cure: raise size"),
         ({"size": 2**64}, "expected size of at most 9,000; got 18446744073709551616. Cure: lower size"),
     ],
 )  # fmt: skip
@@ -254,6 +267,19 @@ def test_an_error_of_pydantic_is_explained_under_any_name():
         check.validate_python({"some_size": 1})
     assert str(options.explain_invalid(caught.value, Own, flags=True)) == (
         "expected --some-size of at least 2; got 1. Cure: raise --some-size"
+    )
+    depth = options._find_annotation(Whole2, "depth")
+    assert options.describe_range(depth) == "at least 2"
+    colour = options._find_annotation(Whole2, "colour")
+    assert options.list_choices(colour) == ("red", "blue")
+    assert options._find_annotation(Whole2, "nothing") is None
+
+    def refuse(_: str) -> str:
+        raise ValueError("odd")
+
+    odd = Annotated[str, AfterValidator(refuse)]
+    assert (
+        explain(odd, "x", name="a") == "expected a: odd; got 'x', str. Cure: correct a"
     )
     # Of several names the innermost is the field's.
     with pytest.raises(ValidationError) as caught:
