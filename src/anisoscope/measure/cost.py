@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
@@ -31,6 +31,7 @@ from anisoscope.sums.moments import WIDEST
 
 SHORT = 16  # tokens that show the sites of a text model
 META = torch.device("meta")
+ATTENTION_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 MOMENTS = (
     "moment",
     "unit_moment",
@@ -245,10 +246,23 @@ def _run_once(
         ),
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
-        FlopCounterMode(display=False) as counter,
+        FlopCounterMode(
+            display=False,
+            custom_mapping={ATTENTION_ON_CPU: _count_attention_on_cpu},
+        ) as counter,
     ):
         (batch.call or model)(**move_batch(inputs, weight.device))
     return shapes, counter.get_total_flops(), tokens
+
+
+def _count_attention_on_cpu(
+    queries: Any, keys: Any, values: Any, *_: Any, **_how: Any
+) -> int:
+    """Count the flops of attention by torch's own kernel for the CPU, which torch's counter does not know.
+
+    queries, keys, values   their shapes
+    """
+    return int(sdpa_flop_count(queries, keys, values))
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
