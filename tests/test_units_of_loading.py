@@ -1007,7 +1007,7 @@ def pooled(monkeypatch, tmp_path):
 
     def loaded(*given):
         calls.append(given)
-        return nn.Sequential(nn.Dropout())
+        return nn.Sequential(linear(), nn.Dropout())
 
     monkeypatch.setattr(other_libraries, "find_spec", lambda _: "there")
     monkeypatch.setattr(other_libraries, "_load_modules", loaded)
@@ -1015,8 +1015,14 @@ def pooled(monkeypatch, tmp_path):
     monkeypatch.setattr(
         other_libraries,
         "try_text_pooling",
-        lambda _model, _processor, kinds: calls.append(kinds) or [],
+        lambda model, _processor, kinds: calls.append(kinds) or fail(model),
     )
+
+    def fail(model):
+        if not add.fails:
+            return []
+        del model.sentence
+        return ["failed"]
 
     def add(*kinds, untrained=False, prompt=None, archetype=None, longest=None):
         calls.clear()
@@ -1038,7 +1044,7 @@ def pooled(monkeypatch, tmp_path):
         )
         return model, tokenizer, notes
 
-    add.calls, add.folder = calls, str(tmp_path)
+    add.calls, add.folder, add.fails = calls, str(tmp_path), False
     return add
 
 
@@ -1046,7 +1052,8 @@ def test_modules_behind_a_transformer_are_added(pooled):
     model, tokenizer, notes = pooled("Transformer", "Pooling", "Dense", longest=9)
     rows = [{"type": f"sentence_transformers.models.{k}"} for k in ("Pooling", "Dense")]
     assert pooled.calls == [(rows, pooled.folder), "Transformer, Pooling, Dense"]
-    assert not model.sentence.training and not model.sentence[0].training
+    assert not any(module.training for module in model.sentence.modules())
+    assert model.sentence[0].weight.dtype == torch.float64
     assert tokenizer.model_max_length == 9 and notes == []
     for few in ((), ("Transformer",)):
         model, tokenizer, notes = pooled(*few, longest=9)
@@ -1056,6 +1063,8 @@ def test_modules_behind_a_transformer_are_added(pooled):
     assert notes == [
         "texts are measured without the prompt that encode() would put first, 'query'"
     ]
+    pooled.fails = True
+    assert pooled("Transformer", "Pooling", prompt="query")[2] == ["failed"]
 
 
 def test_a_whole_model_is_loaded_by_what_made_it(pooled):
