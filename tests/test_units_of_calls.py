@@ -647,9 +647,9 @@ def test_a_metric_of_two_layers_takes_two_arrays():
 def test_vectors_that_are_left_out_are_counted_by_their_kind():
     x = np.random.default_rng(4).normal(size=(9, 4))
     x[0], x[1], x[2, 1] = 0, np.nan, np.inf
-    with pytest.warns(UserWarning, match="mean_cosine: of 8 vectors, these") as told:
+    with pytest.warns(UserWarning, match="mean_cosine: of 8 vectors, these") as raised:
         anisoscope.metric("mean_cosine", x, mask=[True] * 8 + [False])
-    assert str(told[0].message) == (
+    assert str(raised[0].message) == (
         "mean_cosine: of 8 vectors, these were left out: 2 with NaN or infinity, 1 zero"
     )
     with warnings.catch_warnings():

@@ -575,7 +575,7 @@ def test_what_is_here_already_is_not_downloaded(downloading, tmp_path):
 
 @pytest.mark.usefixtures("downloading")
 def test_downloads_that_fail(monkeypatch, tmp_path):
-    """A full disk is raised as it is, what is denied or gone is told, and else the copy of that revision serves."""
+    """A full disk is raised as it is, what is denied or gone is an error, and else the copy of that revision serves."""
     looked = []
     copy = ModelPlace(str(tmp_path), None, "old", notice="no network: x")
     (tmp_path / "model.safetensors").write_text("x")
@@ -606,7 +606,7 @@ def test_downloads_that_fail(monkeypatch, tmp_path):
     assert len(looked) == 1
 
 
-def test_files_that_are_read_beside_the_weights():
+def test_files_that_are_read_in_addition_to_the_weights():
     for name, size, small in (
         ("config.json", None, True),
         ("vocab.txt", 1 << 26, True),
@@ -989,7 +989,7 @@ def test_rows_that_are_quantised_with_scales_of_floating_point():
 
 
 def test_lines_of_word_vectors_end_at_line_feeds(tmp_path):
-    """A header is the first line alone; gzip is unpacked; what is no text is told."""
+    """A header is the first line alone; gzip is unpacked; what is no text is an error."""
     path = tmp_path / "v.txt"
     path.write_bytes("a 1\nb 2\nc\u00a0c 3\nd\re 4\n".encode())
     found = vectors.word_vectors(str(path), ["b", "c\u00a0c", "a", "d\re"], [])

@@ -1,4 +1,4 @@
-"""How a model, its weights, its tokenizer and its poolings are loaded: who gets which argument, and what is told."""
+"""How a model, its weights, its tokenizer and its poolings are loaded: who gets which argument, and what errors say."""
 
 import json
 from types import SimpleNamespace

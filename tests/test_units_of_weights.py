@@ -23,7 +23,7 @@ def linear():
 
 
 class FourBit(nn.Module):
-    """A layer of bitsandbytes: its own method changes the weight, and its scales are kept beside it."""
+    """A layer of bitsandbytes: its own method changes the weight, and its scales are kept apart."""
 
     def __init__(self, packing=True):
         super().__init__()
