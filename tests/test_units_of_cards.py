@@ -212,6 +212,7 @@ def test_folders_are_hidden_wherever_a_text_names_them():
         "/home/me/my model": "…/my model",
         "/model": "/model",
         "/a/model": "…/model",
+        "/my folder/model": "…/model",
         "org/name": "org/name",
         "see /home/me/x.txt, or ~/a/b": "see …/x.txt, or …/b",
         "https://host/a/b": "https://host/a/b",
