@@ -193,9 +193,8 @@ def iter_rows(rows: "pd.DataFrame") -> list[Any]:
 
 def format_percent(value: float) -> str:
     """Format a share: `44 %`, `3.1 %`."""
-    if abs(value) < 0.1:
-        return f"{100 * value:.1f} %"
-    return f"{100 * value:.0f} %".replace("-", "−")
+    places = 1 if abs(value) < 0.1 else 0
+    return f"{100 * value:.{places}f} %".replace("-", "−")
 
 
 def format_count(value: float) -> str:
