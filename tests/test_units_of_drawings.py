@@ -785,3 +785,73 @@ def test_numbers_reach_the_script_of_a_page_as_they_are():
     assert read["quantities"][0]["marks"] == "−"
     assert read["quantities"][0]["title"] == "a <t>"
     assert np.array(read["kinds"]).tolist() == ["sink"]
+
+
+def test_lines_have_their_axis_and_colours_as_they_are_asked_for():
+    frame = LINES[:4].assign(step=[0, 10, 0, 10])
+    chart = builders.trajectory(frame, scale="symlog", pale={"b": "a"}, zero=True)
+    line = next(x for x in layers_of(chart) if x["mark"]["type"] == "line")
+    assert line["encoding"]["x"]["field"] == "step"
+    assert line["encoding"]["x"]["scale"]["type"] == "symlog"
+    assert line["encoding"]["x"]["axis"]["values"] == [0, 10]
+    assert line["encoding"]["color"]["scale"]["range"][1] == style._lighten(
+        style.PALETTE[0]
+    )
+    assert line["encoding"]["y"]["scale"]["zero"] is True
+    numbers = frame.assign(model=[1, 1, 2, 2])
+    chart = builders.trajectory(numbers, gradient=True, isotropic=0.5)
+    marks = [layer["mark"]["type"] for layer in layers_of(chart)]
+    assert marks == ["rect", "rule", "area", "line", "point"]
+    colour = layers_of(chart)[3]["encoding"]["color"]
+    assert colour["scale"]["range"] == list(style.GRADIENT)
+    assert [r["tooltip"][1:] for r in rows_of(chart)][:2] == [
+        "model 1 · step 0: 1 [0.5, 1.5]",
+        "model 2 · step 0: 3 [2.5, 3.5]",
+    ]
+
+
+def test_comparisons_are_lines_bars_or_a_map(drawn):
+    runs = [
+        SimpleNamespace(name=name, manifest={"corpus": {"n_units": 3}})
+        for name in ("ours", "b")
+    ]
+    common = {"metric": "drift", "names": ["ours", "b"], "runs": runs}
+    empty = SimpleNamespace(
+        heads=False, table=typed([difference("b", 1, 0.1)])[:0], **common
+    )
+    assert comparison.build_figures(empty) == []
+    values = typed(
+        [
+            row("drift", 1, 0.1 * n)
+            | {"run": run, "head": None, "component": None, "layer_other": 1}
+            for n, run in enumerate(("ours", "b"), start=1)
+        ]
+    )
+    one = SimpleNamespace(
+        heads=False, table=typed([difference("b", 1, 0.1)]), values=values, **common
+    )
+    (bars,) = comparison.build_figures(one)
+    bars.draw(WIDE)
+    kind, frame, options = drawn[-1]
+    assert kind == "bars" and options == {
+        "category": "run",
+        "titles": ("drift", ""),
+        "size": (WIDE, 26),
+    }
+    assert frame["value"].tolist() == [0.1, 0.2]
+    assert bars.title == "Drift of every run" and bars.alt == "Bars of drift by run."
+    heads = [
+        difference(run, 1, 0.1 * n, head=n) for run in ("b", "c") for n in range(3)
+    ]
+    heads.append(difference("b", None, 0.5, head=1))
+    many = SimpleNamespace(heads=True, table=typed(heads), **common)
+    (made,) = comparison.build_figures(many)
+    made.draw(WIDE)
+    kind, frame, options = drawn[-1]
+    assert kind == "heatmap" and len(frame) == 6 and options["panel"] == "run"
+    assert options["diverging"] is True and options["title"] == "difference"
+    assert frame["value"].tolist() == pytest.approx([0, 0.1, 0.2] * 2)
+    made.draw(NARROW)
+    assert drawn[-1][2]["size"] == (NARROW, 18)
+    assert made.alt == "Heat map of differences over 6 heads."
+    assert made.title == "drift: difference from ours, head by head"

@@ -1038,3 +1038,81 @@ def test_a_push_names_the_licence_and_the_card_that_comes_next(
     assert said[-1] == (
         "next, a section for the model's card: anisoscope card run --repository me/x"
     )
+
+
+def test_a_page_is_drawn_again_and_its_path_is_the_answer(
+    monkeypatch, tmp_path, capsys
+):
+    from anisoscope.api import working
+    from anisoscope.cli import reading
+
+    asked = []
+    page = tmp_path / "report.html"
+    monkeypatch.setattr(
+        working, "report", lambda run, pdf: asked.append((run, pdf)) or page
+    )
+    reading.report(tmp_path, quiet=True)
+    assert capsys.readouterr().out == f"{page}\n"
+    reading.report(tmp_path, pdf=True, view=JSON, quiet=True)
+    assert f'"page": "{page}"' in capsys.readouterr().out
+    assert asked == [(tmp_path, False), (tmp_path, True)]
+    with pytest.raises(OutputError) as caught:
+        reading.report(tmp_path / "none", quiet=True)
+    assert str(caught.value) == (
+        f"expected a run folder; got {tmp_path / 'none'}, which is not one. Cure: "
+        "name a folder that anisoscope measure wrote"
+    )
+
+
+def test_an_interrupted_atlas_counts_its_finished_runs(monkeypatch, tmp_path):
+    from anisoscope.cli import atlas as command
+    from anisoscope.runs import atlas as runs
+
+    hints = []
+
+    def hint(count, again):
+        hints.append((count, again))
+        return nullcontext()
+
+    made = SimpleNamespace(table="t", left_out={}, folder=tmp_path, runs={})
+    monkeypatch.setattr(runs, "read_list", lambda _: [])
+    monkeypatch.setattr(runs, "make_atlas", lambda *_: made)
+    monkeypatch.setattr(command, "interrupt_hint", hint)
+    monkeypatch.setattr(command, "tabulate_atlas", lambda _: "table")
+    monkeypatch.setattr(command, "show", lambda *_, **__: None)
+    monkeypatch.setattr(command, "_print_files", lambda *_: None)
+    command.atlas(Path("l"), output=tmp_path, quiet=True)
+    ((count, again),) = hints
+    assert again == "the same command" and count() == ""
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "manifest.json").touch()
+    (tmp_path / "runs" / "c").mkdir()
+    assert count() == f"{tmp_path} holds 2 finished runs"
+
+
+def test_the_cure_that_fits_is_named_in_the_answer(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(answers, "show", lambda *given: shown.append(given))
+    monkeypatch.setattr(answers, "_tabulate_cures", lambda _: "table")
+    fits = SimpleNamespace(fit=SimpleNamespace(name="centre"))
+    trials = SimpleNamespace(chosen=fits, text="Centre fits.", notes=["n"])
+    answers._show_trials(trials, JSON, ["first"])
+    (tables, form, (finding,), notes, more) = shown[0]
+    assert (tables, form, more) == (["table"], JSON, {"chosen": "centre"})
+    assert finding.text == "Centre fits." and notes == ["first", "n"]
+    assert capsys.readouterr().err == "note: first\nnote: n\n"
+
+
+def test_a_series_to_compare_is_its_checkpoints(monkeypatch):
+    from anisoscope.runs import measured_series
+
+    monkeypatch.setattr(
+        measured_series, "expand_series", lambda names: [f"{n}/x" for n in names]
+    )
+    assert comparing._expand_series(["a", "b"]) == ("a/x", "b/x")
+    with pytest.raises(UsageError) as caught:
+        comparing._expand_series(["a"])
+    assert str(caught.value) == (
+        "expected at least two run folders or models; got 1. Cure: name one more"
+    )

@@ -747,3 +747,116 @@ def test_a_finished_state_says_what_it_is_of_whenever_it_is_finished(tmp_path):
     other = both.finish(tmp_path / "third", corpus="other")
     assert other.manifest["run"] != manifest["run"]
     assert (tmp_path / "third").is_dir() and both.finish().folder is None
+
+
+# ---- more of what is handed on
+
+
+def test_a_model_is_measured_under_its_name_and_that_of_its_corpus(monkeypatch):
+    from contextlib import contextmanager
+
+    from anisoscope.models import series
+    from anisoscope.runs import run as runs
+
+    asked = stand_in(monkeypatch, runs, "run", result="run")
+    required, titles = [], []
+    monkeypatch.setattr(functions, "require_for_model", required.append)
+    monkeypatch.setattr(series, "is_series", lambda _: False)
+
+    @contextmanager
+    def show(title, unit="tokens", *, quiet):
+        titles.append((title, unit, quiet))
+        yield "progress"
+
+    monkeypatch.setattr(functions, "show_progress", show)
+    job = Job(model="m", corpus="c")
+    output = OutputOptions(output=Path("o"), resume=True)
+    assert functions.measure_job(job, output, False) == "run"
+    assert required == ["m"]
+    ((_, given, named),) = asked
+    assert given == (job,) and named["output"] == Path("o")
+    assert (named["resume"], named["overwrite"]) == (True, False)
+    assert (named["progress"], named["subject"], named["reading"]) == (
+        "progress",
+        None,
+        None,
+    )
+    functions.measure_job(Job(model="m"), output, True, "subject", "reading")
+    named = asked[1][2]
+    assert (named["subject"], named["reading"]) == ("subject", "reading")
+    assert required == ["m"], "a model in memory needs no package"
+    assert titles == [
+        ("m × c", "tokens", False),
+        ("m × the built-in corpus", "tokens", True),
+    ]
+    with pytest.raises(UsageError, match="unit_column only with a file of vectors"):
+        functions.measure_job(Job(model="m", unit_column="u"), output, True)
+
+
+def test_vectors_are_measured_under_the_name_of_their_file(monkeypatch):
+    from contextlib import contextmanager
+
+    from anisoscope.runs import vectors as runs
+
+    titles = []
+
+    @contextmanager
+    def show(title, unit="tokens", *, quiet):
+        titles.append((title, unit, quiet))
+        yield "progress"
+
+    monkeypatch.setattr(functions, "show_progress", show)
+    monkeypatch.setattr(functions, "_open_vectors", lambda *given: given[1])
+    asked = stand_in(monkeypatch, runs, "run_vectors", result="run")
+    for vectors, title in ((Path("a/v.npy"), "a/v.npy"), ([[1.0]], "vectors")):
+        functions.measure_vectors(Job(), vectors, OutputOptions(), True)
+        assert titles.pop() == (title, "vectors", True)
+        assert asked.pop()[1][0] == vectors
+
+
+def test_columns_of_tables_of_other_libraries_are_named_by_texts():
+    import pyarrow
+
+    frame = pd.DataFrame({0: [1.0, 2.0], "b": ["x", "y"]}, index=[7, 8])
+    content = objects.read_columns_of_table(frame)
+    assert list(content.columns) == ["0", "b"], "without the index"
+    arrow = objects.read_columns_of_table(pyarrow.table({"c": [1.5]}))
+    assert list(arrow.columns) == ["c"]
+    for table, library in ((frame, "pandas"), (pyarrow.table({}), "pyarrow")):
+        assert objects.library_of(table) == library and objects.is_table(table)
+    assert not objects.is_table(pyarrow.array([1]))
+
+
+def test_a_page_is_of_the_records_of_its_folder_with_their_replicates(
+    monkeypatch, tmp_path
+):
+    report = importlib.import_module("anisoscope.report")
+    asked = []
+    monkeypatch.setattr(report, "read_run", lambda _: ([1, 2, 3], {"m": 1}))
+    monkeypatch.setattr(
+        report, "read_replicates", lambda *given: asked.append(given) or "replicates"
+    )
+    monkeypatch.setattr(
+        report, "write_run", lambda *given: asked.append(given) or "page"
+    )
+    assert report.build_page(tmp_path, ("svg", "png")) == "page"
+    (read, (found, folder, formats)) = asked
+    assert read == (tmp_path, 3) and (folder, formats) == (tmp_path, ("svg", "png"))
+    assert found.records == [1, 2, 3] and found.manifest == {"m": 1}
+    assert found.replicates == "replicates"
+
+
+def test_a_name_that_is_no_figure_is_answered_with_those_near():
+    run = a_run()
+    run.__dict__["_figures"] = {"drift": None, "norms": None}
+    assert run.figures == ["drift", "norms"]
+    with pytest.raises(UsageError) as caught:
+        run.plot("drfit")
+    assert str(caught.value) == (
+        "expected a figure of this run; got 'drfit'. Cure: did you mean drift?"
+    )
+    assert len(repr(run)) > 0 and repr(a_run(Path("a/b"))).endswith("in a/b")
+    series = a_run()
+    series.manifest = {}
+    assert repr(series).startswith("Run of a series: 1 records")
+    assert series.name == "run"
