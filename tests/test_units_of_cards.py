@@ -22,7 +22,7 @@ NAN = math.nan
 def network(name, **given):
     """A row of an atlas, in which every number is another one."""
     found = {"network": name, "stack": "encoder", "modality": "text", "family": "bert"}
-    found |= {"layers": 12, "weakest": 0.11, "weakest_layer": 1, "strongest": 0.62}
+    found |= {"layers": 14, "weakest": 0.11, "weakest_layer": 1, "strongest": 0.62}
     found |= {"strongest_layer": 7, "last": 0.43, "last_layer": 12, "final": 0.34}
     found |= {"dimension_share": 0.25, "centred": 0.06, "entropy": 0.77, "q95": 0.08}
     for value in (
@@ -80,7 +80,7 @@ def test_cells_of_an_atlas_have_intervals_that_say_more_than_the_value():
         ("label", ""),
         ("text", ""),
         ("bert", ""),
-        ("12", ""),
+        ("14", ""),
         (".110 @1", "[.100, .130]"),
         (".620 @7", "[.610, .640]"),
         # an end may be the value itself
@@ -166,6 +166,15 @@ def test_cards_list_what_was_found_before_the_layers():
     assert nothing.splitlines()[2:] == [
         "Measured with Anisoscope of an unknown version on mine."
     ]
+
+
+def test_findings_of_cards_name_tokens_by_their_words(monkeypatch):
+    asked = []
+    monkeypatch.setattr(card, "findings", lambda *given: asked.append(given) or [])
+    manifest = {"tokens": {"7": "the"}}
+    card.write_model_card(of_layers(), manifest)
+    card.write_dataset_card(of_layers(), manifest, "me/x")
+    assert [tokens for _, tokens in asked] == [{"7": "the"}] * 2
 
 
 def test_models_are_named_without_their_folders():

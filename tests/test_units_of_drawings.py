@@ -228,6 +228,16 @@ def test_a_series_is_headed_by_its_last_step(monkeypatch, tmp_path):
     ]
 
 
+def test_sentences_of_a_page_name_tokens_by_their_words(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(page, "write_page", lambda *_, **__: None)
+    monkeypatch.setattr(page, "draw_figures", lambda *_, **__: {})
+    monkeypatch.setattr(page, "findings", lambda *given: asked.append(given[1]) or [])
+    rows = [row("mean_cosine", 1, 0.5)]
+    page.write_run(results(rows, tokens={"7": "the"}), tmp_path, ())
+    assert asked == [{"7": "the"}]
+
+
 def test_a_page_allows_its_own_script_alone(tmp_path):
     template = tmp_path / "t.j2"
     template.write_text("{{ policy }}|{{ title }}|{{ style[:0] }}")
@@ -802,6 +812,17 @@ def test_lines_have_their_axis_and_colours_as_they_are_asked_for():
     chart = builders.trajectory(numbers, gradient=True, isotropic=0.5)
     marks = [layer["mark"]["type"] for layer in layers_of(chart)]
     assert marks == ["rect", "rule", "area", "line", "point"]
+    steps = [layer["transform"][1]["calculate"] for layer in layers_of(chart)[:2]]
+    assert steps == ["0", "0.5"]
+    # orange first; light to dark; light in the middle
+    first, *_, last = (bytes.fromhex(colour[1:]) for colour in style.GRADIENT)
+    assert first[0] > first[2] and last[2] > last[0]
+    luminance = [style.compute_luminance(colour) for colour in style.SEQUENTIAL]
+    assert luminance == sorted(luminance, reverse=True)
+    middle = [style.compute_luminance(colour) for colour in style.DIVERGING]
+    assert max(middle) == middle[2]
+    low, high = (bytes.fromhex(style.DIVERGING[end][1:]) for end in (0, -1))
+    assert low[0] > low[2] and high[2] > high[0], "orange below 0, blue above"
     colour = layers_of(chart)[3]["encoding"]["color"]
     assert colour["scale"]["range"] == list(style.GRADIENT)
     assert [r["tooltip"][1:] for r in rows_of(chart)][:2] == [

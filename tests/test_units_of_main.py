@@ -191,6 +191,12 @@ def test_names_near_a_wrong_one_are_suggested_without_itself():
         "did you mean overwrites?",
         "did you mean overwrited?",
     }
+    long = UsageError("e" * 2000, "b", "c" * 1901)
+    cut = "{0} … {1} ({2} characters)".format
+    assert str(long) == (
+        f"expected {cut('e' * 1700, 'e' * 150, '2,000')}; got b. Cure: {cut('c' * 1700, 'c' * 150, '1,901')}"
+    )
+    assert long.cure == "c" * 1901
     assert Interrupted(15).number == 15 and str(Interrupted(2)).endswith("signal 2")
     assert Terminated(143).number == 15 and Terminated(143).code == 143
 
@@ -343,6 +349,34 @@ def test_a_diagnosis_names_both_distributions_and_decides_the_code(monkeypatch, 
         monkeypatch.setattr(doctor, "diagnose", lambda of=of: of)
         monkeypatch.setattr(doctor, "render_diagnosis", lambda _: "text")
         assert doctor.main() == code and capsys.readouterr().out == "text\n"
+
+
+def test_packages_are_wrapped_behind_the_name_of_their_extra():
+    packages = tuple(
+        doctor.Package(name, "", "1.0", "ok") for name in ("aaaa", "bbbb", "cccc")
+    )
+    extra = doctor.Extra("x", packages, "pip install x")
+    assert doctor._render_extra(extra, 3, 24) == [
+        "  ✔ x    aaaa 1.0, bbbb",
+        "         1.0, cccc 1.0",
+    ]
+    assert doctor._render_extra(extra, 3, 60) == [
+        "  ✔ x    aaaa 1.0, bbbb 1.0, cccc 1.0"
+    ]
+    old = doctor.Package("p", ">=2", "1.0", "too old", "p>=2 is needed, which is newer")
+    found = doctor.Diagnosis({}, [], [extra, doctor.Extra("y", (old,), "pip")])
+    lines = doctor.render_diagnosis(found, 20).splitlines()
+    assert "p 1.0: p>=2 is" in lines and "needed, which is" in lines
+
+
+def test_an_error_without_words_is_named_by_its_class(monkeypatch):
+    from packaging.requirements import Requirement
+
+    monkeypatch.setattr(doctor, "_find_version", lambda _: "1.0")
+    found = doctor._examine_package(Requirement("p"), raising(OSError()))
+    assert (found.status, found.reason) == ("broken", "OSError: OSError")
+    found = doctor._examine_package(Requirement("p"), raising(OSError("x" * 300)))
+    assert found.reason == f"OSError: {'x' * 200}"
 
 
 # ---- signals and lines of progress

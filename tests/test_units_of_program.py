@@ -1013,8 +1013,10 @@ def test_a_card_hides_folders_and_links_to_where_the_run_was_pushed(
     with pytest.raises(OutputError) as caught:
         publishing.card(run, badge=tmp_path / "b.png", quiet=True)
     assert caught.value.cure == "name the file so: --badge anisotropy.svg"
-    with pytest.raises(OutputError, match="name a folder that anisoscope measure"):
-        publishing.card(tmp_path / "none", quiet=True)
+    with pytest.raises(OutputError) as caught:
+        publishing.card(tmp_path / "none", badge=tmp_path / "b.svg", quiet=True)
+    assert caught.value.got == f"{tmp_path / 'none'}, which is not one"
+    assert caught.value.cure == "name a folder that anisoscope measure wrote"
 
 
 def test_a_push_names_the_licence_and_the_card_that_comes_next(
@@ -1116,3 +1118,61 @@ def test_a_series_to_compare_is_its_checkpoints(monkeypatch):
     assert str(caught.value) == (
         "expected at least two run folders or models; got 1. Cure: name one more"
     )
+
+
+def test_progress_is_shown_and_tables_fit_unless_told_otherwise(monkeypatch):
+    """Each function hands on whether to be quiet, and how wide the terminal is."""
+    from anisoscope.api import working
+
+    asked = []
+
+    def open_runs(names, _measuring, _wanted, progress):
+        progress("a title")
+        return names
+
+    def show(title, *, quiet):
+        asked.append((title, quiet))
+        return nullcontext()
+
+    monkeypatch.setattr("anisoscope.runs.models_as_runs.open_or_measure", open_runs)
+    monkeypatch.setattr(working, "open_or_measure", open_runs)
+    monkeypatch.setattr(working, "expand_series", list)
+    monkeypatch.setattr(working, "compare_kept", lambda *_, **__: None)
+    monkeypatch.setattr(working, "Comparison", lambda found: found)
+    for module in (comparing, working):
+        monkeypatch.setattr(module, "show_progress", show)
+    monkeypatch.setattr(comparing, "show_spinner", show)
+    for quiet in (True, False):
+        comparing._open_or_measure(["m"], None, [], quiet)
+        working.compare("a", "b", quiet=quiet)
+    titles = ["opening runs", "a title", "a title"]
+    assert asked == [(title, quiet) for quiet in (True, False) for title in titles]
+    monkeypatch.setattr(comparing, "count_columns", lambda _: 77)
+    monkeypatch.setattr(
+        comparing, "tabulate_comparison", lambda *given: asked.append(given) or []
+    )
+    monkeypatch.setattr(comparing, "show", lambda *_: None)
+    compared = SimpleNamespace(findings=[], notes=[], names=["a"])
+    comparing._show_differences(compared, [], JSON)
+    assert asked[-1] == (compared, 77)
+
+
+def test_a_value_of_another_type_is_told_what_it_should_be():
+    argument = SimpleNamespace(
+        name="--share",
+        field_info=SimpleNamespace(annotation=float),
+        required=False,
+        tokens=(),
+    )
+    token = SimpleNamespace(keyword="--share", value="x", source="cli")
+    explained = faults._explain_wrong_type(
+        SimpleNamespace(target_type=float), token, argument
+    )
+    assert str(explained) == (
+        "expected --share of type float; got 'x'. Cure: correct --share"
+    )
+    named = {"--badge": "--badge", "RUN": "run"}
+    assert {
+        name: faults._name_as_typed(SimpleNamespace(name=name)) for name in named
+    } == named
+    assert faults._name_as_typed(SimpleNamespace(name="--output"), "-o") == "-o"

@@ -744,7 +744,10 @@ def test_a_finished_state_says_what_it_is_of_whenever_it_is_finished(tmp_path):
     assert manifest["corpus"]["name"] == "mine"
     assert manifest["corpus"]["n_tokens"] == 60
     assert manifest["parameters"] == 0 and manifest["weights_sha256"] is None
+    both.of |= {"weights": "w", "parameters": 5}
     other = both.finish(tmp_path / "third", corpus="other")
+    assert other.manifest["weights_sha256"] == "w"
+    assert other.manifest["parameters"] == 5
     assert other.manifest["run"] != manifest["run"]
     assert (tmp_path / "third").is_dir() and both.finish().folder is None
 
