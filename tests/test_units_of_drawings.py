@@ -1,4 +1,4 @@
-"""Charts and what stands around them: rows, bands, marks, places, panels, numbers of a page, and files of drawings."""
+"""Charts and what is around them: rows, bands, marks, places, panels, numbers of a page, and files of drawings."""
 
 import json
 import math

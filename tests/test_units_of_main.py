@@ -480,7 +480,7 @@ def test_progress_is_silent_a_line_or_a_bar(monkeypatch, capsys):
 
 
 def test_a_bar_counts_begins_again_and_says_what_follows(monkeypatch):
-    """The bar is told of a part, of its end, and of another part; it goes when the work is done."""
+    """The bar hears of a part, of its end, and of another part; it goes when the work is done."""
     seen = []
     monkeypatch.setattr(progress, "is_animated", lambda: True)
     with progress.show_progress("work", "images", quiet=False) as update:

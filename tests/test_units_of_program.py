@@ -703,7 +703,7 @@ def test_folders_next_to_others_are_missed_and_names_of_the_hub_are_not(
     assert found == missing
 
 
-def test_the_cost_of_a_model_is_told_line_by_line(monkeypatch, capsys):
+def test_the_cost_of_a_model_is_shown_line_by_line(monkeypatch, capsys):
     from anisoscope.runs import run
 
     cost = SimpleNamespace(
@@ -1036,8 +1036,8 @@ def test_a_push_names_the_licence_and_the_card_that_comes_next(
     publishing.push(run, "me/x", licence="mit", dry_run=True, quiet=True)
     publishing.push(run, "me/x", licence="mit", quiet=True)
     assert asked == [("me/x", "mit")] * 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == (
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == (
         "next, a section for the model's card: anisoscope card run --repository me/x"
     )
 
@@ -1120,7 +1120,7 @@ def test_a_series_to_compare_is_its_checkpoints(monkeypatch):
     )
 
 
-def test_progress_is_shown_and_tables_fit_unless_told_otherwise(monkeypatch):
+def test_progress_is_shown_and_tables_fit_unless_asked_otherwise(monkeypatch):
     """Each function hands on whether to be quiet, and how wide the terminal is."""
     from anisoscope.api import working
 
@@ -1157,7 +1157,7 @@ def test_progress_is_shown_and_tables_fit_unless_told_otherwise(monkeypatch):
     assert asked[-1] == (compared, 77)
 
 
-def test_a_value_of_another_type_is_told_what_it_should_be():
+def test_a_value_of_another_type_is_answered_with_what_it_should_be():
     argument = SimpleNamespace(
         name="--share",
         field_info=SimpleNamespace(annotation=float),
