@@ -13,7 +13,7 @@ import pytest
 
 from anisoscope.charts import builders, export, style
 from anisoscope.errors import UsageError
-from anisoscope.report import comparison, figures, head_map, page, sections
+from anisoscope.report import comparison, figures, head_map, page, parts, sections
 from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure
 from anisoscope.report.results import Results
 from anisoscope.store import as_records
@@ -876,3 +876,50 @@ def test_comparisons_are_lines_bars_or_a_map(drawn):
     assert drawn[-1][2]["size"] == (NARROW, 18)
     assert made.alt == "Heat map of differences over 6 heads."
     assert made.title == "drift: difference from ours, head by head"
+
+
+def test_every_text_of_a_figure_is_in_the_words_of_the_corpus():
+    rows = [row("m", 1, 0.25), row("m", 2, 0.75)]
+    found = results(rows, corpus={"words": {"position": "patch", "unit": "image"}})
+    described = entry(
+        name=" n-{kind} ",
+        title="Title of tokens",
+        caption=" 5 % of {kind} tokens ",
+        alt="A token: {span}.",
+        counts="vectors",
+    )
+    made = parts.make_figure(found, described, found.table, len, kind="special")
+    assert made.name == "n-special" and made.title == "Title of patches"
+    assert made.caption == "5\xa0% of special tokens"
+    assert made.alt == "A patch: lowest .250 at layer 1, highest .750 at layer 2."
+    assert made.basis == "n = 1,000 vectors in 40 images; patches: all"
+    assert made.drawings == {"": len}
+    several = parts.make_figure(
+        found,
+        described,
+        found.table,
+        {"x": len, "y": max},
+        kind="k",
+        span="s",
+        basis="b",
+    )
+    assert several.drawings == {"x": len, "y": max}
+    assert several.alt == "A patch: s." and several.basis == "b"
+
+
+def test_facts_of_a_run_name_its_width_device_and_type():
+    rows = [row("mean_cosine", 2, 0.5)]
+    rows += [
+        row("mean_cosine.contribution", 2, 0.1, component=str(k)) for k in range(3)
+    ]
+    corpus = {"n_tokens": 1500, "n_units": 20}
+    found = results(rows, device="cuda", dtype="bfloat16", seconds=7.6, corpus=corpus)
+    assert page.describe_run(found) == [
+        ("tokens", "1,500"),
+        ("units", "20"),
+        ("blocks", "2"),
+        ("dimensions", "3"),
+        ("device", "cuda bfloat16"),
+        ("time", "8 s"),
+    ]
+    assert page.describe_run(results([row("m", 1, 0.1)])) == []

@@ -13,7 +13,15 @@ import pytest
 import torch
 
 import anisoscope
-from anisoscope import __main__ as program, doctor, errors, progress, renamed, wording
+from anisoscope import (
+    __main__ as program,
+    axes,
+    doctor,
+    errors,
+    progress,
+    renamed,
+    wording,
+)
 from anisoscope.batch import Batch
 from anisoscope.errors import Interrupted, OutputError, Terminated, UsageError
 
@@ -238,6 +246,25 @@ def test_labels_are_one_for_each_sequence():
         with pytest.raises(UsageError) as caught:
             Batch({}, unit, label=wrong)
         assert caught.value.got == str(tuple(wrong.shape))
+
+
+def test_families_of_subsets_are_cut_where_the_bins_are():
+    edges = axes.POSITION_EDGES
+    names = []
+    for begin, end in zip(edges, [*edges[1:], None], strict=True):
+        if end is None:
+            names.append(f"position {begin}+")
+        elif end == begin + 1:
+            names.append(f"position {begin}")
+        else:
+            names.append(f"position {begin}–{end - 1}")
+    assert axes.SUBSET_FAMILIES["position"] == tuple(names)
+    frequency = axes.SUBSET_FAMILIES["frequency"]
+    assert frequency == tuple(f"frequency {n}" for n in range(1, 6))
+    assert len(frequency) == axes.FREQUENCY_BINS
+    assert axes.POLICIES == ("all", "content", "no-first")
+    every = [name for names in axes.SUBSET_FAMILIES.values() for name in names]
+    assert len(every) == len(set(every))
 
 
 # ---- the diagnosis

@@ -381,3 +381,39 @@ def test_lists_of_names_are_refused_by_name():
 
     with pytest.raises(UsageError, match="did you mean metrics"):
         reading.list_names("metric")
+
+
+def test_options_of_a_file_are_read_under_the_names_of_flags(monkeypatch, tmp_path):
+    from anisoscope.cli import config
+
+    path = tmp_path / "run.toml"
+    path.write_text('batch_tokens = 5\npanel = "hidden"\n')
+    asked, noted = [], []
+
+    def read(values, **how):
+        asked.append((values, how))
+        return lambda *given: asked.append(given)
+
+    monkeypatch.setattr(config, "Dict", read)
+    monkeypatch.setattr(config, "note_config", noted.append)
+
+    def argument(name, *values):
+        tokens = [SimpleNamespace(value=value) for value in values]
+        return SimpleNamespace(name=name, names=(name,), tokens=tokens)
+
+    typed = [argument("--config", str(path)), argument("--panel", "attention")]
+    config.apply_config("app", ("measure",), typed)
+    how = {"source": str(path), "use_commands_as_keys": False}
+    assert asked == [
+        ({"batch-tokens": 5, "panel": "hidden"}, how),
+        ("app", ("measure",), typed),
+    ]
+    assert noted == [
+        {
+            "file": str(path),
+            "options": {"batch_tokens": 5, "panel": "hidden"},
+            "overrides": {"panel": "attention"},
+        }
+    ]
+    config.apply_config("app", (), typed[1:])
+    assert len(noted) == 1, "without --config nothing is read"
