@@ -220,7 +220,7 @@ def test_a_series_is_headed_by_its_last_step(monkeypatch, tmp_path):
             rows.append(row("mean_cosine", layer, a, step=step))
     checkpoints = [{"step": 0}, {"step": 10}]
     page.write_run(results(rows, checkpoints=checkpoints), tmp_path, ("svg",))
-    assert given["tiles"][0][1] == ".400"
+    assert given["tiles"][0][1] == ".400" and given["corpus"] == "unnamed corpus"
     assert given["facts"] == [
         ("checkpoints", "2"),
         ("steps", "0 to 10"),
