@@ -332,6 +332,18 @@ def test_a_map_with_signs_has_zero_in_its_middle_and_numbers_up_to_twenty_heads(
     ]
 
 
+def test_a_quantity_that_was_measured_twice_has_one_value_for_each_head():
+    rows = of_heads("h", [0.1, 0.2], layer=1)
+    found = results(rows)
+    ((described, frame, figure),) = parts_of(found, of_map("h"))
+    twice = pd.concat([frame, frame.assign(value=0.9)])
+    made = head_map.build_head_map(found, [(described, twice, figure)])
+    (quantity,) = made.quantities
+    assert quantity.texts == (".100", ".200") and len(made.kinds) == 2
+    assert quantity.ranks == ("2 of 2", "1 of 2")
+    assert quantity.layers == (".100 to .200",)
+
+
 def test_layers_say_how_many_heads_of_which_kind_and_what_comes_of_them(monkeypatch):
     rows = of_heads("h", [0.1, 0.2, 0.3], layer=2)
     rows += of_heads("h", [0.4], layer=2, kind="cross")

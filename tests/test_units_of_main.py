@@ -396,6 +396,31 @@ def test_packages_are_wrapped_behind_the_name_of_their_extra():
     assert "p 1.0: p>=2 is" in lines and "needed, which is" in lines
 
 
+def test_a_folder_can_be_written_if_the_nearest_one_there_can(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ANISOSCOPE_DATA", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ANISOSCOPE_GOLDEN", str(tmp_path / "golden"))
+    (tmp_path / "home" / ".cache").mkdir(parents=True)
+    asked = []
+
+    def access(place, mode):
+        asked.append((place, mode))
+        return place != tmp_path
+
+    monkeypatch.setattr(doctor.os, "access", access)
+    found = {one["purpose"]: one for one in doctor._find_folders()}
+    cache = tmp_path / "home" / ".cache"
+    assert asked == [(cache, os.W_OK)] * 2 + [(tmp_path, os.W_OK)] * 2
+    hub = found["cache of hub models and data (HF_HOME)"]
+    assert (hub["path"], hub["writable"]) == (str(cache / "huggingface"), True)
+    own = found["cache of Anisoscope (XDG_CACHE_HOME)"]
+    assert (own["path"], own["there"]) == (str(cache / "anisoscope"), False)
+    golden = found["fixtures for tests (ANISOSCOPE_GOLDEN)"]
+    assert (golden["path"], golden["writable"]) == (str(tmp_path / "golden"), False)
+
+
 def test_an_error_without_words_is_named_by_its_class(monkeypatch):
     from packaging.requirements import Requirement
 

@@ -87,8 +87,11 @@ def test_a_run_in_a_folder_has_its_sample_there(monkeypatch, tmp_path):
     run = a_run(tmp_path)
     run.sample = "in memory"
     assert run.kept.sample == tmp_path / "s" and run.kept.name == tmp_path.name
-    run.folder = None
-    assert run.kept.sample == "in memory" and run.kept.name == "m"
+    run.folder, run.replicates = None, np.ones((1, 4))
+    kept = run.kept
+    assert kept.sample == "in memory" and kept.name == "m"
+    assert kept.records is run.records and kept.manifest == {"model": "m"}
+    assert kept.replicates is run.replicates
 
 
 def test_a_copy_of_a_run_has_its_sample_wherever_that_was(tmp_path):
