@@ -132,6 +132,46 @@ def test_subsets_are_shown_in_the_order_of_their_family_where_each_stack_peaks(d
     assert ".990" not in figure.alt
 
 
+def test_subsets_without_anisotropy_are_shown_at_the_first_and_the_last_layer(drawn):
+    rows = [
+        row("group", layer, layer / 10, component=f"special × {name}", stack=stack)
+        for stack in ("b", "a")
+        for layer in (1, 2, 3)
+        for name in ("special", "first")
+    ]
+    described = entry(metric="group", notes={"kind": "by kind"}, caption="{note}")
+    (figure,) = figures.draw_subsets(results(rows), described)
+    figure.draw(WIDE)
+    _, frame, options = drawn[-1]
+    # the last layer counts as the peak, and the first stack as the main one
+    assert list(dict.fromkeys(frame["place"])) == [
+        "b layer 1, first",
+        "b layer 3, most anisotropic",
+        "a layer 3, most anisotropic",
+    ]
+    assert figure.caption == "by kind" and options["names"] == ("kind", "kind")
+    one = frame[frame["place"].eq("a layer 3, most anisotropic")]
+    assert one[["first", "second"]].values.tolist() == [
+        ["special", "special"],
+        ["special", "first"],
+        ["first", "special"],
+    ]
+    assert (
+        figures.draw_subsets(results(rows[:0] or [row("x", 1, 0.1)]), described) == []
+    )
+
+
+def test_a_run_without_policies_has_one_drawing_without_a_label(drawn):
+    rows = [row("mean_cosine", n, 0.1 * n, token_policy=None) for n in (1, 2)]
+    described = entry(law="l", final="f", caption="{law}{final}.", alt="{span}")
+    (figure,) = figures.draw_policies(results(rows), described)
+    assert list(figure.drawings) == [""] and figure.caption == "."
+    figure.draw(WIDE)
+    name, frame, options = drawn[-1]
+    assert name == "layer_curve" and options["isotropic"] is None
+    assert frame["value"].tolist() == [0.1, 0.2] and options["series"] == "stack"
+
+
 def test_the_layer_in_the_middle_is_the_middle_one_of_all(drawn):
     rows = [row("c", layer, 0.1, component="a × b") for layer in (0, 1, 2, 8, 9)]
     (figure,) = figures.draw_classes(results(rows), entry(metric="c"))
