@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from anisoscope.axes import Site
+from anisoscope.errors import UsageError
 from anisoscope.reads import (
     CentredRows,
     Classes,
@@ -26,6 +27,7 @@ from anisoscope.reads import (
 )
 from anisoscope.reads.base import (
     Batching,
+    Gathered,
     draw_cloud,
     draw_pairs,
     make_batch,
@@ -41,8 +43,9 @@ from anisoscope.reads.run_pairs import (
     read_across,
     read_sampled_stacks,
 )
-from anisoscope.reads.sample import KeptSample, SampledVectors
+from anisoscope.reads.sample import KeptSample, SampledVectors, is_usable
 from anisoscope.reads.vectors import VectorSums
+from anisoscope.reads.weights import summarise_matrix
 from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums
 from anisoscope.sums.reservoir import Reservoir
@@ -123,6 +126,7 @@ class Fed:
         self.weights: dict[str, Any] = {}
         self.batches: list[Any] = []
         self.values: list[dict[str, Any]] = []
+        self.sites: list[Site] = []
         self.ended = 0
 
     def begin(self, batch: Any, device: torch.device) -> None:
@@ -132,6 +136,7 @@ class Fed:
 
     def receive(self, site: Site, value: Any) -> None:
         self.values[-1][site.name] = value
+        self.sites.append(site)
 
     def end(self, index: int | None = None) -> None:
         assert index is None
@@ -185,6 +190,12 @@ def test_each_unit_is_fed_as_a_sequence_of_its_own(
     assert fed.values[0][sites[0]].shape[-2] == 4
     alone = feed(reads, units[1:3], batch=1)
     assert [batch.unit.tolist() for batch in alone.batches] == [[0]]
+    layers = {site.layer for site in fed.sites}
+    assert layers == (
+        {None}
+        if sites == ["encoder.final"]
+        else {*range(1, 1 + len(sites))} - ({2} if of_heads else set())
+    )
     narrow = feed(reads, units, dtype=torch.float32)
     assert narrow.values[0][sites[-1]].dtype == torch.float32
 
@@ -290,6 +301,13 @@ def test_a_matrix_of_weights_has_the_vectors_of_all_units_as_rows() -> None:
     np.testing.assert_array_equal(matrix, np.concatenate(CLOUD).astype(np.float32))
     kept = fed.weights["embedding.input"]
     assert set(kept) == {"rows", "m.total"} and kept["rows"].tolist() == [6]
+    assert kept["m.total"].dtype == kept["rows"].dtype == torch.float64
+    more = summarise_matrix(matrix, {"m": summarise, "mx": summarise})
+    kept_all = Gathered(Sums(2), {}, {}, {"embedding.output": more})
+    metric = SimpleNamespace(name="m", needs=frozenset())
+    (reading,) = Weights(summarise).readings(metric, kept_all)
+    assert "total" in reading.data and "mx.total" not in reading.data
+    assert reading.columns["site"] == "embedding.output" and reading.count == 6
 
 
 # ---- what is kept of a batch -----------------------------------------------------------------------------------------
@@ -401,6 +419,11 @@ def test_vectors_made_elsewhere_are_summed_by_the_group_of_their_unit() -> None:
     fewer = Running(policies=policies[:11], real=None, group=group[:11])
     VectorSums({"hidden": frozenset({"vector"})}).add(HIDDEN, x[:11], fewer)
     assert fewer.added[HIDDEN.name]["n"].shape == (11, 2, 1) and not fewer.sums.terms
+    longer = Running(policies=policies.expand(12, 2, 2), real=None, group=group)
+    VectorSums({"hidden": frozenset({"vector"})}).add(
+        HIDDEN, x.expand(12, 2, 3), longer
+    )
+    assert longer.added[HIDDEN.name]["n"].shape == (12, 2, 1) and not longer.sums.terms
 
 
 def test_whole_images_are_summed_in_eight_groups_whatever_the_policy() -> None:
@@ -678,3 +701,69 @@ def test_what_is_computed_of_a_sample_once_is_not_taken_for_a_part_of_it() -> No
     assert without.group.tolist() == [0, 5] and without.groups == 7
     assert without.vectors.tolist() == sample.vectors[[0, 3]].tolist()
     assert without.mean is sample.mean
+
+
+def test_a_pair_of_layers_reads_the_first_tokens_and_is_named_by_its_second() -> None:
+    """The input of the first block, which came second, is layer 0; of six tokens two are read."""
+    x = {
+        name: drawn(6, 2, seed=k) for k, name in enumerate(("e.1.hidden", "e.0.hidden"))
+    }
+    x["e.1.hidden"][4] = x["e.0.hidden"][5] = 0
+    kept = Reservoir(6, 0)
+    kept._kept = (
+        torch.arange(6),
+        torch.arange(6),
+        {n: torch.from_numpy(v) for n, v in x.items()},
+    )
+    sums, sites = Sums(3), [Site("e", 1, "hidden"), Site("e", 0, "hidden")]
+    for site in sites:
+        sums.terms[site.name, "vector"] = torch.ones(3, 1, 1, 2, dtype=torch.float64)
+        sums.terms[site.name, "n"] = torch.ones(3, 1, 1, dtype=torch.float64)
+    gathered = Gathered(sums, {site.name: site for site in sites}, {"e": kept}, {})
+    metric = SimpleNamespace(name="m", needs=frozenset())
+    for most, used in ((2, [0, 1]), (5, [0, 1, 2, 3]), (None, [0, 1, 2, 3])):
+        (reading,) = LayerPair(most).readings(metric, gathered)
+        assert (
+            reading.columns["component"] == "hidden 0" and reading.columns["layer"] == 1
+        )
+        assert reading.count == len(used)
+        found = reading.data.second.vectors.tolist()
+        assert found == x["e.0.hidden"][used].tolist()
+
+
+def test_a_vector_is_usable_if_all_of_it_is_finite_and_some_of_it_is_not_zero() -> None:
+    rows = [[1.0, 0], [0, 0], [math.inf, 1], [1, math.nan], [-math.inf, 0], [0, -2]]
+    assert is_usable(np.array(rows)).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
+    kept = Reservoir(1, 0)
+    kept._kept = (
+        torch.tensor([3]),
+        torch.tensor([4]),
+        {
+            "m.1.stage": torch.ones(1, 1),
+            "m.2.hidden": torch.ones(1, 1),
+        },
+    )
+    (stack,) = read_sampled_stacks(kept.tensors("m ")).values()
+    assert list(stack.layers) == [Site("m", 2, "hidden")]
+
+
+def test_a_metric_of_heads_that_asks_for_subsets_hears_which_sums_these_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        Vectors(("query", "hidden")).list_axes(frozenset({"subset_n", "n", "unit"}))
+    assert str(caught.value) == (
+        "expected second moments and subsets of hidden states alone; got subset_n at query, hidden. "
+        "Cure: leave heads out of `at`"
+    )
+    with pytest.raises(UsageError) as caught:
+        Vectors().list_axes(frozenset({"moment", "unit", "moment_n", "n"}))
+    assert str(caught.value) == (
+        "expected second moments alone, or other sums; got moment, moment_n with n, unit. "
+        "Cure: second moments have groups of their own: use moment_n and moment_vector with them"
+    )
