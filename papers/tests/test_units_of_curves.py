@@ -1,0 +1,385 @@
+"""What figures of layers, heads and the cosine law read and keep of models, each on a few numbers that are unlike."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from anisoscope.store import as_records
+from anisoscope.sums import isotropic
+from anisoscope_papers.godey2024 import (
+    checkpoints,
+    fig01_04_layers,
+    fig05_16_drift,
+    fig06_bias,
+    fig11_12_trajectories,
+    fig17_18_cosine_law,
+    layer_curves,
+)
+from anisoscope_papers.godey2024.fig17_18_cosine_law import Law, Points
+from anisoscope_papers.godey2024.layer_curves import Systems
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.train_small import BRIEF, LONG, PART
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(tmp_path / "study", tmp_path / "cache")
+
+
+# ---- how figures are declared ----------------------------------------------------------------------------------------
+
+
+def test_figures_5_and_16_ask_for_their_own_coefficient_of_the_same_systems():
+    for study, kind in zip(
+        fig05_16_drift.STUDIES, ("spearman", "pearson"), strict=True
+    ):
+        assert set(study.settings) == {"quick", "long", "paper", "packaged"}
+        for name, asked in study.settings.items():
+            assert asked.kind == kind
+            of_figures = fig01_04_layers.SETTINGS.values()
+            assert asked.figures == tuple(figure[name] for figure in of_figures)
+
+
+def test_odd_figures_show_clouds_and_even_ones_paths_of_their_own_plane():
+    found = {}
+    for study in fig11_12_trajectories.STUDIES:
+        asked = getattr(study.judge, "args", None) or (study.judge.__name__,)
+        assert study.draw.args == (study.name, *study.measure.args)
+        found[study.name] = (*study.measure.args, *asked)
+    assert found == {
+        "fig11": ("union", True, "judge_clouds"),
+        "fig12": ("union", False, "judge_paths"),
+        "fig19": ("key", True, "fig19", "svd.key.agreement"),
+        "fig20": ("key", False, "fig20", "svd.key.path_agreement"),
+        "fig21": ("query", True, "fig21", "svd.query.agreement"),
+        "fig22": ("query", False, "fig22", "svd.query.path_agreement"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "limit", "sequences", "recipe"),
+    [
+        # 60 documents are measured of the text: fewer than the probe has windows.
+        ("bytes", "byte-lm", 60, 128, LONG),
+        ("vision", "vit", 128, None, LONG),
+        ("speech", "speech-transformer", 128, None, LONG),
+        ("photographs", "vit-masked", 128, None, PART),
+        ("clips", "speech-masked", 5, None, PART),
+    ],
+)
+def test_a_probe_is_of_units_that_are_measured_elsewhere_too(
+    name, kind, limit, sequences, recipe
+):
+    found = checkpoints.SETTINGS[name]
+    assert (found.kind, found.limit, found.sequences) == (kind, limit, sequences)
+    assert found.recipe == replace(recipe, seeds=6) and not found.checkpoints
+    assert found.corpus == checkpoints.KINDS[kind].corpus
+
+
+def test_small_models_stand_in_for_the_paper_s_in_the_same_way():
+    paper = Systems(("a",), "c", flatten="image")
+    found = layer_curves.build_settings(paper, ["resnet"])
+    quick = Systems(flatten="image", small=("resnet",), recipe=BRIEF)
+    assert found == {
+        "quick": quick,
+        "long": replace(quick, recipe=LONG),
+        "paper": paper,
+    }
+    own = Systems(("b",), "d", limit=3)
+    found = layer_curves.build_settings(paper, ["resnet", "vit"], own)
+    assert found["quick"] == replace(own, small=("resnet", "vit"))
+
+
+@pytest.mark.parametrize("flatten", ["image", "position"])
+def test_a_run_is_shared_by_figures_that_flatten_maps_alike(flatten):
+    needs = Systems(("resnet-50", "cvt-13"), "imagenet-1k", flatten=flatten).needs()
+    assert [need.name for need in needs[:2]] == [
+        "microsoft/resnet-50",
+        "microsoft/cvt-13",
+    ]
+    assert [list(need.work) for need in needs[:2]] == [
+        [f"resnet-50 × imagenet-1k {flatten}"],
+        [f"cvt-13 × imagenet-1k {flatten}"],
+    ]
+    assert len(needs) == 3 and not needs[2].work
+
+
+# ---- checkpoints of a series -----------------------------------------------------------------------------------------
+
+
+def make_measurement(sites, points):
+    """A measurement of two groups, one token policy and two heads of three dimensions, drawn by site."""
+    drawn = torch.Generator().manual_seed(0)
+    terms = {}
+    for site in sites:
+        shapes = {"vector": (2, 1, 2, 3), "n": (2, 1, 2), "head_moment": (2, 2, 3, 3)}
+        for term, shape in shapes.items():
+            x = torch.rand(shape, generator=drawn, dtype=torch.float64) + 1
+            terms[site.name, term] = x
+    reservoirs = {}
+    for place, name in points:
+        vectors = reservoirs.setdefault(place, SimpleNamespace(vectors={})).vectors
+        vectors[name] = torch.randn(5, 2, 3, generator=drawn)
+    return SimpleNamespace(
+        sites={site.name: site for site in sites},
+        sums=SimpleNamespace(terms=terms),
+        reservoirs=reservoirs,
+    )
+
+
+def make_site(stack, layer, quantity, stage="raw", kind="self"):
+    name = f"{stack}.{kind}.{layer}.{quantity}.{stage}"
+    return SimpleNamespace(
+        name=name, stack=stack, layer=layer, quantity=quantity, stage=stage, kind=kind
+    )
+
+
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_heads_are_kept_of_the_first_stack_s_own_queries_and_keys(
+    monkeypatch, tmp_path, sampled, common
+):
+    query, key, later = (
+        make_site("decoder", 1, "query"),
+        make_site("decoder", 1, "key"),
+        make_site("decoder", 2, "query"),
+    )
+    others = [
+        make_site("decoder", 1, "query", "rotated"),
+        make_site("decoder", 1, "query", kind="cross"),
+        make_site("encoder", 1, "query"),
+    ]
+    # A sample of the whole stack, or one of a site's own; none of the later layer.
+    places = {site.name: "decoder" if common else site.name for site in (query, key)}
+    points = [(place, name) for name, place in places.items()]
+    made = make_measurement([*others[:2], query, key, later, others[2]], points)
+    asked = []
+    monkeypatch.setattr(
+        checkpoints,
+        "Measurement",
+        SimpleNamespace(restore=lambda *given: asked.append(given) or made),
+    )
+    path = tmp_path / "heads.safetensors"
+    checkpoints._write_heads("sums", "settings", path, sampled=sampled)
+    found = load_file(path)
+    assert asked == [("sums", "settings")]
+    names = {f"1 {side} {what}" for side in ("query", "key") for what in WHAT}
+    assert found.keys() == names | {"2 query mean", "2 query moment"}
+    for site in (query, key, later):
+        name = f"{site.layer} {site.quantity}"
+        terms = made.sums.terms
+        total, count = (
+            (terms[site.name, term][0] + terms[site.name, term][1])[0]
+            for term in ("vector", "n")
+        )
+        for head in range(2):
+            mean = total[head] / count[head]
+            torch.testing.assert_close(found[f"{name} mean"][head], mean)
+            moment = terms[site.name, "head_moment"]
+            expected = moment[0, head] + moment[1, head]
+            if site is not later:
+                vectors = made.reservoirs[places[site.name]].vectors[site.name]
+                assert torch.equal(found[f"{name} points"], vectors)
+                if sampled:
+                    of_head = vectors[:, head].double()
+                    expected = sum(torch.outer(x, x) for x in of_head)
+            torch.testing.assert_close(found[f"{name} moment"][head], expected)
+
+
+WHAT = ("mean", "moment", "points")
+
+
+def test_records_of_a_series_are_of_heads_of_the_first_stack(monkeypatch):
+    rows = []
+    wanted = {"metric": "m", "kind": "self", "stack": "decoder", "site": "scores"}
+    for number, change in enumerate(
+        (
+            {},
+            {"stack": "encoder"},
+            {"kind": "cross"},
+            {"site": "hidden"},
+            {"metric": "n"},
+            {"component": "1"},
+            {"site": "query.raw"},
+        )
+    ):
+        rows.append(wanted | {"value": float(number)} | change)
+    frame = as_records(pd.DataFrame(rows))
+    folders = {
+        "first": frame,
+        "second": frame.assign(value=frame["value"] + 10),
+    }
+    monkeypatch.setattr(
+        checkpoints, "RunFolder", lambda name: SimpleNamespace(records=folders[name])
+    )
+    pieces = [checkpoints.Piece(0, 0, "first"), checkpoints.Piece(5, 0, "second")]
+    found = checkpoints.read_records(pieces, ["m"])
+    assert found["value"].tolist() == [0, 6, 10, 16]
+
+
+def test_seeds_that_end_at_other_steps_are_named_with_the_last_of_all():
+    with pytest.raises(checkpoints.UsageError) as error:
+        checkpoints._require_same_end("runs/x", {2: 1500, 0: 3000, 1: 20})
+    assert (
+        "every seed of runs/x at the same last step; got "
+        "seed 1 at step 20 of 3,000, seed 2 at step 1,500 of 3,000." in str(error.value)
+    )
+    checkpoints._require_same_end("runs/x", {0: 7, 1: 7})
+    checkpoints._require_same_end("runs/x", {})
+
+
+# ---- transcripts -----------------------------------------------------------------------------------------------------
+
+
+def test_transcripts_are_kept_by_network_corpus_and_limit(monkeypatch, context):
+    made = []
+
+    def write(name, corpus, path, *, limit):
+        made.append((name, corpus, limit))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+
+    monkeypatch.setattr(layer_curves.transcripts, "write_transcripts", write)
+    monkeypatch.setattr(layer_curves, "find_path", lambda name: f"/data/{name}")
+    asked = [("builtin:w", "a", 3), ("builtin:w", "a", 4), ("builtin:w", "b", 3)]
+    asked += [("builtin:v", "a", 3)]
+    paths = set()
+    for name, corpus, limit in [*asked, *asked]:
+        systems = Systems(corpus=corpus, limit=limit)
+        paths.add(layer_curves._write_transcripts(name, systems, context))
+    assert made == [(name, f"/data/{corpus}", limit) for name, corpus, limit in asked]
+    assert len(paths) == 4
+    assert all("/cache/transcripts/" in path for path in paths)
+
+
+# ---- fixed points ----------------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_point_is_the_first_crossing_unless_another_is_asked_for():
+    rows = []
+    for seed, component in ((3, "1"), (3, "2"), (5, "1")):
+        value = 10.0 * seed + int(component)
+        for model, more in (("bert", 0), ("gpt2", 100)):
+            place = {"model": model, "seed": seed, "component": component}
+            metric = "fixed_point.mean_norm"
+            rows.append({"metric": metric, "value": value + more, **place})
+    records = as_records(pd.DataFrame(rows))
+    found = fig06_bias._select_fixed_point(records, "bert", "mean_norm")
+    assert found.to_dict() == {3: 31.0, 5: 51.0}
+    found = fig06_bias._select_fixed_point(records, "bert", "mean_norm", "2")
+    assert found.to_dict() == {3: 32.0}
+
+
+# ---- the cosine law --------------------------------------------------------------------------------------------------
+
+
+def test_samples_of_the_law_are_drawn_from_its_seed(context):
+    law = Law(dimensions=(4, 64, 144), pairs=50, seed=3)
+    reports = []
+    context = replace(context, progress=lambda *given: reports.append(given))
+    records = fig17_18_cosine_law.measure_law(law, context)
+    assert reports == [("d = 4", 1, 3), ("d = 64", 2, 3), ("d = 144", 3, 3)]
+    assert set(records["n_vectors"]) == {100} and set(records["seed"]) == {3}
+    drawn = np.random.default_rng(3)
+    for d in law.dimensions:
+        x, y = drawn.standard_normal((2, 50, d))
+        cosines = [
+            a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+            for a, b in zip(x, y, strict=True)
+        ]
+        rows = records[records["model"] == f"isotropic d = {d}"].set_index("metric")
+        sampled = rows.loc["cosine_law.sampled_q95", "value"]
+        assert sampled == pytest.approx(np.quantile(cosines, 0.95))
+        assert rows.loc["cosine_law.q95", "value"] == pytest.approx(isotropic.q95(d))
+        assert rows.loc["cosine_law.dimension", "value"] == d
+        # The density is drawn as far as 6 standard deviations, 6 / √d, and not beyond 1.
+        places = rows.loc["cosine_law.density", "component"].astype(float)
+        assert places.min() == -places.max()
+        assert places.max() == pytest.approx(min(1, 6 / d**0.5))
+        assert len(places) == 161
+
+
+def test_the_law_is_judged_in_the_order_of_dimensions_and_not_of_their_names():
+    rows = []
+    p = {4: 0.03, 16: 0.9, 100: 0.2}
+    for d, q95, distance in ((16, 0.4, 0.01), (100, 0.16, 0.03), (4, 0.8, 0.02)):
+        numbers = {"q95": q95, "dimension": d, "ks_distance": distance, "ks_p": p[d]}
+        for name, value in numbers.items():
+            row = {"metric": f"cosine_law.{name}", "value": float(value)}
+            rows.append(row | {"model": f"isotropic d = {d}", "n_vectors": 80})
+    shrinks, closed = fig17_18_cosine_law.judge_law(as_records(pd.DataFrame(rows)))
+    assert (shrinks.outcome, shrinks.value) == ("identity", 0.16)
+    assert shrinks.statistic == "q95 at d = 100:"
+    assert shrinks.reason == "q95·√d goes from 1.600 (d = 4) to 1.600 (d = 100)"
+    # Three times the smallest p, after Holm: nothing departs from the law.
+    assert closed.outcome == "identity" and closed.p == pytest.approx(0.09)
+    assert (closed.value, closed.n) == (0.03, 40)
+
+
+def test_points_are_of_trained_models_under_their_own_names(monkeypatch, context):
+    keep = {"metric": "drift", "site": "hidden", "token_policy": "all", "value": 1.0}
+    rows = [
+        keep | {"model": "small x, trained", "layer": 1},
+        keep | {"model": "small x, untrained", "layer": 2},
+        keep | {"model": "small x, trained", "layer": 3, "token_policy": "content"},
+        keep | {"model": "small x, trained", "layer": 4, "head": 0},
+        keep | {"model": "small x, trained", "layer": 5, "site": "pre_relu"},
+        keep | {"model": "small x, trained", "layer": 6, "site": "final"},
+    ]
+    asked = []
+
+    def measure(systems, given):
+        assert given is context
+        asked.append(systems)
+        return as_records(pd.DataFrame(rows))
+
+    monkeypatch.setattr(fig17_18_cosine_law, "measure", measure)
+    figures = (Systems(("a",)), Systems(("b",)))
+    found = fig17_18_cosine_law.measure_points(Points((), None, figures), context)
+    assert asked == list(figures)
+    assert found["model"].tolist() == ["small x"] * 4
+    assert found["layer"].tolist() == [1, 6, 1, 6]
+
+
+def test_systems_with_a_vector_for_each_position_are_looked_at_one_by_one():
+    inner = Systems(("c",), others=(Systems(("d",)),))
+    systems = Systems(
+        ("a",), flatten="image", others=(Systems(("b",)), replace(inner, others=()))
+    )
+    found = fig17_18_cosine_law.keep_by_position(systems)
+    assert found == (Systems(("b",)), Systems(("c",)))
+    found = fig17_18_cosine_law.keep_by_position(replace(systems, flatten="position"))
+    assert found == (Systems(("a",)), Systems(("b",)), Systems(("c",)))
+
+
+def test_a_model_is_named_and_measured_with_the_context_s_device(monkeypatch, context):
+    jobs, reports = [], []
+    context = replace(
+        context,
+        device="cuda",
+        batch_tokens=77,
+        progress=lambda *given: reports.append(given),
+    )
+
+    def measure(job, _context, measure_it):
+        assert measure_it.keywords == {"root": context.cache, "resume": True}
+        jobs.append(job)
+        row = {"metric": "drift", "site": "hidden", "token_policy": "all", "value": 1.0}
+        rows = [row | {"model": job.model}, row | {"metric": "x", "model": "no"}]
+        return [SimpleNamespace(records=as_records(pd.DataFrame(rows)))]
+
+    monkeypatch.setattr(fig17_18_cosine_law, "measure_if_available", measure)
+    models = (("m", "c"), ("n", "d"))
+    found = fig17_18_cosine_law.measure_trained_layers(models, 9, context)
+    assert [(job.model, job.corpus, job.limit) for job in jobs] == [
+        ("m", "c", 9),
+        ("n", "d", 9),
+    ]
+    assert {(job.device, job.batch_tokens) for job in jobs} == {("cuda", 77)}
+    assert reports == [("m", 1, 2), ("n", 2, 2)]
+    assert found["model"].tolist() == ["m", "n"]
