@@ -18,11 +18,13 @@ from anisoscope.data.labelled import TEST, Example, LabelledCorpus
 from anisoscope.errors import DivergedError
 from anisoscope.store import as_records
 from anisoscope_papers.beyond import (
+    arms,
     causes,
     cells,
     crossed,
     dimension,
     erased,
+    frozen,
     needed,
     outcomes,
     reactions,
@@ -859,3 +861,315 @@ def test_small_models_are_listed_seed_by_seed():
     assert grid.cells({"a": "other"}) == expected
     assert expected[-1].label == "read=each blocks=plain L=3 d=16"
     assert {cell.task for cell in grid.cells()} == {"a", "b"}
+
+
+# ---- how many numbers a rank correlation needs -----------------------------------------------------------------------
+
+
+def test_a_correlation_with_steps_needs_four_of_them():
+    values = {step: np.array([float(step), -step]) for step in (0, 10, 38)}
+    values[-1] = np.array([99.0, 99.0])  # uniform attention has no place among steps
+    nothing = np.full(2, NAN)
+    assert np.isnan(frozen.correlate_with_steps(Seeds(values, nothing))).all()
+    values[240] = np.array([20.0, -240])
+    found = frozen.correlate_with_steps(Seeds(values, nothing))
+    ranks = stats.spearmanr([1, 2, 3, 4], [1, 2, 4, 3]).statistic
+    assert found.tolist() == pytest.approx([ranks, -1])
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_values_and_losses_are_correlated_over_six_cells_at_least(depth):
+    rows, lost, alike = [], [], []
+    draw = np.random.default_rng(0)
+    corpora = ("yelphat", "hatexplain")[: depth - 1] if depth == 2 else CORPORA_OF_TWO
+    for corpus, layers in product(corpora, range(1, depth + 1)):
+        model = f"attention L={layers} λ=0 d=384 h=1"
+        numbers = draw.uniform(size=4)
+        for arm, (accuracy, value) in zip(
+            ("", " attention=uniform"), numbers.reshape(2, 2), strict=True
+        ):
+            place = {"model": model + arm, "corpus": corpus, "seed": 0}
+            one = {"metric": "accuracy", "component": "test", "value": accuracy}
+            rows.append(place | one)
+            one = {"metric": "intra_sequence", "site": "value", "value": value}
+            rows.append(place | one | {"layer": layers, "token_policy": "all"})
+        lost.append(numbers[0] - numbers[2])
+        alike.append(numbers[1])
+    frame = add_options(as_records(pd.DataFrame(rows)))
+    whole = Evidence("needed", frame, paper="beyond")
+    found = needed.correlate_values_with_loss(whole)
+    if len(lost) < 6:
+        assert np.isnan(found).all()
+    else:
+        assert found == pytest.approx(stats.spearmanr(alike, lost).statistic)
+
+
+CORPORA_OF_TWO = ("yelphat", "hatexplain")
+
+# ---- cells of language models ----------------------------------------------------------------------------------------
+
+
+def make_recipe(tmp_path):
+    return SimpleNamespace(folder=lambda arm, seed: tmp_path / f"{arm}-{seed}")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_cell_is_finished_with_all_of_its_files(tmp_path, asked):
+    experiment = trained.Experiment(("a", "b"), 2, make_recipe(tmp_path), asked=asked)
+    names = [trained.SEEN, trained.ASKED][: 1 + asked]
+    assert experiment.files == tuple(names)
+    folder = tmp_path / "b-1"
+    folder.mkdir()
+    for name in names:
+        assert not experiment.has("b", 1)
+        (folder / name).touch()
+    assert experiment.has("b", 1) and not experiment.has("a", 1)
+
+
+def test_the_first_two_arms_are_trained_with_every_seed_before_the_others():
+    experiment = trained.Experiment(("a", "b", "c", "d"), 2, None)
+    assert experiment.cells() == [
+        *(("a", 0), ("b", 0), ("a", 1), ("b", 1)),
+        *(("c", 0), ("d", 0), ("c", 1), ("d", 1)),
+    ]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_cells_are_trained_or_only_the_finished_ones_read(monkeypatch, tmp_path, train):
+    made, checked, reports = [], [], []
+
+    class Recipe:
+        def folder(self, arm, seed):
+            return tmp_path / f"{arm}-{seed}"
+
+        def hash_data(self):
+            return {"text": "hash"}
+
+        def train(self, arm, seed, folder, device):
+            made.append((arm, seed, device))
+            self.write(seed, folder)
+
+        def write(self, seed, folder):
+            folder.mkdir(exist_ok=True)
+            for number, name in enumerate((trained.SEEN, trained.ASKED)):
+                row = {"metric": f"m{number}", "value": 10.0 * seed + number}
+                as_records(pd.DataFrame([row])).to_parquet(folder / name)
+
+    recipe = Recipe()
+    recipe.write(1, tmp_path / "a-1")
+    monkeypatch.setattr(trained, "check_noted", lambda *given: checked.append(given))
+    experiment = trained.Experiment(("a", "b"), 2, recipe, train=train, asked=True)
+    context = Context(
+        tmp_path, tmp_path, "cuda", progress=lambda *given: reports.append(given)
+    )
+    found = trained.measure(experiment, context)
+    cells_ = [("a", 0), ("b", 0), ("a", 1), ("b", 1)] if train else [("a", 1)]
+    assert set(made) == {(*cell, "cuda") for cell in cells_ if cell != ("a", 1)}
+    assert sorted(checked) == sorted(
+        (tmp_path / f"{a}-{s}" / trained.READ, {"text": "hash"}, tmp_path / f"{a}-{s}")
+        for a, s in cells_
+    )
+    rows = zip(
+        found["model"].astype(str),
+        found["seed"],
+        found["metric"],
+        found["value"],
+        strict=True,
+    )
+    assert sorted(rows) == sorted(
+        (arm, seed, f"m{number}", 10.0 * seed + number)
+        for arm, seed in cells_
+        for number in (0, 1)
+    )
+    n = len(cells_)
+    assert reports == [("cells", done, n) for done in range(1, n + 1)]
+    for arm, seed in cells_:
+        noted = tmp_path / f"{arm}-{seed}" / trained.READ
+        assert (arm, seed) == ("a", 1) or json.loads(noted.read_text()) == {
+            "text": "hash"
+        }
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("arm", ["base", "type", "softmax1", "untied+sigmoid"])
+def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, last):
+    sites = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
+    place = {"metric": "m", "low": 0.0, "high": 1.0}
+    rows = [
+        place | {"site": site, "value": float(number)}
+        for number, site in enumerate((*sites, "value"))
+    ]
+    rows.append(place | {"site": "hidden", "component": "7", "value": 99.0})
+    asked = []
+
+    def look(how):
+        def measured(model, plan, settings):
+            asked.append((how, model, plan, settings))
+            return SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows)))
+
+        return measured
+
+    monkeypatch.setattr(trained, "run_pass", look("pass"))
+    monkeypatch.setattr(trained, "measure_probe", look("probe"))
+    model = torch.nn.Linear(1, 1)
+    model.base_model, model.config = "base model", SimpleNamespace(arm=arm)
+    plan = ["first", "second"]
+    found = trained._measure_step(model, plan, last=last)
+    softmax = arm in ("base", "type")
+    expected = [0, 1, 2, 3, 4, 5] if softmax else [0, 1, 2, 4]
+    assert found["value"].tolist() == expected and found["low"].isna().all()
+    ((how, of, batches, settings),) = asked
+    assert (how, of, list(batches)) == (
+        "pass" if last else "probe",
+        "base model",
+        plan,
+    )
+    metrics = trained.AT_THE_END if last else trained.ALONG
+    assert (settings.metrics, settings.tokens) == (metrics, ("all",))
+
+
+def test_studies_of_sinks_and_of_use_are_asked_for_more_than_a_look():
+    for name, of_name in causes.SETTINGS.items():
+        asked = name in ("sinks", "useful")
+        for which in ("quick", "paper", "finished"):
+            experiment = of_name[which]
+            assert experiment.asked == asked, (name, which)
+            assert experiment.train == (which != "finished")
+            quick = which == "quick"
+            assert experiment.seeds == (2 if quick else 4 if asked else 6)
+            arms_ = causes.ARMS[name]
+            assert experiment.arms == (arms_[:2] if quick else arms_)
+            assert experiment.recipe == (causes.BRIEF if quick else causes.FULL)
+
+
+def test_queries_or_keys_of_either_spelling_are_changed_and_nothing_else():
+    for names in (("query", "key", "value"), ("q_proj", "k_proj", "v_proj")):
+        for side, place in (("queries-centred", 0), ("keys-centred", 1)):
+            attention = torch.nn.Module()
+            for name in names:
+                setattr(attention, name, torch.nn.Linear(2, 2))
+            model = torch.nn.Sequential(attention)
+            before = [getattr(attention, name) for name in names]
+            arms.CHANGES[side].model(model)
+            for number, name in enumerate(names):
+                now = getattr(attention, name)
+                assert isinstance(now, arms.Centred) == (number == place)
+                assert now.weight is before[number].weight
+
+
+# ---- what is measured of a classifier before it goes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ["learned", "frozen", "uniform"])
+def test_attention_is_made_uniform_in_every_layer_where_it_was_not(monkeypatch, arm):
+    labels = [0, 1, 2, 1]
+    asked = []
+
+    def average(model, batches, kind, layers):
+        asked.append((model, batches.limit, kind, layers))
+        # Of four utterances three are right as it is, and one without attention.
+        return (np.array([0, 1, 2, 0] if not layers else [1, 1, 0, 0]),)
+
+    monkeypatch.setattr(cells, "average_outcome", average)
+    results = {
+        "validation": {"accuracy": 0.25, "n": 8, "majority": 0.125},
+        TEST: {"accuracy": 0.75, "n": 4, "majority": 0.5},
+        "test_yelp50": {"accuracy": 0.875, "n": 2, "majority": 0.625},
+    }
+    one = SimpleNamespace(
+        cell=Cell("esnli", layers=3, seed=5, arm=arm),
+        found=SimpleNamespace(
+            training={
+                "results": results,
+                "collapsed": True,
+                "steps": 77,
+                "kept_step": 66,
+            }
+        ),
+        classifier=("model", "tokenizer"),
+        corpus=SimpleNamespace(labels=("a", "b", "c")),
+        batches=lambda limit: SimpleNamespace(
+            limit=limit, encoded=SimpleNamespace(labels=labels)
+        ),
+    )
+    found = cells._measure_accuracies(one)
+    # So many that none of a class is left out, whatever the others have.
+    kinds = [()] if arm == "uniform" else [(), (1, 2, 3)]
+    assert asked == [("model", 12, "uniform", layers) for layers in kinds]
+    assert set(found["seed"]) == {5} and set(found["corpus"]) == {"esnli"}
+    assert set(found["model"]) == {one.cell.label}
+    accuracy = found[found["metric"] == "accuracy"].set_index("component")
+    expected = {name: (of["accuracy"], of["n"]) for name, of in results.items()}
+    if arm != "uniform":
+        expected[AFTERWARDS] = (0.25, 4)
+    pairs = zip(accuracy["value"], accuracy["n_units"], strict=True)
+    assert dict(zip(accuracy.index, pairs, strict=True)) == expected
+    others = found[~found["metric"].isin(["accuracy", RIGHT])]
+    assert dict(zip(others["metric"], others["value"], strict=True)) == {
+        "majority": 0.5,
+        "collapsed": 1.0,
+        "steps": 77.0,
+        "kept_step": 66.0,
+    }
+    bits = [
+        (*cells.unpack_bits(row.component, 4), row.value)
+        for row in found[found["metric"] == RIGHT].itertuples()
+    ]
+    names = [name for name, _, _ in bits]
+    assert names == [TEST, AFTERWARDS][: len(kinds)]
+    rights = [[True, True, True, False], [False, True, False, False]]
+    assert [right.tolist() for _, right, _ in bits] == rights[: len(kinds)]
+    assert [share for _, _, share in bits] == [0.75, 0.25][: len(kinds)]
+
+
+@pytest.mark.parametrize("arm", ["learned", "uniform"])
+@pytest.mark.parametrize("short", [False, True])
+def test_geometry_is_of_the_sites_that_claims_are_about(monkeypatch, arm, short):
+    rows = []
+    for number, (metric, site, component, head) in enumerate(
+        (
+            ("intra_sequence", "hidden", None, None),
+            ("intra_sequence", "key.raw", None, 0),
+            ("intra_sequence", "value", None, 0),
+            ("intra_sequence", "query.raw", None, 0),
+            ("intra_sequence", "hidden", "x", None),
+            ("norms.mean", "key.raw", None, 0),
+            ("norms.variation", "key.raw", None, 0),
+            ("norms.mean", "hidden", None, None),
+            ("norms", "key.raw", None, 0),
+        )
+    ):
+        place = {"site": site, "component": component, "head": head, "layer": 1}
+        rows.append(place | {"metric": metric, "value": float(number)})
+    asked = []
+
+    def entropy(model, batches, layer):
+        asked.append((model, batches, layer))
+        both = [
+            {"metric": "cls_entropy", "component": "row", "value": 100.0 + layer},
+            {"metric": "cls_entropy.floor", "component": "row", "value": 0.0},
+        ]
+        return as_records(pd.DataFrame(both), layer=layer)
+
+    monkeypatch.setattr(cells, "measure_entropy", entropy)
+    monkeypatch.setattr(
+        cells,
+        "run_pass",
+        lambda *_: SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows))),
+    )
+    splits = (TEST, "test_yelp50") if short else (TEST,)
+    one = SimpleNamespace(
+        cell=Cell("yelphat", layers=2, seed=5, arm=arm),
+        plan=Grid(utterances=33),
+        corpus=SimpleNamespace(splits=splits),
+        classifier=("model", "tokenizer"),
+        batches=lambda limit, split: (limit, split),
+        label="its name",
+    )
+    found = cells._measure_geometry(one)
+    batches = (33, splits[-1])
+    entropies = [] if arm == "uniform" else [101.0, 102.0]
+    assert asked == [("model", batches, 1 + n) for n in range(len(entropies))]
+    assert sorted(found["value"]) == [0, 1, 2, 5, 6, *entropies]
+    assert found["head"].isna().all() and set(found["model"]) == {"its name"}
+    assert set(found["seed"]) == {5} and set(found["corpus"]) == {"yelphat"}
