@@ -16,8 +16,13 @@ from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.fosse2023 import (
     __main__ as program,
     entry,
+    explained_words,
+    fig2_directions,
     measurements,
     replaced_attention,
+    sec5_compensation,
+    table2_examples,
+    table3_depth,
     trained_cells,
 )
 from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds
@@ -810,3 +815,246 @@ def test_a_classifier_is_measured_once_for_all_studies_that_ask(
         f"yelphat {one.label} seed 0: 0.750",
         f"yelphat {other.label} seed 1: 0.750 collapsed",
     ]
+
+
+# ---- what single studies ask for and compare -------------------------------------------------------------------------
+
+
+def test_words_are_explained_on_as_few_texts_as_are_erased(monkeypatch):
+    asked = []
+
+    def measure(*given, **more):
+        asked.append((given, more))
+        return "records"
+
+    monkeypatch.setattr(explained_words, "measure_explanations", measure)
+    monkeypatch.setattr(
+        explained_words, "measure_once", lambda one, name, make: (one, name, make())
+    )
+    one = SimpleNamespace(
+        plan=Grid(erased=7, utterances=99),
+        found=SimpleNamespace(max_length=31),
+        classifier=("model", "tokenizer"),
+        corpus="corpus",
+    )
+    found = explained_words.explain_words(one)
+    assert found == (one, "explained", "records")
+    given = ("model", "tokenizer", "corpus")
+    assert asked == [(given, {"limit": 7, "max_length": 31})]
+
+
+@pytest.mark.parametrize("limit", [None, 40])
+def test_a_classifier_of_a_part_is_tested_on_the_test_split_of_all(monkeypatch, limit):
+    asked = []
+    corpus = SimpleNamespace(splits={TEST: "texts", TRAIN: "others"})
+    result = {
+        "n": 9,
+        "accuracy": 0.5,
+        "majority": 0.25,
+        "by_class": {"a": 0.75, "b": 0.125},
+    }
+
+    def measure(*given):
+        asked.append(given)
+        return result
+
+    monkeypatch.setattr(measurements, "measure_result", measure)
+    monkeypatch.setattr(
+        measurements, "open_corpus", lambda *given: asked.append(given) or corpus
+    )
+    monkeypatch.setattr(
+        measurements, "measure_once", lambda _one, name, make: (name, make())
+    )
+    one = SimpleNamespace(
+        plan=Grid(limit=limit),
+        cell=Cell("esnli", examples=20),
+        encoded=lambda texts: f"encoded {texts}",
+        predicted=lambda encoded: f"classes of {encoded}",
+    )
+    name, found = measurements._test_split_model(one)
+    assert name == f"tested-{limit or 'all'}"
+    assert asked == [
+        ("esnli", limit),
+        (corpus, TEST, "classes of encoded texts"),
+    ]
+    rows = found[["metric", "component", "value"]].itertuples(index=False, name=None)
+    assert list(rows) == [
+        ("accuracy", TEST, 0.5),
+        ("majority", TEST, 0.25),
+        ("class_accuracy", "a", 0.75),
+        ("class_accuracy", "b", 0.125),
+    ]
+    assert found["n_units"].dropna().tolist() == [9, 9]
+
+
+def test_examples_of_table_2_are_found_again_by_their_place_in_the_whole_split(
+    monkeypatch,
+):
+    texts = [Example((word,), 0) for word in ("left", "out")]
+    words = (("A", "b"), ("a", "c"), ("B",), ("d", "A"), ("e", "b"), ("f", "A", "B"))
+    labels, found = np.array([1, 0, 0, 1, 0, 1]), np.array([1, 1, 0, 0, 0, 1])
+    measured = [
+        Example(text, int(label)) for text, label in zip(words, labels, strict=True)
+    ]
+    angles = np.radians([10.0, 0.0, 20.0, 50.0, 75.0, 100.0])
+    unit = np.stack([np.cos(angles), np.sin(angles)], 1)
+    whole = (*texts, *measured)
+    monkeypatch.setattr(
+        table2_examples,
+        "open_corpus",
+        lambda name: {"esnli": SimpleNamespace(splits={TEST: whole})}[name],
+    )
+    monkeypatch.setattr(
+        table2_examples, "measure_once", lambda _one, _name, make: make()
+    )
+    one = SimpleNamespace(
+        cell=Cell("esnli"),
+        plan=Grid(utterances=6),
+        corpus=SimpleNamespace(labels=("no", "yes")),
+        classes=(labels, found),
+        directions=lambda: unit,
+        examples=lambda limit: tuple(measured) if limit == 6 else None,
+    )
+    records = table2_examples.find_examples(one)
+    rows = records[records["metric"] == "example"]
+    # The first text of class 0 that is classified correctly is number 2, at 20°.
+    assert rows["component"].tolist() == [
+        "representative | no | 4",
+        "nearest, same class | no | 3",
+        "nearest, other class | yes | 2",
+        "median, other class | yes | 5",
+        "farthest, same class | no | 6",
+    ]
+    degrees = np.array([0.0, 20, 10, 30, 55])
+    assert rows["value"].tolist() == pytest.approx(np.cos(np.radians(degrees)).tolist())
+    (overlap,) = records.loc[records["metric"] == "overlap", "value"]
+    # Without case: {b} shares nothing with {a, c}, and half of its words with {e, b};
+    # for {e, b}, the same half is with {b}: two others have no rank correlation of 3.
+    assert np.isnan(overlap)
+    one.classes = (np.array([0, 0, 0, 0, 0, 1]), np.where(np.arange(6) == 2, 0, 1))
+    records = table2_examples.find_examples(one)
+    (overlap,) = records.loc[records["metric"] == "overlap", "value"]
+    lower = [{word.lower() for word in text} for text in words]
+    others = [0, 1, 3, 4]
+    shares = [len(lower[i] & lower[2]) / len(lower[i] | lower[2]) for i in others]
+    cosines = [float(unit[i] @ unit[2]) for i in others]
+    assert overlap == pytest.approx(stats.spearmanr(cosines, shares).statistic)
+
+
+def test_published_numbers_are_compared_with_the_rows_that_they_are_about():
+    here = SimpleNamespace(
+        numbers={"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.2, "b": 0.8}},
+        find=lambda **where: where,
+        compared=lambda *given: given,
+    )
+    place = {"metric": "first.0.5", "site": "tuned"}
+    assert list(fig2_directions.compare(here)) == [
+        (f"median of {of} to a representative of {to}", x, place | {"component": rows})
+        for of, to, x, rows in (
+            ("a", "a", 0.9, "a → a"),
+            ("b", "a", 0.1, "a → b"),
+            ("a", "b", 0.2, "b → a"),
+            ("b", "b", 0.8, "b → b"),
+        )
+    ]
+    here.numbers = {"keys": [[0.1], [0.2, 0.3]], "values": [[0.4], [0.5, 0.6]]}
+    here.describe_classifiers = lambda **where: (
+        f"of {where['layers']} {where['family']}"
+    )
+    found = []
+    for words, published, rows, note in table3_depth.compare(here):
+        kept = (rows["site"], rows["layers"], rows["layer"], rows["metric"])
+        found.append((words, published, *kept, note))
+    alike = "intra_sequence"
+    assert found == [
+        ("L = 1, layer 1, keys", 0.1, "key.raw", 1, 1, alike, "of 1 own"),
+        ("L = 1, layer 1, values", 0.4, "value", 1, 1, alike, "of 1 own"),
+        ("L = 2, layer 1, keys", 0.2, "key.raw", 2, 1, alike, "of 2 own"),
+        ("L = 2, layer 2, keys", 0.3, "key.raw", 2, 2, alike, "of 2 own"),
+        ("L = 2, layer 1, values", 0.5, "value", 2, 1, alike, "of 2 own"),
+        ("L = 2, layer 2, values", 0.6, "value", 2, 2, alike, "of 2 own"),
+    ]
+
+
+def test_a_change_of_similarity_may_be_as_large_as_two(monkeypatch):
+    rows = []
+    # Similarities from −1 to 1, so that their changes are 2, 2 and 1.4.
+    for seed, (before, after) in enumerate(((-1.0, 1.0), (-1.0, 1.0), (-0.7, 0.7))):
+        for weight, value in ((0, before), (0.1, after)):
+            model = f"attention L=1 λ={weight} d=48 h=1"
+            one = {"model": model, "corpus": "yelphat", "seed": seed}
+            place = {"layer": 1, "site": "value", "token_policy": "all"}
+            alike = {"metric": "intra_sequence", "value": value}
+            rows.append(one | place | alike)
+            right = {
+                "metric": "accuracy",
+                "component": "test",
+                "value": (1 + value) / 2,
+            }
+            rows.append(one | right)
+    drawn = []
+    monkeypatch.setattr(
+        sec5_compensation.charts, "bars", lambda frame, **_: drawn.append(frame)
+    )
+    frame = add_options(as_records(pd.DataFrame(rows)))
+    sec5_compensation.draw(Evidence("sec5", frame))
+    (frame,) = drawn
+    assert frame["size"].tolist() == ["d = 48, 1 head, L = 1"] * 2
+    ends = frame.set_index("quantity")[["value", "high"]]
+    for name, values, most in (
+        ("change of sim(V) of layer 1", [2.0, 2.0, 1.4], 2.0),
+        ("change of accuracy", [1.0, 1.0, 0.7], 1.0),
+    ):
+        plain = np.mean(values) + stats.t.ppf(0.975, 2) * stats.sem(values)
+        assert plain > most
+        assert ends.loc[name, "value"] == pytest.approx(np.mean(values))
+        assert ends.loc[name, "value"] < ends.loc[name, "high"] <= most
+
+
+def test_classifiers_are_described_by_their_test_split_and_without_the_collapsed():
+    rows = []
+    for seed, (accuracy, lost) in enumerate(((0.75, 0.0), (0.875, 0.0), (0.5, 1.0))):
+        # The majority of validation comes first, and is another.
+        rows.append(make_row("majority", 0.25, seed, component="validation"))
+        rows.append(make_row("majority", 0.625, seed, component="test"))
+        rows.append(make_row("accuracy", 0.125, seed, component="validation"))
+        rows.append(make_row("accuracy", accuracy, seed, component="test"))
+        rows.append(make_row("collapsed", lost, seed))
+        rows.append(make_row("accuracy", 0.0, seed, component="test", model="n"))
+    here = make_evidence(rows)
+    found = here.describe_classifiers(model="m")
+    assert found == "accuracy 0.812, majority 0.625, 1 collapsed, left out"
+    assert here.describe_classifiers(model="n") == "accuracy 0.000"
+    assert here.describe_classifiers(model="o") == ""
+
+
+def test_a_number_that_cannot_be_compared_says_why():
+    rows = [make_row("accuracy", value, seed) for seed, value in enumerate((0.5, 0.75))]
+    for corpus, why in (("yelphat", "fewer texts"), ("esnli", "")):
+        here = make_evidence(rows, corpus)
+        here.published = {"not_comparable": {"yelphat": "fewer texts"}}
+        found = here.compared("a place", 0.5, here.records, "a note")
+        assert (found.apart, found.note) == (why, "a note")
+        assert found.place == f"{here.title}, a place"
+        assert found.verdict == ("not comparable" if why else "open")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name", "key"),
+    [
+        ("yelphat", "", "table1_yelphat"),
+        ("synthetic:3", "", "table1_synthetic3"),
+        ("", "", "table1"),
+        ("esnli", "own", "own"),
+    ],
+)
+def test_a_chart_is_named_by_its_study_and_corpus(corpus, name, key):
+    frame = pd.DataFrame({"corpus": ["yelphat", "synthetic"], "value": [1, 2]})
+    here = make_evidence([make_row("accuracy", 0.5)], corpus)
+
+    def build(given, **more):
+        return given["corpus"].tolist(), more
+
+    found = here.chart(build, frame, name, size=3)
+    assert found == {key: (["YelpHat", "synthetic"], {"size": 3})}
+    assert here.chart(build, frame.iloc[:0], name) == {}
