@@ -168,3 +168,181 @@ def test_highlights_behind_the_last_word_of_a_sentence_are_no_rationale(
         benchmarks._make_pair_example(row, ("entailment", "neutral")).rationale
         == shares
     )
+
+
+def test_words_of_a_review_have_the_share_of_annotators_who_marked_them():
+    row = {"tokens": ["a", "b", "c"], "label": "1", "human_attention": [2, 4, 0]}
+    make = benchmarks.BENCHMARKS["yelphat"].example
+    # Of five annotators; where their number is unknown, of the most marks of a word.
+    found = make(row | {"n_hams": 5}, ())
+    assert (found.words, found.label) == (("a", "b", "c"), 1)
+    assert found.rationale == (0.4, 0.8, 0) and found.second is None
+    assert make(row | {"n_hams": None}, ()).rationale == (0.5, 1, 0)
+    assert make(row | {"n_hams": 3}, ()).rationale == (2 / 3, 1, 0)
+    nothing = row | {"n_hams": None, "human_attention": [0, 0, 0]}
+    assert make(nothing, ()).rationale == (0, 0, 0)
+
+
+def test_words_of_a_post_are_marked_by_its_annotators_before_their_union():
+    known = benchmarks.BENCHMARKS["hatexplain"]
+    row = {"tokens": ["a", "b"], "label": "offensive", "evidence": [1, 1]}
+    maps = [[1, 0], [1, 1], [1, 0], [0, 0]]
+    found = known.example(row | {"rationales": maps}, known.labels)
+    assert (found.label, found.rationale) == (2, (0.75, 0.25))
+    assert known.example(row | {"rationales": []}, known.labels).rationale == (1, 1)
+    normal = {"tokens": ["a"], "label": "normal"}
+    found = known.example(normal, known.labels)
+    assert (found.label, found.rationale) == (0, None)
+
+
+def test_words_of_a_pair_are_numbered_as_one_text():
+    known = benchmarks.BENCHMARKS["esnli"]
+    row = {"premise": "a b", "hypothesis": "c d e", "label": "entailment"}
+
+    def mark(*notes):
+        names = ("premise_highlight", "hypothesis_highlight")
+        given = [dict(zip(names, note, strict=True)) for note in notes]
+        return known.example(row | {"annotations": given}, known.labels)
+
+    found = mark(([0], [2]), ([0, 1], [0]), ([], [2]))
+    assert (found.words, found.second) == (("a", "b"), ("c", "d", "e"))
+    third = 1 / 3
+    assert found.label == 1
+    assert found.rationale == pytest.approx((2 * third, third, third, 0, 2 * third))
+    # A highlight behind the last word of its own text is a defect, in whichever text.
+    assert mark(([2], [0])).rationale is None is mark(([0], [3])).rationale
+    assert mark(([1], [2])).rationale == (0, 1, 0, 0, 1)
+    assert mark().rationale is None
+
+
+def test_pairs_are_read_of_three_annotators_if_there_are_so_many(tmp_path):
+    path = tmp_path / "test.csv"
+    marks = [f"Sentence{s}_Highlighted_{i}" for i in (1, 2, 3) for s in (1, 2)]
+    head = ",".join(("gold_label", "Sentence1", "Sentence2", *marks))
+    rows = [
+        'neutral,a b,c,"0,1",{},1,0,{},0',
+        "neutral,a,b,0,{},,,{},0",
+        "-,a,b,0,0,0,0,0,0",
+        ",a,b,0,0,0,0,0,0",
+        "neutral,,b,0,0,0,0,0,0",
+        "neutral,a,,0,0,0,0,0,0",
+    ]
+    path.write_text("\n".join((head, *rows)) + "\n")
+    first, second = benchmarks.read_esnli(path)
+    assert (first["premise"], first["hypothesis"], first["label"]) == (
+        "a b",
+        "c",
+        "neutral",
+    )
+
+    def read(row):
+        return [tuple(note.values()) for note in row["annotations"]]
+
+    assert read(first) == [([0, 1], []), ([1], [0]), ([], [0])]
+    assert read(second) == [([0], []), ([], [0])]
+
+
+def test_a_review_is_of_rows_of_one_text_and_maps_of_its_length(tmp_path):
+    path = tmp_path / "ham_part3.csv"
+
+    def page(*words):
+        spans = (f'<SPAN class="x {"active" * mark}">{w}</SPAN>' for w, mark in words)
+        return "".join(spans).replace('"', '""')
+
+    texts = [
+        ("one", "1.0", page(("good", 1), ("food", 0))),
+        ("two", "0", page(("bad", 1))),
+        ("one", "1.0", page(("good", 1), ("food", 1))),
+        ("one", "1.0", page(("good", 1), ("food", 1), ("here", 1))),
+        ("one", "1.0", page(("good", 1))),
+    ]
+    lines = [f'{text},{label},"{html}"' for text, label, html in texts]
+    head = "Input.text,Input.label,Answer.html_output"
+    path.write_text("\n".join((head, *lines)) + "\n")
+    one, two = benchmarks.read_yelphat(path)
+    assert (one["tokens"], one["label"], one["n_hams"]) == (["good", "food"], 1, 2)
+    assert one["human_attention"] == [2, 1] and one["hams"] == [[1, 0], [1, 1]]
+    assert (two["tokens"], two["label"], two["human_attention"]) == (["bad"], 0, [1])
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_reviews_outside_of_the_test_sets_are_divided_by_the_seed(
+    monkeypatch, tmp_path, copied
+):
+    def rows(split, count):
+        made = []
+        for i in range(count):
+            given = {"tokens": [split, str(i)], "label": 0, "n_hams": 1}
+            made.append(given | {"human_attention": [1, 0]})
+        return made
+
+    sizes = {"train": 100, "test_yelp50": 2, "test_yelp100": 3, "test_yelp200": 4}
+    home = {split: rows(split, count) for split, count in sizes.items()}
+    known = benchmarks.BENCHMARKS["yelphat"]
+    if copied:
+        for split, of_split in home.items():
+            with gzip.open(tmp_path / f"{split}.jsonl.gz", "wt") as file:
+                file.writelines(json.dumps(row) + "\n" for row in of_split)
+    monkeypatch.setattr(benchmarks, "find_copy", lambda _: tmp_path if copied else None)
+    monkeypatch.setitem(
+        benchmarks.BENCHMARKS, "yelphat", known._replace(home=lambda: home)
+    )
+    found = benchmarks.open_benchmark("yelphat", 5)
+    kind = "ANISOSCOPE_DATA" if copied else "public home"
+    assert found.source == {"kind": kind, "split_seed": 5}
+    assert {split: len(examples) for split, examples in found.splits.items()} == {
+        "train": 70,
+        "validation": 30,
+        "test": 9,
+        "test_yelp50": 2,
+        "test_yelp100": 3,
+        "test_yelp200": 4,
+    }
+    parts = [found.splits[split] for split in ("train", "validation")]
+    words = {example.words for part in parts for example in part}
+    assert len(words) == 100 and {word for word, _ in words} == {"train"}
+    tests = [found.splits[split] for split in list(sizes)[1:]]
+    assert found.splits["test"] == tests[0] + tests[1] + tests[2]
+    again = benchmarks.open_benchmark("yelphat", 5).splits["train"]
+    other = benchmarks.open_benchmark("yelphat", 6).splits["train"]
+    assert again == parts[0] != other
+    assert (found.labels, found.tokenised) == (("negative", "positive"), False)
+
+
+def test_highlights_that_are_of_no_use_are_counted(monkeypatch):
+    row = {"premise": "a", "hypothesis": "b", "label": "neutral"}
+
+    def note(*places):
+        return [{"premise_highlight": list(places), "hypothesis_highlight": []}]
+
+    home = {
+        "train": [row],
+        "validation": [row | {"annotations": note(0)}] * 3,
+        "test": [row | {"annotations": note(0)}, row | {"annotations": note(1)}],
+    }
+    monkeypatch.setattr(benchmarks, "find_copy", lambda _: None)
+    known = benchmarks.BENCHMARKS["esnli"]
+    monkeypatch.setitem(
+        benchmarks.BENCHMARKS, "esnli", known._replace(home=lambda: home)
+    )
+    found = benchmarks.open_benchmark("esnli", 0)
+    assert found.source == {"kind": "public home", "unusable_highlights": 1}
+    assert found.labels == ("neutral", "entailment", "contradiction")
+
+
+def test_a_post_needs_two_of_three_annotators_and_maps_as_long_as_itself():
+    def post(labels, maps):
+        notes = [{"label": label} for label in labels]
+        return {"post_tokens": ["a", "b"], "annotators": notes, "rationales": maps}
+
+    every = {
+        "1": post(["normal", "offensive", "offensive"], [[1, 0], [1], [0, 1, 1]]),
+        "2": post(["normal", "offensive", "hatespeech"], []),
+        "3": post(["normal"] * 3, []),
+    }
+    found = benchmarks.convert_hatexplain(
+        every, {"train": ["1", "2"], "val": ["2"], "test": ["3", "1"]}
+    )
+    first = {"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [0, 1]]}
+    last = {"tokens": ["a", "b"], "label": "normal", "rationales": []}
+    assert found == {"train": [first], "validation": [], "test": [last, first]}

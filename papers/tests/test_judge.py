@@ -880,3 +880,82 @@ def test_words_of_a_claim_decide_nothing() -> None:
                 if getattr(side.value, "id", "") == "claim":
                     asked.append(f"{path.name}:{node.lineno}")
     assert not asked
+
+
+# ---- intervals that end at their value, seeds below 0, several claims at once ----------------------------------------
+
+
+def test_an_interval_that_ends_at_its_value_still_has_a_width():
+    """A share of 1 lies at the end of all that it can be: only an interval without any width says nothing."""
+    quantile = stats.t.ppf(0.975, 7)
+    for value, low, high, threshold in ((1, 0.5, 1, 0.75), (-1, -1, -0.5, -0.75)):
+        up, down = compute_sided_p(value, low, high, 7, threshold)
+        width = value - low if value > threshold else high - value
+        t = (value - threshold) * quantile / width
+        assert float(up) == pytest.approx(stats.t.sf(t, 7))
+        assert float(down) == pytest.approx(stats.t.cdf(t, 7))
+    for nothing in compute_sided_p(1, 1, 1, 7, 0.5):
+        assert np.isnan(nothing)
+
+
+@pytest.mark.parametrize("value", [-0.25, 0.25, 0.0])
+def test_seeds_of_one_value_decide_nothing_on_either_side_of_0(value):
+    claim = Claim("a", "", "", statistic="A", above=-1.0)
+    test = make_test_of_seeds(claim, np.full(3, value))
+    assert np.isnan(test.up) and np.isnan(test.down) and np.isnan(test.low)
+    assert test.note == "3 seeds, no variance: decides nothing"
+    own = make_test_of_seeds(claim, np.array([value, value, value + 1e-3]))
+    assert own.up < own.down and own.note == ""
+
+
+def test_each_of_several_claims_fails_in_its_own_way():
+    small = Claim("small", "", "", above=0.0, floor=0.5, primary=True)
+    other = Claim("other", "", "", above=0.0)
+    between = Claim("between", "", "", inside=(0.4, 0.6))
+    values = np.array([0.1, 0.11, 0.12, 0.1, 0.11])
+    tests = [
+        make_test_of_seeds(small, values),
+        make_test_of_seeds(between, values),
+        make_test_of_seeds(other, -values),
+        make_test_of_seeds(replace(small, name="again"), -values),
+    ]
+    found = {v.claim: (v.outcome, v.failing) for v in judge_tests(tests)}
+    assert found == {
+        "small": ("fails", "too small"),
+        "between": ("fails", "beyond"),
+        "other": ("fails", "contrary"),
+        "again": ("fails", "contrary"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("metric", "bounds"),
+    [
+        ("attention.entropy_normalised", (0, 1)),
+        ("attention.entropy", (0, np.inf)),
+        ("attention.row_max", (0, 1)),
+        ("attention.sequence_min", (0, 1)),
+        ("attention.score", (-np.inf, np.inf)),
+        ("attention.score_rms", (0, np.inf)),
+        ("accuracy", (0, 1)),
+        ("ablation.agreement", (0, 1)),
+        ("ablation.accuracy", (-1, 1)),
+        ("retrained.accuracy", (0, 1)),
+        ("attribution.auprc", (0, 1)),
+        ("attribution.sufficiency", (-1, 1)),
+        ("cones.keys.plain", (0, 1)),
+        ("cones.queries.plain", (-1, 1)),
+        ("mean_cosine", (-1, 1)),
+        ("intra_sequence", (-1, 1)),
+        ("centred_attention.query", (0, np.inf)),
+        ("centred_attention.query_rise", (-np.inf, np.inf)),
+        ("centred_attention.key", (0, np.inf)),
+        ("centred_attention.key_rise", (-np.inf, np.inf)),
+        ("drift", (0, np.inf)),
+        ("norms.mean", (0, np.inf)),
+        ("cls_entropy", (0, np.inf)),
+        ("training.loss", (-np.inf, np.inf)),
+    ],
+)
+def test_an_interval_stays_inside_what_its_metric_can_be(metric, bounds):
+    assert look_up_bounds(metric) == bounds
