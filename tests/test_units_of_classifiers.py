@@ -25,6 +25,7 @@ from anisoscope.classes import (
 from anisoscope.classes.attributions import CapturedText
 from anisoscope.classes.readout import HeadReading
 from anisoscope.data.encoding import Encoded, Padding
+from anisoscope.data.labelled import Example, LabelledCorpus
 from anisoscope.errors import MeasureError, UsageError
 
 
@@ -514,14 +515,14 @@ def test_a_head_reads_the_tokens_of_the_words(
 
 
 def watched(crossed: bool = False, keys: tuple[int, ...] = (1, 2)) -> Any:
-    """Two texts of three positions in two layers: states [text, position, 2], two heads of one dimension each."""
+    """Two texts of three positions in two layers: states [text, position, 2], two heads of two dimensions each."""
     made: Any = attributions._Capture("encoder", "cross" if crossed else "self")
     draw = torch.Generator().manual_seed(0)
     for layer in (2, 1):
         made.states[layer] = torch.randn(2, 3, 2, generator=draw)
         for name in ("key", "value"):
             if name == "value" or layer in keys:
-                made.of_heads[name][layer] = torch.randn(2, 2, 3, 1, generator=draw) * 3
+                made.of_heads[name][layer] = torch.randn(2, 2, 3, 2, generator=draw) * 3
         made.attention[layer] = torch.rand(2, 3, 3, generator=draw)
     return made
 
@@ -534,9 +535,7 @@ def test_vectors_are_of_spaces_that_every_layer_shows_with_heads_side_by_side() 
     for layer in (1, 2):
         value = seen.of_heads["value"][layer]
         joined = spaces["value"][layer - 1]
-        assert joined.shape == (2, 3, 2)
-        for head in (0, 1):
-            assert torch.equal(joined[..., head], value[:, head, :, 0])
+        assert torch.equal(joined, torch.cat([value[:, 0], value[:, 1]], -1))
     crossed = attributions._list_spaces(watched(), [1, 2], crossed=True)
     assert list(crossed) == ["key", "value"]
 
@@ -571,7 +570,8 @@ def test_each_text_has_what_its_own_row_and_tokens_show() -> None:
             np.testing.assert_allclose(
                 one.vectors["hidden"][layer - 1], states / length
             )
-            value = seen.of_heads["value"][layer][row, :, places, 0].T.double().numpy()
+            of_heads = seen.of_heads["value"][layer][row, :, places].double()
+            value = torch.cat([of_heads[0], of_heads[1]], 1).numpy()
             norms = np.linalg.norm(value, axis=1)
             np.testing.assert_allclose(one.norms[layer - 1], norms)
             np.testing.assert_allclose(
@@ -595,7 +595,7 @@ def test_of_a_decoder_queries_are_its_own_and_keys_are_the_words() -> None:
     )
     assert one.crossed and one.read.tolist() == [1]
     assert set(one.vectors) == {"key", "value"}
-    assert one.vectors["key"][0].shape == (2, 2)
+    assert one.vectors["key"][0].shape == (2, 4)
     np.testing.assert_allclose(one.attention[1], seen.attention[2][0, 2:, :2].numpy())
 
 
@@ -1074,3 +1074,117 @@ def test_each_window_of_a_text_is_erased_on_its_own(
     assert runs == [[(1, 2), (4,), (5, 6)], [(2,), (8,), (5,), (1,), (6,)]]
     falls = erased.measure_words()
     np.testing.assert_allclose(falls, np.array([1, 2, -4, 5, 6]) / 300)
+
+
+def test_baselines_are_drawn_alike_each_time() -> None:
+    corpus: Any = SimpleNamespace(splits={"train": []})
+    draws = []
+    for _ in range(2):
+        scores: list[Any] = [{}, {}]
+        examples: Any = [Example(("a", "b"), 0), Example(("a", "b"), 1)]
+        faithfulness._add_baselines(scores, examples, corpus)
+        draws.append([one["random", None].tolist() for one in scores])
+    assert draws[0] == draws[1] and draws[0][0] != draws[0][1]
+
+
+def test_as_many_words_are_high_as_people_mark_of_a_text_on_average() -> None:
+    """A half of two and a tenth of ten: three tenths, not two of twelve."""
+    marks = [[1.0, 0.0], [1.0] + [0.0] * 9]
+    examples: Any = [SimpleNamespace(rationale=row) for row in marks]
+    key = ("attention", 1)
+    scores: Any = [{key: np.arange(len(row))[::-1] * 1.0} for row in marks]
+    found = faithfulness._compute_plausibility(examples, scores)
+    assert found[key, "iou"] == [1, pytest.approx(1 / 3)]
+
+
+def test_the_texts_that_are_explained_are_of_the_split_and_have_both_kinds_of_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def text(word: str, *marks: float) -> Example:
+        return Example((word, word), 0, None, marks or None)
+
+    splits = {
+        "train": (text("t"),) * 3,
+        "validation": (text("v", 1, 0), text("w", 1, 1), text("x", 0, 1)),
+        "test": (text("z", 1, 0),),
+    }
+    corpus: Any = LabelledCorpus("c", ("a",), splits)
+    encoded: list[Any] = []
+
+    def encode(examples: Any, _tokenizer: Any, longest: int) -> Any:
+        encoded.append(([one.all_words[0] for one in examples], longest))
+        raise KeyError
+
+    monkeypatch.setattr(faithfulness, "encode", encode)
+    tokenizer = SimpleNamespace(pad_token_id=0)
+    for split, limit, words in (
+        ("validation", 9, ["v", "x"]), ("validation", 1, ["v"]), ("test", 9, ["z"]),
+        ("train", 9, ["t", "t", "t"]), ("train", 2, ["t", "t"]),
+    ):  # fmt: skip
+        with pytest.raises(KeyError):
+            faithfulness.measure_explanations(
+                torch.nn.Linear(1, 1),
+                tokenizer,
+                corpus,
+                split=split,
+                limit=limit,
+                max_length=7,
+            )
+        assert encoded.pop() == (words, 7)
+
+
+def test_a_batch_that_misses_a_layer_does_not_read_that_of_the_batch_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receivers: list[Any] = []
+
+    @contextmanager
+    def capture(_model: Any, _names: Any, receive: Any) -> Any:
+        receivers.append(receive)
+        yield
+
+    monkeypatch.setattr(pooling, "capture", capture)
+    monkeypatch.setattr(
+        pooling,
+        "TokenPositions",
+        lambda _: SimpleNamespace(streams=lambda b: b.streams),
+    )
+    model: Any = torch.nn.Linear(1, 1)
+
+    def forward(layers: Any) -> None:
+        for layer in layers:
+            receivers[-1](Site("encoder", layer, "hidden"), torch.ones(1, 1, 2) * layer)
+
+    model.forward = forward
+    mask = masks_of("x")
+    batches = [
+        batch_of(mask, units=[n], layers=layers)
+        for n, layers in ((1, [0, 1]), (0, [0]))
+    ]
+    with pytest.raises(RuntimeError):
+        pooling.pool_vectors(model, batches)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "change", "side"),
+    [
+        ((2, 2, 2, 5), 0.0, "right"),
+        ((2, 2, 2, 5), 1.0, "none"),
+        # the root of the resolution of float32, of logits up to 100, is .035
+        ((2, 3, 4, 5), 0.02, "right"),
+        ((2, 3, 4, 5), 0.06, "none"),
+        ((3, 3, 3, 3), 1.0, "right"),
+    ],
+)
+def test_padding_is_tried_wherever_lengths_differ_and_rounding_is_no_change(
+    monkeypatch: pytest.MonkeyPatch, lengths: Any, change: float, side: str
+) -> None:
+    def predict(_model: Any, rows: Any, pad: Any) -> Any:
+        logits = torch.tensor([[100.0, 90.0]] * len(rows))
+        if isinstance(pad, Padding):
+            logits[0, 1] += change
+        return logits
+
+    monkeypatch.setattr(pooling, "predict_logits", predict)
+    rows = [{"input_ids": [1] * n, "labels": 0} for n in lengths]
+    assert pooling.find_neutral_padding(None, rows, 5) == Padding(5, side)  # type: ignore[arg-type]
