@@ -57,9 +57,11 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     x, y = concatenate_pairs(units)
     x = (x - x.mean(0)) / np.linalg.norm(x - x.mean(0))
     y = (y - y.mean(0)) / np.linalg.norm(y - y.mean(0))
+    # The narrower cloud is turned: in the space of the wider one nothing of it is lost.
+    if y.shape[1] > x.shape[1]:
+        x, y = y, x
     left, _, right = np.linalg.svd(y.T @ x)
-    # With different widths the rotation maps into the wider space: only as many axes as
-    # both have.
+    # Only as many axes as both have.
     turned = y @ left[:, : len(right)] @ right[: left.shape[1]]
     return {"": float(((x - turned) ** 2).sum())}
 
