@@ -186,6 +186,12 @@ def test_a_share_is_of_a_folder_and_of_every_so_manieth_file(tmp_path):
     opened = share.open(3)
     assert (opened.name, list(opened.documents)) == (str(folder), ["c"])
     assert opened.numbers.tolist() == [3]
+    # of all tables by the column that the first one has
+    for name in ("a", "b", "in/c", "in/d", "e"):
+        (folder / f"{name}.csv").write_text(f"n,text\n1,{name[-1]}\n")
+    (folder / "b.csv").write_text("n,sentence\n1,b\n")
+    share = by_file.find_share(str(folder), (1, 2))
+    assert share.options.column == "text"
     assert message_of(by_file.find_share, "wikitext-103", (0, 1)) == (
         "expected a folder of texts; got wikitext-103. Cure: name a folder"
     )
@@ -274,6 +280,7 @@ def test_what_is_near_a_known_name():
         ("wikitext-1", True),
         ("wikitext-103-raw", False),
         ("my/bert-bas", False),
+        ("a/bert-base", False),
         ("builtin:anything", True),
         ("other", False),
         ("", False),
@@ -337,6 +344,7 @@ def test_names_of_corpora_and_the_packages_that_read_them(asked, tmp_path, monke
     corpora = {
         "books": named("text", "b/books"),
         "docs": named("text", maker="a:b"),
+        "builtin:pages": named("text", maker="a:b"),
         "pics": named("image", "p/pics"),
         "talks": named("speech", maker="a:b"),
         "news": named("labelled", "n/news"),
@@ -352,6 +360,7 @@ def test_names_of_corpora_and_the_packages_that_read_them(asked, tmp_path, monke
     for name, is_labelled, extras in (
         ("books", False, [("data", "to read books, a data set of the hub")]),
         ("docs", False, []),
+        ("builtin:pages", False, []),
         ("pics", False, [("data", "to read pics, a data set of the hub"), ("models", "to read image (pics)")]),
         ("talks", False, [("speech", "to read speech (talks)")]),
         ("copied", False, [("speech", "to read speech (copied)")]),
@@ -376,7 +385,8 @@ def test_names_of_corpora_and_the_packages_that_read_them(asked, tmp_path, monke
         ("./no", {}, "a file or folder; got ./no, which is not there. Cure: check the path"),
         ("two words", {}, "a file, a folder or the name of a corpus; got the text 'two words'. "
          "Cure: write texts into a file, one a line; in Python give a list of them"),
-        ("w " * 40, labels, f"a file, a folder or the name of a corpus; got the text {'w ' * 30!r}. "
+        ("The " + "w " * 40, labels,
+         f"a file, a folder or the name of a corpus; got the text {'The ' + 'w ' * 28!r}. "
          "Cure: write texts into a file, one a line; in Python give a list of them"),
     ):  # fmt: skip
         assert message_of(check_names.check_corpus, name, **how) == f"expected {message}"  # fmt: skip
@@ -554,7 +564,18 @@ def test_the_folder_of_a_temporary_file_is_named_if_it_is_full(tmp_path, monkeyp
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "large").mkdir()
     monkeypatch.setattr(on_disk, "LARGE_TEMPORARY", str(tmp_path / "large"))
-    assert on_disk._NamelessFile()._folder == tmp_path / "large"
+    full = on_disk._NamelessFile()
+    assert full._folder == tmp_path / "large"
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    full._file = SimpleNamespace(write=refuse, flush=refuse)
+    for call, given in ((full.append, [b"x"]), (full.finish, [])):
+        assert message_of(call, *given) == (
+            f"expected room in {tmp_path / 'large'} for the texts of the corpus and 4 bytes per token; "
+            "got No space left on device. Cure: set TMPDIR to a folder with more room"
+        )
     for name in sorted(on_disk.OF_USER):
         monkeypatch.setenv(name, str(tmp_path))
         monkeypatch.setattr(on_disk.tempfile, "tempdir", None)
