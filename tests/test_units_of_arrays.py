@@ -155,6 +155,8 @@ def test_sequences_of_unlike_lengths_are_padded_behind_with_zeros():
     [
         (np.zeros((0, 4)), {"name": "f.npy"}, CorpusError,
          f"at least one vector; got an empty array in f.npy. Cure: {CURE}"),
+        (torch.zeros(0, 4), {"name": "f.pt"}, CorpusError,
+         f"at least one vector; got an empty array in f.pt. Cure: {CURE}"),
         ([], {}, UsageError, f"at least one array of vectors; got none. Cure: {CURE}"),
         ({}, {}, UsageError, f"at least one array of vectors; got none. Cure: {CURE}"),
         (numbers(4, 3, 2), {"labels": [1, 2, 3, 4]}, UsageError,
@@ -226,7 +228,7 @@ def test_units_and_classes_have_numbers_in_the_order_of_their_coming():
 def test_a_batch_holds_its_rows_of_everything(monkeypatch):
     monkeypatch.setattr(arrays, "MOST_ROWS", 3)
     x, y = numbers(7, 2), numbers(7, 5, start=100)
-    units, labels = [4, 4, 4, 8, 8, 2, 2], [*"abcabca"]
+    units, labels = [4, 4, 4, 8, 8, 2, 2], [*"abcbaca"]
     plan = VectorPlan(wrap_vectors({"x": x, "y": y}, units=units, labels=labels))
     assert [rows.tolist() for rows in plan.batches] == [[0, 1, 2], [3, 4, 5], [6]]
     assert (plan.tokens, plan.n_units, plan.length) == ([3, 3, 1], 3, 1)
@@ -236,7 +238,7 @@ def test_a_batch_holds_its_rows_of_everything(monkeypatch):
         np.testing.assert_array_equal(batch.inputs["x"][:, 0].numpy(), x[rows])
         np.testing.assert_array_equal(batch.inputs["y"][:, 0].numpy(), y[rows])
         assert batch.unit.tolist() == np.array([0, 0, 0, 1, 1, 2, 2])[rows].tolist()
-        assert batch.label.tolist() == np.array([0, 1, 2, 0, 1, 2, 0])[rows].tolist()
+        assert batch.label.tolist() == np.array([0, 1, 2, 1, 0, 2, 0])[rows].tolist()
         (stream,) = batch.streams.values()
         assert stream.mask.tolist() == [[True]] * len(rows)
         assert stream.special.tolist() == [[False]] * len(rows)

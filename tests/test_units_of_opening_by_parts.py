@@ -603,14 +603,26 @@ def write(path, text, encoding="utf-8"):
 
 
 def test_which_modules_are_documentation_and_in_which_order(tmp_path):
-    for name in ("b", "a/z", "a/__init__", "a/b/__init__", "a/b/c", "a-b", "__init__", "_a", "a/_c", "_p/x", "test/x",
+    for name in ("b", "d", "d-e", "a/z", "a/__init__", "a/b/__init__", "a/b/c", "a-b", "__init__", "_a", "a/_c", "_p/x", "test/x",
                  "a/tests/x", "tkinter/x", "encodings/utf", "turtledemo/y", "site-packages/q"):  # fmt: skip
         write(tmp_path / f"{name}.py", f'"""Of {name}."""')
     write(tmp_path / "a" / "data.txt", "text")
     found = sorted(builtin._iter_modules(tmp_path, ()))
-    assert [".".join(name) for name, _ in found] == ["a", "a.b", "a.b.c", "a.z", "a-b", "b"]  # fmt: skip
+    assert [".".join(name) for name, _ in found] == ["a", "a.b", "a.b.c", "a.z", "a-b", "b", "d", "d-e"]  # fmt: skip
     texts = list(builtin._iter_texts(tmp_path))
-    assert texts == [f"Of {name}." for name in ("a/__init__", "a/b/__init__", "a/b/c", "a/z", "a-b", "b")]  # fmt: skip
+    assert texts == [
+        f"Of {name}."
+        for name in (
+            "a/__init__",
+            "a/b/__init__",
+            "a/b/c",
+            "a/z",
+            "a-b",
+            "b",
+            "d",
+            "d-e",
+        )
+    ]
 
 
 def test_what_of_a_module_is_documentation(tmp_path):
@@ -725,6 +737,9 @@ def test_a_corpus_of_another_kind_than_the_model_reads(tmp_path):
     (tmp_path / "said.csv").write_text("path,text\na.wav,x\nb.wav,y\n")
     (tmp_path / "pics").mkdir()
     (tmp_path / "pics" / "a.png").write_bytes(b"x")
+    (tmp_path / "scores.csv").write_text("path,score\na.wav,1\nb.wav,2\n")
+    scores = str(tmp_path / "scores.csv")
+    check(scores, "text", "score")
     (tmp_path / "talks").mkdir()
     (tmp_path / "talks" / "a.wav").write_bytes(b"x")
     talks = str(tmp_path / "talks")
@@ -957,7 +972,7 @@ def test_texts_in_memory_are_opened_with_all_options(monkeypatch):
     ]  # fmt: skip
 
 
-def test_which_corpora_are_texts_with_images(tmp_path):
+def test_which_corpora_are_texts_with_images(tmp_path, monkeypatch):
     asked = []
     module = SimpleNamespace(
         is_saved_set=lambda path: path.name == "saved",
@@ -984,6 +999,10 @@ def test_which_corpora_are_texts_with_images(tmp_path):
     assert find(module, str(tmp_path / "other"), options) is None
     assert find(module, "builtin:digits", options) is None
     assert find(module, "bare-word", options) is None
+    # a preset has a reader of its own, whatever lies here by its name
+    name = str(tmp_path / "chats")
+    monkeypatch.setattr(opening, "named_corpora", lambda: {name: None})
+    assert find(module, name, options) is None
 
 
 def test_texts_with_images_are_opened_for_a_model(monkeypatch):

@@ -353,6 +353,8 @@ def read(tmp_path, name, content):
         ("\n\na,b\n\n1,2\n \n3,4\n", [("5", {"a": "1", "b": "2"}), ("7", {"a": "3", "b": "4"})]),
         # the place is that of the first line of a record
         ('a,b\n"x\n\ny",1\n2,3\n', [("2", {"a": "x\n\ny", "b": "1"}), ("5", {"a": "2", "b": "3"})]),
+        # of a single column nothing shows that lines are rows of their own
+        ('text\n"a\nb"\nc\n', [("2", {"text": "a\nb"}), ("4", {"text": "c"})]),
         # too many and too few columns
         ("a,b\n1,2,3\n1\n", [("2", "3 columns, where the header has 2"), ("3", "1 columns, where the header has 2")]),
         # a byte that is no text, in the first line of a record or in a later one
@@ -377,6 +379,7 @@ def test_records_of_csv(tmp_path, content, rows):
     ("content", "rows"),
     [
         ('a\t"b"\n"x"\ty\n', [("2", {"a": "x", "b": "y"})]),
+        ('a\t"b\n1\t2\n', [("2", {"a": "1", '"b': "2"})]),
         ('a\tb\n"x ""y"""\t"\n', [("2", {"a": 'x "y"', "b": '"'})]),
         ('a\tb\n"x"y\t1\n', [("2", {"a": '"x"y', "b": "1"})]),
         ('a\tb\n"x\ty"\n1\t2\n', [("2", {"a": '"x', "b": 'y"'}), ("3", {"a": "1", "b": "2"})]),
@@ -438,6 +441,8 @@ def test_values_that_a_column_usually_holds(tmp_path):
     assert not table._any_familiar([])
     fewer = a_table(tmp_path, "n,w,k", *lines, "two,x,1")
     assert [is_numeric for _, is_numeric in fewer._seen] == [False, False, True]
+    often = a_table(tmp_path, "n,w,k", *lines[1:], *["one,x,1"] * 4)
+    assert [is_numeric for _, is_numeric in often._seen] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -452,6 +457,8 @@ def test_values_that_a_column_usually_holds(tmp_path):
         (['1,2,"a', 'x,y,c"'], False),
         (['"a,x,y', 'b",1,2'], False),
         (['"a,y,1', 'b",x,2'], True),
+        (['1,u,"a', 'z,y,7,b"'], False),
+        (['1,u,"a', '7,y,z,b"'], True),
         # between them a line has all columns, and one usual value
         (['1,"a,2', "3,x,y", 'z,b",3'], True),
         (['1,"a,2', "u,x,y", 'z,b",3'], False),
