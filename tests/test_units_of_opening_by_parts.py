@@ -412,10 +412,10 @@ def test_a_quarter_of_the_free_memory(monkeypatch):
         monkeypatch.setattr(files.os, "sysconf", ask)
         return files.get_memory_budget()
 
-    told = (
+    free = (
         "MemTotal:  8000 kB\nMemFree: 40 kB\nMemAvailable:   4000 kB\nBuffers: 1 kB\n"
     )
-    assert budget(told) == 1000 * 1024
+    assert budget(free) == 1000 * 1024
     pages = {"SC_AVPHYS_PAGES": 100, "SC_PAGE_SIZE": 4096}
     assert budget(None, pages) == budget("MemTotal: 3 kB", pages) == 25 * 4096
     assert budget("MemAvailable: many kB", pages) == 25 * 4096
@@ -603,8 +603,11 @@ def write(path, text, encoding="utf-8"):
 
 
 def test_which_modules_are_documentation_and_in_which_order(tmp_path):
-    for name in ("b", "d", "d-e", "a/z", "a/__init__", "a/b/__init__", "a/b/c", "a-b", "__init__", "_a", "a/_c", "_p/x", "test/x",
-                 "a/tests/x", "tkinter/x", "encodings/utf", "turtledemo/y", "site-packages/q"):  # fmt: skip
+    names = (
+        "b d d-e a/z a/__init__ a/b/__init__ a/b/c a-b __init__ _a a/_c _p/x test/x "
+        "a/tests/x tkinter/x encodings/utf turtledemo/y site-packages/q"
+    )
+    for name in names.split():
         write(tmp_path / f"{name}.py", f'"""Of {name}."""')
     write(tmp_path / "a" / "data.txt", "text")
     found = sorted(builtin._iter_modules(tmp_path, ()))
@@ -734,7 +737,7 @@ def test_the_built_in_corpus_of_each_modality():
 def test_a_corpus_of_another_kind_than_the_model_reads(tmp_path):
     check = opening._check_modality
     (tmp_path / "clips.csv").write_text("path,words\na.wav,x\nb.wav,y\n")
-    (tmp_path / "said.csv").write_text("path,text\na.wav,x\nb.wav,y\n")
+    (tmp_path / "words.csv").write_text("path,text\na.wav,x\nb.wav,y\n")
     (tmp_path / "pics").mkdir()
     (tmp_path / "pics" / "a.png").write_bytes(b"x")
     (tmp_path / "scores.csv").write_text("path,score\na.wav,1\nb.wav,2\n")
@@ -750,7 +753,7 @@ def test_a_corpus_of_another_kind_than_the_model_reads(tmp_path):
         ("imdb", "text", None),
         (clips, "speech", None),
         (clips, "text", "words"),
-        (str(tmp_path / "said.csv"), "text", None),
+        (str(tmp_path / "words.csv"), "text", None),
         ("no such", "image", None),
     ):
         check(name, modality, column)

@@ -265,7 +265,8 @@ def test_an_attention_mask_is_the_mask_of_arrays_and_no_number_of_a_table():
 
 def test_the_only_matrix_of_a_file_lends_its_dimensions():
     find = vector_roles._find_only_matrix
-    arrays = {"x": VEC, "n": A, "t": TEXT, "units": VEC[:, :2]}
+    texts = np.array([["a", "b"]] * 6)
+    arrays = {"x": VEC, "n": A, "t": TEXT, "units": VEC[:, :2], "texts": texts}
     assert find(Content(arrays, is_table=False), {"units"}) == "x"
     assert find(Content(arrays, is_table=False), set()) is None
     assert find(Content(arrays), {"units"}) is None
