@@ -266,6 +266,11 @@ def test_a_name_with_a_slash_is_a_path_if_a_file_of_almost_this_name_is_there(tm
     (tmp_path / "opt-125m").write_text("x")
     assert check_names.suggest_path("opt-350m") == "opt-125m"
     assert check_names.suggest_path("opt-350m", surely=True) == ""
+    # the nearest has another number: the next one differs by a slip
+    (tmp_path / "otp-350m").write_text("x")
+    (tmp_path / "opt-35m").write_text("x")
+    assert check_names.suggest_path("opt-350m") == "opt-35m"
+    assert check_names.suggest_path("opt-350m", surely=True) == "otp-350m"
 
 
 def test_what_is_near_a_known_name():
@@ -605,7 +610,8 @@ def write(path, text, encoding="utf-8"):
 def test_which_modules_are_documentation_and_in_which_order(tmp_path):
     names = (
         "b d d-e a/z a/__init__ a/b/__init__ a/b/c a-b __init__ _a a/_c _p/x test/x "
-        "a/tests/x tkinter/x encodings/utf turtledemo/y site-packages/q"
+        "a/tests/x tkinter/x encodings/utf turtledemo/y site-packages/q dist-packages/q "
+        "idlelib/x lib2to3/x distutils/x ensurepip/x pydoc_data/x"
     )
     for name in names.split():
         write(tmp_path / f"{name}.py", f'"""Of {name}."""')
