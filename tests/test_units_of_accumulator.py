@@ -132,6 +132,7 @@ def test_groups_are_those_of_units_everywhere():
     kept = begun({"encoder": stream_of([1], [1], [1])}, (7, 5, 7), groups=3)
     assert kept.group.tolist() == [1, 2, 1] and kept.sums.units == {5, 7}
     assert kept.moments._group.tolist() == [1, 2, 1]
+    assert begun({}, spectrum_groups=2).moments._groups == 2
     kept.begin(Batch({}, torch.tensor([9]), {"encoder": stream_of([1])}), CPU)
     assert kept.group.tolist() == [0] and kept.sums.units == {5, 7, 9}
 
@@ -357,6 +358,11 @@ def test_measurements_that_do_not_belong_together_are_told_by_what_differs():
     assert one.merge(same).batches == {0, 1, 2, 3}, (
         "without a plan, numbers say nothing"
     )
+    for kept, layer in ((one, 4), (same, 7)):
+        site = Site("encoder", layer, "hidden")
+        kept.sites[site.name] = site
+    names = {"encoder.4.hidden", "encoder.7.hidden"}
+    assert one.merge(same).sites.keys() == same.merge(one).sites.keys() == names
     one.plan = same.plan = "p"
     with pytest.raises(MeasureError) as raised:
         one.merge(same)

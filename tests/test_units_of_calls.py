@@ -201,7 +201,9 @@ def test_masks_hold_zeros_and_ones_or_are_noted():
     def check(**masks):
         caller._check_masks(masks)
 
-    check(attention_mask=torch.zeros(2, 1, 3, 3) - 9, decoder_attention_mask=IDS)
+    added = torch.zeros(2, 1, 3, 3) - 9
+    check(attention_mask=added, decoder_attention_mask=IDS)
+    check(attention_mask=IDS, decoder_attention_mask=added)
     check(padding_mask=IDS == 1, key_padding_mask=IDS == 1, src_key_padding_mask=IDS)
     assert caller.warnings == []
     for name in ("attention_mask", "decoder_attention_mask"):
@@ -245,6 +247,19 @@ def test_a_function_of_the_users_is_called_with_the_model_and_what_was_given():
             f"expected forward= to call the model once; got {count} calls. "
             "Cure: measure the module that it calls, or give the inputs of each call as a batch"
         )
+
+
+def test_what_a_function_is_given_is_on_the_device_of_the_model(monkeypatch):
+    monkeypatch.setattr(calls, "find_device", lambda _model: "there")
+    monkeypatch.setattr(calls, "move_batch", lambda item, device: (item, device))
+    given = []
+
+    def forward(own, item):
+        given.append(item)
+        own(torch.ones(1, 3))
+
+    calls.Caller(Line(), forward)(inputs="item")
+    assert given == [("item", "there")]
 
 
 def test_errors_of_a_call_are_told_with_what_was_given():

@@ -90,6 +90,26 @@ def test_flops_of_a_model_are_those_of_its_matrices_and_of_its_attention():
     assert {site.layer for site in last.sites} == {2}
 
 
+def test_a_look_at_a_model_finds_blocks_as_the_settings_say(monkeypatch):
+    asked = []
+
+    @contextmanager
+    def capture(model, what, **how):
+        asked.append((model, what, how))
+        yield
+
+    monkeypatch.setattr(cost, "capture", capture)
+    model = nn.Linear(3, 3)
+    settings = Settings(blocks=("B",), tokens_first=True, flatten="image")
+    batch = Batch({"input": torch.ones(2, 3)}, torch.arange(2))
+    given = model, batch, settings, {"hidden"}, {"query"}
+    assert cost._run_once(*given) == ({}, 2 * 9, 1)
+    ((_, what, how),) = asked
+    assert what == {"hidden"} and how["optional"] == {"hidden", "query"}
+    found = [how[name] for name in ("blocks", "tokens_first", "flatten", "shapes_only")]
+    assert found == [("B",), True, "image", False]
+
+
 def test_an_encoder_and_its_decoder_are_looked_at_without_numbers():
     """Attention of each kind is a site of its own."""
     from transformers import T5Config, T5Model

@@ -28,6 +28,9 @@ from anisoscope.models import (
 from anisoscope.models.families import Family
 from anisoscope.models.hub import ModelPlace
 
+# Its first use puts another module in the place of `transformers`, which is to come before parts are replaced.
+assert transformers.AutoImageProcessor
+
 
 def linear():
     return nn.Linear(2, 2)
@@ -843,6 +846,13 @@ def test_which_processor_is_read(monkeypatch, tmp_path):
     )
     reader("AutoFeatureExtractor", KeyError("last"))
     assert "got KeyError: 'last'." in sentence(find, "speech")
+    monkeypatch.setattr(
+        "transformers.TimmWrapperImageProcessor", lambda *given: given, raising=False
+    )
+    model.config = SimpleNamespace(
+        model_type="timm_wrapper", pretrained_cfg="saved", architecture="resnet18"
+    )
+    assert find("image") == ("saved", "resnet18")
     monkeypatch.setattr(processors, "_load_tokenizer", lambda *given: given)
     assert find("text") == (model, str(tmp_path), "name", True)
 
@@ -1229,6 +1239,16 @@ def test_what_modules_and_whole_models_are_given():
     assert not found.is_sparse and found.shape == (2, 1, 3)
     assert found[:, 0].tolist() == torch.eye(2, 3).tolist()
     assert [*model.modules()] == [model, model.sentence], "its modules do not count"
+    digests = set()
+    for number in (0.0, 1.0):
+        inner = nn.Linear(1, 1)
+        with torch.no_grad():
+            inner.weight.fill_(number)
+            inner.bias.fill_(number)
+        state = other_libraries.WholeModel(inner).state_dict()
+        assert state["digest"].dtype == torch.uint8
+        digests.add(tuple(state["digest"].tolist()))
+    assert len(digests) == 2, "but its weights do"
 
     class Last(nn.Module):
         def forward(self, features):
