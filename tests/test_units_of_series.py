@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from anisoscope.errors import MeasureError, ModelError
+from anisoscope.errors import MeasureError, ModelError, UsageError
+from anisoscope.models import series as names
 from anisoscope.models.series import Checkpoint
 from anisoscope.runs import merge, series
 from anisoscope.runs.job import Job
@@ -460,3 +461,85 @@ def test_a_part_that_shares_with_any_earlier_one_is_refused():
     manifests[2]["corpus"]["documents"] = "line"
     with pytest.raises(MeasureError, match="None in run-0 and line in run-2"):
         merge._join_runs(parts, manifests)
+
+
+# ---- names of checkpoints
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "seed"),
+    [
+        ("m-step1000", 1000, 0),
+        ("m-steps_20k", 20_000, 0),
+        ("m_ckpt=7", 7, 0),
+        ("m-iter-3M", 3_000_000, 0),
+        ("m/checkpoint-12/seed-4", 12, 4),
+        ("m-step_20kilo", 20, 0),
+        ("m-step_20K-x", 20_000, 0),
+        ("m-step1@step2", 2, 0),
+        ("m-step1-step2@checkpoint-3-step4", 4, 0),
+        ("seed1-m-seed=2-step5", 5, 2),
+    ],
+)
+def test_steps_and_seeds_are_the_last_of_a_name(name, step, seed):
+    assert names._parse_name("subject", name) == Checkpoint("subject", step, seed)
+
+
+def test_a_revision_without_a_step_is_not_read_from_the_name():
+    with pytest.raises(UsageError) as raised:
+        names.expand("o/m-step5@main")
+    assert str(raised.value) == (
+        "expected a step that can be read from each name; got 'o/m-step5@main'. Cure: name them "
+        "…step-1000, …checkpoint-1000 or …step_20k, or write `name step` lines into a file"
+    )
+
+
+def test_what_is_a_series_and_what_its_folders_are_called(tmp_path, monkeypatch):
+    """Numbers in the folders above are no steps; files that are called as steps are none."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("list.txt", "list", "list.csv", "a.gguf", "b.onnx", "c.ckpt"):
+        (tmp_path / name).write_text("m-step1")
+        assert names.is_series(name) is name.startswith("list"), name
+    above = tmp_path / "step-900" / "run"
+    for name in ("step-2", "checkpoint_1", "step3", "stepping-4"):
+        (above / name).mkdir(parents=True)
+    (above / "step-5").write_text("a file")
+    found = names.expand("step-900/run")
+    assert [(c.step, c.seed) for c in found] == [(1, 0), (2, 0)]
+    assert found[0].subject == "step-900/run/checkpoint_1"
+    (tmp_path / "step-900" / "step-7").mkdir()
+    assert [c.step for c in names.expand("step-900")] == [7], "the nearest level"
+
+
+def test_stars_and_question_marks_name_folders_of_this_disk(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a-step1", "a-step22", "b@step3", "a-step4.txt"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a-step9").write_text("a file")
+    assert names._match_folders("a-step?") == ["a-step1"]
+    assert names._match_folders("a-step*") == ["a-step1", "a-step22", "a-step4.txt"]
+    assert names._match_folders("b@step*") == [] == names._match_folders("a-step1")
+    assert names.is_series("a-step?") and not names.is_series("c-step?")
+    assert not names.is_series("a-step1")
+    long = "m-step{" + ",".join(map(str, range(3000))) + "}"
+    assert names.is_series(long), "longer than any name of a file"
+
+
+def test_one_step_of_two_seeds_is_no_double(tmp_path):
+    path = tmp_path / "list"
+    path.write_text("a 5 1\nb 5 2\n")
+    assert [c.subject for c in names.expand(str(path))] == ["a", "b"]
+    path.write_text("a 5 1\nb 6 1\nc 5 1\n")
+    with pytest.raises(UsageError) as raised:
+        names.expand(str(path))
+    assert str(raised.value) == (
+        f"expected every step only once per seed in {path}; got step 5 of seed 1 is a and c. Cure: put the "
+        "seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
+    )
+    path.write_text("a-step1\n\nb 1 2 3\n")
+    with pytest.raises(UsageError) as raised:
+        names.expand(str(path))
+    assert str(raised.value) == (
+        f"expected `name [step [seed]]` in {path}, a list of checkpoints; got line 3: 'b 1 2 3'. "
+        f"Cure: correct the line; a text to read is given as --corpus {path}"
+    )
