@@ -401,6 +401,29 @@ def test_progress_counts_tokens_and_states_are_saved_in_between(monkeypatch, tmp
     assert shown == [(2, 0), (4, 0)]
 
 
+def test_a_further_attempt_goes_on_from_what_an_earlier_one_saved(
+    monkeypatch, tmp_path
+):
+    """Only from a file that this pass wrote, or was asked to continue."""
+    monkeypatch.setattr(loop, "_is_save_due", lambda _kept, _seconds: True)
+    path = tmp_path / "state"
+    seen = loop._Captured({"hidden"}, set(), {})
+
+    def run(saves, count, pieces=1):
+        given = loop.Arrays(), vectors_plan(count), SETTINGS_OF_VECTORS, seen
+        found = loop._run_pass_in_pieces(*given, path, saves, None, None, pieces)
+        return sorted(found.batches), found.pieces
+
+    saves = [False]
+    assert run(saves, 2) == ([0, 1], 1) and saves == [False, True, True]
+    measured(5).save(path)
+    assert run(saves, 2, 4) == ([0, 1, 5], 4)
+    measured(5).save(path)
+    assert run([True], 1) == ([0, 5], 1)
+    measured(5).save(path)
+    assert run([False], 1) == ([0], 1)
+
+
 def test_a_signal_ends_a_pass_with_its_state_saved(monkeypatch, tmp_path):
     signals = []
     monkeypatch.setattr(loop, "find_stop_signal", lambda _own: signals.pop(0))

@@ -28,8 +28,11 @@ from anisoscope.models import (
 from anisoscope.models.families import Family
 from anisoscope.models.hub import ModelPlace
 
-# Its first use puts another module in the place of `transformers`, which is to come before parts are replaced.
-assert transformers.AutoImageProcessor
+
+@pytest.fixture(autouse=True, scope="module")
+def _settled():
+    """Use what puts another module in the place of `transformers` at its first use, before parts are replaced."""
+    assert transformers.AutoImageProcessor
 
 
 def linear():
