@@ -9,10 +9,10 @@ from safetensors import safe_open
 
 from anisoscope.axes import EVERYWHERE, Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.errors import MeasureError, UsageError
-from anisoscope.measure import tabulate
+from anisoscope.errors import CorpusError, MeasureError, OutputError, UsageError
+from anisoscope.measure import loop, tabulate
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.masks import Masks
+from anisoscope.measure.masks import Masks, require_labels
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.base import Metric
 from anisoscope.reads import Vectors
@@ -480,3 +480,43 @@ def test_masks_of_a_stream_keep_each_kind_of_mark_apart():
     assert cut.punctuation.long().tolist() == [[0, 0, 1]]
     assert cut.image.long().tolist() == [[0, 0, 0]] and cut.places.shape == (1, 3, 4)
     assert masks.policies.long().tolist() == [[[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]]  # fmt: skip
+
+
+def test_errors_of_a_pass_name_what_is_wrong_and_its_cure(tmp_path):
+    def sentence(kind, call, *given):
+        with pytest.raises(kind) as raised:
+            call(*given)
+        return str(raised.value)
+
+    labels = "expected labelled sequences, for class_direction; got"
+    cure = "Cure: use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
+    units = torch.arange(2)
+    plain, marked = Batch({}, units), Batch({}, units, label=torch.tensor([0, 2]))
+    for batch, classes, message in (
+        (plain, ("a",), f"{labels} batches without labels. {cure}"),
+        (marked, (), f"{labels} labels, but no list of the classes. {cure}"),
+        (
+            marked,
+            ("a", "b"),
+            "expected labels below 2, the number of classes; got 2. Cure: number the classes from 0",
+        ),
+    ):
+        assert sentence(UsageError, require_labels, batch, classes) == message
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    message = sentence(OutputError, Measurement.restore, path, Settings())
+    assert message.startswith(
+        f"expected the sums of a measurement in {path}; got a damaged file ("
+    )
+    assert message.endswith(
+        ". Cure: remove the file: --resume then measures its batches again"
+    )
+    kept = Measurement(Settings(metrics=("norms",), tokens=("all",), layers=(0, 3)))
+    arrays = {str(n): torch.ones(2, 1, 3) for n in range(3)}
+    batch = Batch(arrays, units, {"vectors": stream_of([1], [1])})
+    assert sentence(UsageError, loop._add_arrays, kept, batch, 0) == (
+        "expected --layers of vectors from 0 to 2, or from the end: −1, −2 …; got 3"
+    )
+    assert sentence(CorpusError, loop._require_batches, kept, None) == (
+        "expected a corpus with at least one batch; got none. Cure: give more data"
+    )
