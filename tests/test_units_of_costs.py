@@ -361,7 +361,8 @@ def test_progress_counts_tokens_and_states_are_saved_in_between(monkeypatch, tmp
     """What a state holds counts as done; batches without a known size count by their real tokens."""
     shown, saved, waits = [], [], []
     clock = iter(range(1000))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))
+    ticking = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(loop, "time", ticking)
     save = Measurement.save
 
     def note(self, path, *more):

@@ -226,6 +226,7 @@ def job(monkeypatch):
         torch.accelerator, "set_device_index", lambda n: done.append(("device", n))
     )
     monkeypatch.setattr(distributed._Notices, "groups", 4)
+    monkeypatch.setattr(distributed._Notices, "store", None)
     done.clear()
     return done, store
 
