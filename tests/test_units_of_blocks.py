@@ -682,3 +682,14 @@ def test_a_model_that_is_spread_in_two_ways_is_refused(monkeypatch):
             f"FSDP; got SimpleNamespace, by tensor parallelism {got}. Cure: start as many "
             "processes as there are parts, or spread its weights with FSDP2 alone (fully_shard)"
         )
+
+
+def test_lists_of_blocks_are_no_blocks():
+    """They are never called: what they hold is, whatever a pattern of names fits."""
+    model = nn.ModuleDict(
+        {"a": nn.ModuleDict({"x": nn.ModuleList([Layer(), Layer()])})}
+    )
+    inner = model["a"]["x"]
+    assert blocks.find_blocks(model, ("a.*", "Layer")) == {"encoder": list(inner)}
+    with pytest.raises(UsageError):
+        blocks.find_blocks(model, ("a.*",))
