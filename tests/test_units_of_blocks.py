@@ -686,10 +686,8 @@ def test_a_model_that_is_spread_in_two_ways_is_refused(monkeypatch):
 
 def test_lists_of_blocks_are_no_blocks():
     """They are never called: what they hold is, whatever a pattern of names fits."""
-    model = nn.ModuleDict(
-        {"a": nn.ModuleDict({"x": nn.ModuleList([Layer(), Layer()])})}
-    )
-    inner = model["a"]["x"]
-    assert blocks.find_blocks(model, ("a.*", "Layer")) == {"encoder": list(inner)}
-    with pytest.raises(UsageError):
-        blocks.find_blocks(model, ("a.*",))
+    inner, alone = nn.ModuleList([Layer(), Layer()]), Layer()
+    model = nn.ModuleDict({"a": nn.ModuleDict({"x": inner, "y": alone})})
+    found = blocks.find_blocks(model, ("a.*", "Layer"))
+    assert found == {"encoder": [*inner, alone]}
+    assert blocks.find_blocks(model, ("a.*",)) == {"encoder": [alone]}
