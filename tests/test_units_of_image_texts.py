@@ -633,7 +633,8 @@ def test_a_folder_is_no_image_and_base64_is_strict(tmp_path):
     find = image_texts._find_image
     (tmp_path / "d.png").mkdir()
     assert find("d.png", tmp_path).fault == "no file d.png"
-    for url in ("data:image/png;base64,a!b=", "data:,x"):
+    assert find("data:,aGk=", tmp_path).read() == b"hi"
+    for url in ("data:image/png;base64,aG!k=", "data:,x"):
         assert message_of(CorpusError, find, url, tmp_path) == (
             "expected an image in base64; got a data URL that is not in base64"
         )

@@ -11,7 +11,7 @@ import torch
 from anisoscope.data import sound, speech
 from anisoscope.data.sound import ClipInfo
 from anisoscope.data.speech import ClipWindows, SoundInput, SpeechPlan
-from anisoscope.errors import CorpusError
+from anisoscope.errors import CorpusError, UsageError
 
 
 def encode(samples, rate=1000, form="WAV", kind="FLOAT"):
@@ -195,6 +195,15 @@ def test_the_field_of_convolutions_is_counted_from_the_last_one():
     ):
         config = SimpleNamespace(conv_kernel=kernels, conv_stride=strides)
         assert speech._find_receptive_field(config) == samples
+
+
+def test_a_window_may_be_as_short_as_one_position():
+    config = SimpleNamespace(conv_kernel=(20,), conv_stride=(20,))
+    how = speech.choose_sound_input(config, None, 1)
+    assert (how.longest, how.shortest) == (20, 20)
+    with pytest.raises(UsageError, match="windows of at least 21 samples; got 20"):
+        config = SimpleNamespace(conv_kernel=(21,), conv_stride=(20,))
+        speech.choose_sound_input(config, None, 1)
 
 
 def test_the_usual_extractors_have_the_window_and_bins_of_the_model():
