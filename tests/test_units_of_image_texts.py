@@ -638,3 +638,13 @@ def test_a_folder_is_no_image_and_base64_is_strict(tmp_path):
         assert message_of(CorpusError, find, url, tmp_path) == (
             "expected an image in base64; got a data URL that is not in base64"
         )
+
+
+def test_what_is_no_set_of_texts_with_images_is_none(monkeypatch, tmp_path):
+    """A saved one is read from its folder, any other name is of the hub."""
+    asked = []
+    monkeypatch.setattr(image_texts, "open_set", lambda *given: asked.append(given[:2]))
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    for name, path in (("a/b", None), (str(tmp_path), tmp_path)):
+        assert image_texts.find_image_text_set(name) is None
+        assert asked[-1] == (name, path)

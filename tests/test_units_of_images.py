@@ -1,5 +1,6 @@
 """Images: which pixels are decoded or refused, the usual preprocessing, and how many images share a batch."""
 
+import warnings
 from collections import Counter
 from io import BytesIO
 from types import SimpleNamespace
@@ -269,3 +270,19 @@ def test_what_changes_pixels_or_batches_changes_the_hash_of_a_plan():
     )
     assert len({plan.fingerprint for plan in plans}) == len(plans)
     assert plan_of(corpus).fingerprint == plans[0].fingerprint, "private fields differ"
+
+
+def test_pictures_of_very_many_pixels(monkeypatch):
+    """Up to twice the library's limit they are read without a word; above it they are refused."""
+    data = encode(Image.new("RGB", (4, 4), "red"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decode_picture("n", data).size == (4, 4)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 7)
+    with pytest.raises(CorpusError) as error:
+        check_image("a.x", data, False)
+    assert str(error.value) == (
+        "expected an image in a.x; got more pixels than any photograph has. "
+        "Cure: repair or remove it, or pass --skip-bad"
+    )

@@ -1,6 +1,7 @@
 """What is logged of a training: which layer, head, policy and step, each on a few records by hand."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -497,3 +498,28 @@ def test_a_callback_finds_the_trainer_that_holds_it():
     assert callback._find_trainer(frame(others, frame(1, frame(own)))) is own
     assert callback._find_trainer(frame(others, frame(1))) is None
     assert callback._find_trainer(None) is None
+
+
+def test_tensorboard_is_given_every_value_at_its_step(monkeypatch, tmp_path):
+    calls = []
+
+    class Writer:
+        def __init__(self, folder):
+            calls.append(folder)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            calls.append("closed")
+
+        def add_scalar(self, key, value, step):
+            calls.append((key, value, step))
+
+    module = SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    steps = {3: {"a": 1.0}, 5: {"a": 2.0, "b": 3.0}}
+    line = trackers._log_to_tensorboard(steps, "run", tmp_path, "p")
+    assert line == f"logged to TensorBoard: tensorboard --logdir {tmp_path}"
+    values = [("a", 1.0, 3), ("a", 2.0, 5), ("b", 3.0, 5)]
+    assert calls == [str(tmp_path / "run"), *values, "closed"]

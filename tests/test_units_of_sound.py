@@ -361,3 +361,72 @@ def test_a_clip_is_cut_into_as_few_windows_as_fit():
     assert found.length.tolist() == [40, 21, 21, 40, 40]
     assert found.first.tolist() == [0, 0, 21, 0, 40]
     assert found.start.tolist() == [0, 40, 61, 0, 40]
+
+
+def test_a_clip_that_cannot_be_decoded_is_named(monkeypatch):
+    def fail(*_, **__):
+        raise soundfile.SoundFileError("whatever")
+
+    data = encode(np.zeros(9))
+    monkeypatch.setattr(soundfile, "read", fail)
+    assert refused(sound.decode_samples, "n", data, 1000) == "damaged after its header"
+    assert refused(sound.check, "n", data, True) == "damaged after its header"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_mel_bins": 80, "model_type": "other"},
+         "a model that reads samples, or Whisper; got other. "
+         "Cure: name a model such as wav2vec 2.0, HuBERT or Whisper"),
+        ({"num_mel_bins": 80, "max_source_positions": 50},
+         "a feature extractor of 100 frames per window, which the model reads; got 70 frames. "
+         "Cure: use the feature extractor published with the model"),
+        ({"conv_kernel": (50,), "conv_stride": (10,)},
+         "windows of at least 50 samples; got 40. Cure: raise --max-length"),
+    ],
+)  # fmt: skip
+def test_a_model_that_reads_sound_otherwise_is_refused(config, message):
+    extractor = SimpleNamespace(sampling_rate=1000, nb_max_frames=70)
+    with pytest.raises(UsageError) as error:
+        speech.choose_sound_input(SimpleNamespace(**config), extractor, 4)
+    assert str(error.value) == f"expected {message}"
+
+
+def test_how_models_read_sound():
+    """Features of two frames a position, samples with padding, samples without it."""
+    mel = {"num_mel_bins": 80, "max_source_positions": 35}
+    extractor = SimpleNamespace(
+        sampling_rate=500, nb_max_frames=70, hop_length=8, n_samples=600, do_normalize=1
+    )
+    samples = {"conv_kernel": (10, 4), "conv_stride": (5, 2)}
+    for config, longest, numbers in (
+        (mel, None, ("features", 600, 1, 16)),
+        (mel, 30, ("features", 480, 1, 16)),
+        (mel, 99, ("features", 600, 1, 16)),
+        (samples | {"feat_extract_norm": "layer"}, None, ("padded", 600, 25, 10)),
+        (samples | {"feat_extract_norm": "group"}, 7, ("unpadded", 70, 25, 10)),
+        ({}, 1, ("unpadded", 320, 1, 320)),
+    ):
+        processor = SimpleNamespace(feature_extractor=extractor)
+        how = speech.choose_sound_input(SimpleNamespace(**config), processor, longest)
+        assert (how.kind, how.longest, how.shortest, how.stride) == numbers
+        assert how.rate == 500 and how.extractor is extractor
+        assert how.settings == {
+            "do_normalize": 1, "hop_length": 8, "extractor": "checkpoint", "class": "SimpleNamespace",
+            "rate": 500, "batching": numbers[0], "window_seconds": numbers[1] / 500,
+        }  # fmt: skip
+
+
+def test_the_prompt_is_that_of_the_tokenizer_or_the_start():
+    reads = SimpleNamespace(is_encoder_decoder=True, decoder_start_token_id=7)
+    for config, tokens, prompt in (
+        (SimpleNamespace(is_encoder_decoder=False), (9,), []),
+        (reads, (9, 8), [9, 8]),
+        (reads, (), [7]),
+        (reads, None, [7]),
+    ):
+        tokenizer = SimpleNamespace(prefix_tokens=tokens)
+        processor = SimpleNamespace(tokenizer=tokenizer)
+        assert speech._find_prompt(config, processor) == prompt
+    assert speech._find_prompt(reads, None) == [7]

@@ -678,3 +678,31 @@ def test_fillers_follow_the_law_of_zipf():
     words = synthetic._draw_words(300, draw)
     assert len(set(words)) == 300 and {len(word) for word in words} == {4, 6}
     assert labelled.SPLITS == ("train", "validation", "test")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_batches_from_the_disk_are_those_from_memory(monkeypatch, side):
+    """Ids, marks, bins and punctuation, of windows in any order."""
+    corpus = corpus_of("abcdefg", "b", "cdb")
+    kept = plan_of(corpus, padding_side=side)
+    monkeypatch.setattr("anisoscope.data.on_disk.IDS_HELD", 0)
+    lying = plan_of(corpus, padding_side=side)
+    assert isinstance(kept.windows.ids, np.ndarray) and not isinstance(lying.windows.ids, np.ndarray)  # fmt: skip
+    assert lying.fingerprint == kept.fingerprint
+    for rows in ([0, 1, 2], [4, 2], [3]):
+        one, other = (plan.build(np.array(rows)) for plan in (kept, lying))
+        assert one.inputs["input_ids"].tolist() == other.inputs["input_ids"].tolist()
+        first, second = one.streams["encoder"], other.streams["encoder"]
+        for name in ("mask", "special", "start", "frequency"):
+            assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_a_text_longer_than_its_head_is_cut_into_the_largest_blocks(monkeypatch):
+    """Unless blocks at its beginning are long."""
+    monkeypatch.setattr(splitting, "HEAD", 10)
+    large = ("blocks of 8192 tokens", "block", 8192, True)
+    assert form_of(splitting.split_text("x" * 11)) == large
+    assert form_of(splitting.split_text("a\nb\nc\n\nd\nef")) == large
+    assert splitting.split_text("a\nb\n\nc\nd").how == "blank lines"
+    monkeypatch.setattr(splitting, "DOCUMENT_WORDS", 2)
+    assert splitting.split_text("a b\n\nc d e f g h").unit == "document"
