@@ -648,3 +648,14 @@ def test_what_is_no_set_of_texts_with_images_is_none(monkeypatch, tmp_path):
     for name, path in (("a/b", None), (str(tmp_path), tmp_path)):
         assert image_texts.find_image_text_set(name) is None
         assert asked[-1] == (name, path)
+
+
+def test_a_batch_has_so_many_texts_of_the_longest():
+    """An image, three letters and the mark before them are five tokens."""
+    for budget, sequences in ((9, 1), (10, 2), (14, 2), (15, 3)):
+        plan = ImageTextPlan(corpus_of("#abc"), Processor(), stack="d", batch_tokens=budget)  # fmt: skip
+        assert plan.settings["sequences"] == sequences
+    usual = ImageTextPlan(corpus_of("#abc"), Processor(), stack="d")
+    assert usual.settings["sequences"] == 4096 // 5 and not usual.are_pairs
+    (stream,) = usual[0].streams
+    assert stream == "d"

@@ -492,3 +492,18 @@ def test_every_field_is_in_the_fingerprint_of_a_corpus():
     ]
     assert len(set(prints)) == len(prints)
     assert print_of(source={"kind": "x"}) == prints[0], "where it is from is no part"
+
+
+def test_without_a_limit_all_rows_are_looked_at():
+    corpus, name, note = labelled.choose_split(made(SIZES, DRAWN), "", trained_on=False)
+    assert len(corpus.splits[name]) == 1650
+    assert note == "c has no splits: looked at all 1,650 rows"
+
+
+def test_a_label_is_one_text_or_number():
+    for value in ([1, 2], {"a": "x" * 90}, (1,)):
+        message = message_of(tables._label_row, "w", {"c": value}, {"label": "c"}, None)
+        assert message == (
+            f"expected a text or a number as label (w); got {repr(value)[:60]}. "
+            "Cure: give every row one label, or name another --label-column"
+        )

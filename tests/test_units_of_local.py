@@ -376,3 +376,31 @@ def test_items_that_were_left_out_are_counted_and_the_first_named(monkeypatch):
     assert message == (
         "expected at least one readable file in n; got 3 that cannot be read. Cure: name another corpus"
     )
+
+
+def test_of_two_files_of_one_name_the_last_is_listed(data):
+    """Of `x` it is the one that the name leads to."""
+    touch(data, "x.csv", "x.txt", "y.jsonl", "y.jsonl.gz")
+    found = local.list_local_corpora()
+    assert found["x"] == ("text", data / "x.txt") == ("text", local.find_path("x"))
+    assert found["y"] == ("text", data / "y.jsonl.gz")
+
+
+def test_a_faulty_row_of_a_manifest_is_an_item_of_every_folder(tmp_path):
+    """Nobody knows where it would lie: it is reported, not dropped."""
+    touch(tmp_path, "clips/a.wav", "other/b.wav")
+    rows = '{"path": "clips/a.wav"}\n{broken\n{"path": "other/b.wav"}\n{"path": ""}\n'
+    (tmp_path / "manifest.jsonl").write_text(rows)
+    found = media.find_local_items(tmp_path / "clips", "speech")
+    names = [item.name for item in found.items]
+    assert names == [
+        "clips/a.wav",
+        "row of manifest.jsonl (line 2)",
+        "row of manifest.jsonl (line 4)",
+    ]
+    assert [bool(item.fault) for item in found.items] == [False, True, True]
+    message = message_of(CorpusError, found.items[2].read)
+    assert message == (
+        "expected a readable row of manifest.jsonl (line 4); got '' for a path. "
+        "Cure: restore the file, or take it out of the corpus"
+    )

@@ -79,5 +79,7 @@ def test_a_plan_counts_what_is_no_padding():
     assert made.classes == () and made.frequency_bins == [] and made.call is None
     with pytest.raises(NotImplementedError):
         made[0]
+    none = np.array([], np.int64)
+    assert plans.Plan([], none, none, [], {}).n_units == 0
     assert [rows.tolist() for rows in plans.batch_in_order(7, 3)] == [[0, 1, 2], [3, 4, 5], [6]]  # fmt: skip
     assert [rows.tolist() for rows in plans.batch_in_order(3, 3)] == [[0, 1, 2]]
