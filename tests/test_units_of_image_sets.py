@@ -1,6 +1,7 @@
 """Images of data sets, with and without texts: columns, cached rows, keys of caches, messages, with sets made up."""
 
 import json
+from pathlib import Path
 
 import datasets
 import pytest
@@ -503,3 +504,12 @@ def test_what_another_process_kept_in_the_meantime_is_not_streamed(tmp_path):
     assert read == [("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4")]
     assert asked == [3]
     assert [item.read() for item in kept.items(stream)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_the_source_of_a_saved_set_is_found_from_any_folder(tmp_path, monkeypatch):
+    features = datasets.Features({"i": IMAGE, "text": TEXT})
+    made = datasets.Dataset.from_dict({"i": [image(b"0")], "text": ["a"]}, features=features)  # fmt: skip
+    made.save_to_disk(str(tmp_path / "s"))
+    monkeypatch.chdir(tmp_path)
+    found = image_text_sets.open_set("s", Path("s"), CorpusOptions())
+    assert found.source == {"path": str(tmp_path.resolve() / "s")}

@@ -659,3 +659,15 @@ def test_a_batch_has_so_many_texts_of_the_longest():
     assert usual.settings["sequences"] == 4096 // 5 and not usual.are_pairs
     (stream,) = usual[0].streams
     assert stream == "d"
+
+
+def test_the_source_of_captions_and_chats_is_found_from_any_folder(folder, monkeypatch):
+    for name in ("a", "b", "in/c"):
+        (folder / f"{name}.txt").write_text("x")
+    write(folder / "c.jsonl", {"messages": [{"role": "user", "content": "<image>"}], "image": "a.png"})  # fmt: skip
+    monkeypatch.chdir(folder.parent)
+    here = folder.resolve()
+    captions = open_image_texts(folder.name)
+    assert captions.source["path"] == str(here)
+    chats = open_image_texts(f"{folder.name}/c.jsonl")
+    assert chats.source["path"] == str(here / "c.jsonl") and shades(chats) == [[10]]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -404,3 +405,17 @@ def test_a_faulty_row_of_a_manifest_is_an_item_of_every_folder(tmp_path):
         "expected a readable row of manifest.jsonl (line 4); got '' for a path. "
         "Cure: restore the file, or take it out of the corpus"
     )
+
+
+def test_sources_of_clips_are_found_from_any_folder(tmp_path, monkeypatch):
+    """Of a folder, its manifest, and a file; names of items stay those of the folder."""
+    touch(tmp_path, "clips/a.wav")
+    (tmp_path / "clips" / "metadata.csv").write_text("path\na.wav\n")
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve() / "clips"
+    found = media.find_local_items(Path("clips"), "speech")
+    assert found.source == {"kind": "folder", "path": str(here), "manifest": str(here / "metadata.csv")}  # fmt: skip
+    assert [item.name for item in found.items] == ["a.wav"]
+    for name in ("a.wav", "metadata.csv"):
+        source = media.find_local_items(Path("clips", name), "speech").source
+        assert source["path"] == str(here / name)

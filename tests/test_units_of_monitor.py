@@ -523,3 +523,9 @@ def test_tensorboard_is_given_every_value_at_its_step(monkeypatch, tmp_path):
     assert line == f"logged to TensorBoard: tensorboard --logdir {tmp_path}"
     values = [("a", 1.0, 3), ("a", 2.0, 5), ("b", 3.0, 5)]
     assert calls == [str(tmp_path / "run"), *values, "closed"]
+
+
+def test_the_output_of_a_monitor_may_be_named_by_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Monitor(torch.ones(2, 3), output="~/x").output == tmp_path / "x"
+    assert Monitor(torch.ones(2, 3), output=tmp_path).output == tmp_path

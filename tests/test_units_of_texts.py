@@ -1,6 +1,7 @@
 """Texts: how they are split, numbered, hashed and cut into windows; made-up corpora; notes and messages."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -706,3 +707,16 @@ def test_a_text_longer_than_its_head_is_cut_into_the_largest_blocks(monkeypatch)
     assert splitting.split_text("a\nb\n\nc\nd").how == "blank lines"
     monkeypatch.setattr(splitting, "DOCUMENT_WORDS", 2)
     assert splitting.split_text("a b\n\nc d e f g h").unit == "document"
+
+
+def test_sources_of_texts_are_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "in" / name).write_text("x")
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve() / "in"
+    assert texts.open_text("in").source["path"] == str(here)
+    assert texts.open_text("in/a.txt").source["path"] == str(here / "a.txt")
+    files = [Path("in/a.txt"), Path("in/b.txt")]
+    part = texts.open_separate_file(Path("in"), 1, files, CorpusOptions(), "n")
+    assert part.source["path"] == str(here) and part.files == {}
