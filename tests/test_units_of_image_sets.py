@@ -513,3 +513,11 @@ def test_the_source_of_a_saved_set_is_found_from_any_folder(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     found = image_text_sets.open_set("s", Path("s"), CorpusOptions())
     assert found.source == {"path": str(tmp_path.resolve() / "s")}
+
+
+def test_a_column_of_clips_may_have_the_name_of_one_of_transcripts(monkeypatch):
+    """It is asked for once, and is no transcript."""
+    rows = Rows([{"text": image(b"1"), "sentence": "one"}], {"text": AUDIO, "sentence": TEXT})  # fmt: skip
+    (item,) = find_items(rows, monkeypatch).items
+    assert rows.asked[0] == ["text", "sentence"]
+    assert (item.read(), item.text) == (b"1", "one")

@@ -551,6 +551,9 @@ def test_texts_images_and_units_are_in_the_hash_of_a_corpus():
         print_of(entry_of("b", "x", 1)),
         print_of(entry_of("a", "x", 1), entry_of("a", "x", 1)),
         print_of(entry_of("a", "x", 1), entry_of("c", "x", 1)),
+        print_of(entry_of("a", "x", 1, 2)),
+        print_of(entry_of("a", "x", 1, 3)),
+        print_of(entry_of("a", "x", 2, 1)),
     ]
     assert len(set(prints)) == len(prints) and prints[0] == print_of(entry_of("a", "x", 1))  # fmt: skip
 

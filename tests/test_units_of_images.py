@@ -155,6 +155,11 @@ def test_a_model_of_one_size_reads_no_other():
             "expected images of 16 × 32 pixels, which the model reads; got 32 × 16. "
             "Cure: use the image processor published with the model"
         )
+    square = SimpleNamespace(image_size=16, model_type="vit")
+    images._require_size(square, 16, 16)
+    for sides in ((16, 17), (17, 16)):
+        with pytest.raises(UsageError, match=r"images of 16 × 16 pixels.*got {} × {}".format(*sides)):  # fmt: skip
+            images._require_size(square, *sides)
     for config in (
         SimpleNamespace(image_size=16, model_type="swin"),
         SimpleNamespace(model_type="vit"),
