@@ -529,3 +529,24 @@ def test_the_output_of_a_monitor_may_be_named_by_the_home_folder(monkeypatch, tm
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Monitor(torch.ones(2, 3), output="~/x").output == tmp_path / "x"
     assert Monitor(torch.ones(2, 3), output=tmp_path).output == tmp_path
+
+
+def test_each_metric_is_logged_under_its_own_name():
+    """Charts of several versions lie in one place only as long as the names stay."""
+    names = {
+        ("mean_cosine", "hidden", None): ["A"], ("drift", "hidden", None): ["drift"],
+        ("query_key.cosine", "query.raw", None): ["cosine_query_key", "cosine_query_key_max"],
+        ("attention.entropy", "attention", None): ["entropy", "entropy_max"],
+        ("attention.entropy_normalised", "attention", None): ["entropy_normalised", "entropy_normalised_max"],
+        ("attention.first_mass", "attention", None): ["first_mass", "first_mass_max"],
+        ("logits.largest", "attention", None): ["logit_max"],
+        ("sinks.rate", "extremes", ".3"): ["sink_rate", "sink_rate_max"],
+        ("massive.largest", "extremes", "1"): ["activation_max"],
+        ("massive.over_median", "extremes", None): ["activation_over_median"],
+        ("matrix_entropy", "hidden", None): ["matrix_entropy"], ("kurtosis", "hidden", None): ["kurtosis"],
+    }  # fmt: skip
+    for (metric, site, component), logged in names.items():
+        row = {"stack": "e", "layer": 2, "metric": metric, "site": site}
+        row |= {"component": component, "value": 0.5}
+        found = scalars.summarise_layers(records([row]), "p")
+        assert found == {f"p/e.2/{name}": 0.5 for name in logged}

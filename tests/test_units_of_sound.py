@@ -71,11 +71,12 @@ def test_a_clip_may_end_up_to_a_hundredth_of_a_second_early(monkeypatch):
     data = encode(np.zeros(100))
     for missing in (0, 9, 10, 11, 50):
         monkeypatch.setattr(sound, "_read_header", lambda *_, m=missing: ClipInfo(100 + m, 1000, 1))  # fmt: skip
-        if missing <= 10:
-            assert len(sound.decode_samples("n", data, 1000)) == 100
-        else:
-            message = refused(sound.decode_samples, "n", data, 1000)
-            assert message == f"it ends after 100 of {100 + missing} samples"
+        for rate in (1000, 16_000, 200):
+            if missing <= 10:
+                assert len(sound.decode_samples("n", data, rate)) == rate // 10
+            else:
+                message = refused(sound.decode_samples, "n", data, rate)
+                assert message == f"it ends after 100 of {100 + missing} samples"
 
 
 def declare(data, size):
@@ -337,7 +338,7 @@ def test_what_is_heard_or_read_changes_the_hash_of_a_plan(monkeypatch):
 
 def test_clips_that_are_too_short_are_left_out_and_counted(monkeypatch):
     """Four samples are too few, five are enough."""
-    how = SoundInput("padded", Extractor(), 1000, 40, 5, 5, {})
+    how = SoundInput("padded", Extractor(), 1000, 40, 5, 3, {})
     monkeypatch.setattr(speech, "choose_sound_input", lambda *_: how)
     corpus = corpus_of(RAMP[:4], RAMP[:5], RAMP[:3], RAMP[:9], unit=[0, 1, 2, 3])
     with pytest.raises(CorpusError) as error:
@@ -430,3 +431,10 @@ def test_the_prompt_is_that_of_the_tokenizer_or_the_start():
         processor = SimpleNamespace(tokenizer=tokenizer)
         assert speech._find_prompt(config, processor) == prompt
     assert speech._find_prompt(reads, None) == [7]
+
+
+def test_what_a_decoder_read_before_is_counted_through_its_unit():
+    unit = np.array([3, 5, 3, 3, 5])
+    texts = [[1], [1, 1], [], [1, 1, 1], [1]]
+    assert speech._find_decoder_starts(unit, 4, texts).tolist() == [0, 0, 5, 9, 6]
+    assert speech._find_decoder_starts(unit, 4, []).tolist() == [0, 0, 4, 8, 4]

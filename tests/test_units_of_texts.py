@@ -213,6 +213,8 @@ def test_rows_of_files_are_numbered_by_file_and_place(tmp_path):
     part = texts.open_separate_file(tmp_path, 2, files, CorpusOptions(column="body"), "n")  # fmt: skip
     assert part.numbers.tolist() == [2, 5, 8] and part.unit == "row"
     assert part.source["column"] == "body" and part.source["documents"] == "rows"
+    guessed = texts.open_separate_file(tmp_path, 2, files, CorpusOptions(), "n")
+    assert guessed.source == part.source
 
 
 def test_the_rule_is_part_of_the_hash_of_a_text(tmp_path):
@@ -627,6 +629,9 @@ def test_made_up_corpora_have_words_of_their_own_for_every_seed_and_number():
 def test_keywords_tell_the_class_and_a_stray_one_is_rarer_than_its_own():
     """Each class has six keywords of its own; a text has one to three of them, and 8 to 24 fillers."""
     corpus = synthetic.open_synthetic("synthetic:3", 0)
+    counts = {sum(example.rationale) for example in corpus.all_examples}
+    lengths = {example.rationale.count(0.0) for example in corpus.all_examples}
+    assert counts == {1, 2, 3} and {8, 24} <= lengths
     own = [set() for _ in corpus.labels]
     for example in corpus.all_examples:
         for word, mark in zip(example.words, example.rationale, strict=True):
@@ -720,3 +725,14 @@ def test_sources_of_texts_are_found_from_any_folder(tmp_path, monkeypatch):
     files = [Path("in/a.txt"), Path("in/b.txt")]
     part = texts.open_separate_file(Path("in"), 1, files, CorpusOptions(), "n")
     assert part.source["path"] == str(here) and part.files == {}
+
+
+def test_all_of_the_beginning_decides_how_a_file_is_split(tmp_path, monkeypatch):
+    """The mark is in its second piece; a document goes on from piece to piece."""
+    pieces = ["one", " a\n\n", "two\n", "\nthr", "ee"]
+    monkeypatch.setattr(splitting, "read_pieces", lambda _: iter(pieces))
+    found = splitting.split_file(tmp_path, None, "auto")
+    assert (list(found.documents), found.unit) == (["one a", "two", "three"], "paragraph")  # fmt: skip
+    pieces[:] = [" = A = \n\nx\n", "\n = B = \n\ny"]
+    found = splitting.split_file(tmp_path, None, "auto")
+    assert list(found.documents) == ["= A = \n\nx", "= B = \n\ny"]
