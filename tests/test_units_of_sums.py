@@ -1,5 +1,8 @@
 """Small decisions of sums, batches, options and errors, each on a few numbers: which end, which of two, how many."""
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +18,9 @@ from anisoscope.sums import (
     groups,
     jackknife,
     moments,
+    on_chip,
     reservoir,
+    threads,
 )
 
 
@@ -929,8 +934,10 @@ def test_a_sample_keeps_every_site_and_type_and_comes_back_by_its_prefix():
         whole = torch.stack([torch.tensor(units)[:, None].expand(2, 3), index], -1)
         kept.add("a", whole.half())
         kept.add("b", whole.double().unsqueeze(2).repeat(1, 1, 2, 1) * 2)
+        kept.add("c", -whole.double())
         kept.end()
         kept.add("a", whole.half() + 100)
+        kept.add("c", whole.double() + 100)
         kept.end()
         return kept
 
@@ -951,8 +958,9 @@ def test_a_sample_keeps_every_site_and_type_and_comes_back_by_its_prefix():
     back = reservoir.Reservoir(3, 3)
     other = sampled(units=(5, 6)).tensors("decoder ")
     back.restore(kept.tensors("encoder ") | other, "encoder ")
-    assert back.vectors.keys() == {"a", "b"}
-    for name in ("a", "b"):
+    assert torch.equal(kept.vectors["c"], -kept.vectors["a"].double())
+    assert back.vectors.keys() == {"a", "b", "c"}
+    for name in ("a", "b", "c"):
         assert torch.equal(back.vectors[name], kept.vectors[name])
     assert torch.equal(back.hash, kept.hash) and torch.equal(back.unit, kept.unit)
     merged = kept.merge(sampled(units=(5, 6)))
@@ -962,15 +970,21 @@ def test_a_sample_keeps_every_site_and_type_and_comes_back_by_its_prefix():
 
 def test_a_sample_that_is_full_takes_only_smaller_hashes_and_one_that_is_not_takes_all():
     real = torch.ones(1, 4, dtype=torch.bool)
-    kept = reservoir.Reservoir(6, 0)
-    hashes = []
-    for unit in range(3):
+    hashes: list[int] = []
+    for size in (6, 20):
+        check_sample(reservoir.Reservoir(size, 0), real, hashes)
+        hashes.clear()
+
+
+def check_sample(kept, real, hashes):
+    """Add batch after batch, and look at the sample in between."""
+    for unit in range(4):
         kept.begin(torch.tensor([unit]), torch.tensor([0]), real)
         kept.add("s", torch.full((1, 4, 1), float(unit)))
         kept.end()
         of_unit = reservoir.hash_tokens(0, torch.tensor(unit), torch.arange(4))
         hashes += of_unit.tolist()
-        assert kept.hash.tolist() == sorted(hashes)[:6]
+        assert kept.hash.tolist() == sorted(hashes)[: kept.size]
         assert kept.vectors["s"][:, 0].long().tolist() == kept.unit.tolist()
 
 
@@ -1064,3 +1078,153 @@ def test_adjusted_p_values_never_fall_and_never_pass_one():
     )
     np.testing.assert_allclose(jackknife.holm([0.01, 0.011]), [0.02, 0.02])
     assert jackknife.holm([]).tolist() == []
+
+
+def test_one_choice_of_vectors_serves_sites_and_batches_of_other_groups(monkeypatch):
+    """Narrow sites have two groups and wide ones have one; the next batch has other groups."""
+    monkeypatch.setattr(moments, "WIDE", 2)
+    sums = groups.Sums(2)
+    own = moments.Moments(sums)
+    drawn = torch.tensor([[True, False], [True, True]])
+    weight = torch.ones(2, 2, dtype=torch.bool)
+    x = torch.arange(1.0, 5.0).view(2, 2, 1).double().repeat(1, 1, 3)
+    for group in ([0, 1], [1, 1]):
+        own.begin(torch.tensor(group))
+        for site, width in (("narrow", 2), ("wide", 3)):
+            sums.buffer(site, "n", (2, 1, 1)).add_(2)
+            vectors = x[..., :width]
+            own.add(site, vectors, weight, 1 / vectors.norm(dim=-1), drawn)
+    found = {
+        site: sums.terms[site, "moment_vector"][:, 0, 0].tolist()
+        for site in ("narrow", "wide")
+    }
+    assert found == {"narrow": [1, 7 + 8], "wide": [16]}
+    assert sums.terms["narrow", "moment_n"].flatten().tolist() == [1, 5]
+
+
+def test_pending_products_come_back_by_their_prefix_alone():
+    first, second = (moments.Moments(groups.Sums(2)) for _ in range(2))
+    first.pending = {
+        ("a", "moment", 1): torch.ones(2, 2),
+        ("b", "shift", 0): torch.ones(2),
+    }
+    second.pending = {("c", "moment", 0): torch.zeros(2, 2)}
+    state = first.tensors("one ") | second.tensors("two ")
+    back = moments.Moments(groups.Sums(2))
+    back.restore(state, "one ")
+    assert back.pending.keys() == first.pending.keys()
+    assert back.pending["a", "moment", 1] is first.pending["a", "moment", 1]
+
+
+def test_moments_of_heads_leave_out_what_has_no_weight():
+    """Whatever lies there; each group and head has its own product and count."""
+    sums = groups.Sums(3)
+    x = torch.tensor([[[[1.0, 2.0], [float("nan"), 0.0]], [[3.0, 0.0], [0.0, 5.0]]]])
+    weight = torch.tensor([[[1, 0], [1, 1]]])
+    moments.add_head_moments(sums, "s", x, weight, torch.tensor([1]), 2)
+    assert sums.terms["s", "head_moment_n"].tolist() == [[0, 0], [1, 2]]
+    assert sums.terms["s", "head_moment"][1].tolist() == [
+        [[1, 2], [2, 4]],
+        [[9, 0], [0, 25]],
+    ]
+
+
+# ---- kernels that prove themselves
+
+
+def test_a_difference_is_a_share_of_the_largest_number():
+    t = torch.tensor
+    difference = on_chip.compute_difference
+    assert difference(t([10.0, -30.0]), t([10.0, -40.0])) == 0.25
+    assert difference(t([1.0, 9.0]), t([2.0, 9.0]), t([1.0, 2.0])) == pytest.approx(
+        1 / 9
+    )
+    assert difference(t([1.0, 9.0]), t([2.0, 9.0]), t([0.0, 2.0])) == 0
+    nan = float("nan")
+    assert difference(t([1.0, nan]), t([1.0, nan])) == 0
+    for found, expected in (([1.0, 2.0], [1.0, nan]), ([1.0, nan], [1.0, 2.0])):
+        assert difference(t(found), t(expected)) == float("inf")
+
+
+def test_kernels_are_used_for_their_own_form_once_they_were_right(monkeypatch):
+    """The first call gives the plain numbers; a reason names each quantity by its own difference."""
+    monkeypatch.setattr(on_chip, "CHECKED", {})
+    plain = {"n": torch.tensor([2.0, 0.0]), "x": torch.tensor([5.0, 7.0])}
+    near = {"n": plain["n"], "x": plain["x"] * (1 + 1e-6)}
+    wrong = {"n": plain["n"] * 1.5, "x": plain["x"] * 1.01}
+    lost = {"n": plain["n"], "x": torch.tensor([float("nan"), 7.0])}
+
+    def compute(what, form, kernel):
+        return on_chip.compute_checked(form, lambda: kernel, lambda: plain, what=what)
+
+    assert compute("a", (1,), near) is plain and compute("a", (1,), near) is near
+    assert compute("b", (1,), near) is plain, "another kernel of the same form"
+    assert compute("a", (2,), near) is plain
+    text = (
+        "c are computed by plain operations, not by kernels of Triton, which is slower: "
+        "they differ from plain operations in n by 5.0e-01, x by 1.0e-02 of the largest value"
+    )
+    with pytest.warns(RuntimeWarning) as warned:
+        assert compute("c", (1,), wrong) is plain
+    assert [str(each.message) for each in warned] == [text]
+    assert compute("c", (1,), wrong) is plain
+    with pytest.warns(RuntimeWarning, match="in x by inf of the largest value"):
+        assert compute("d", (1,), lost) is plain
+
+    def fail():
+        raise ValueError("first line\nsecond line")
+
+    with pytest.warns(RuntimeWarning) as warned:
+        assert on_chip.compute_checked((1,), fail, lambda: plain, what="e") is plain
+    assert str(warned[0].message).endswith("slower: ValueError: first line")
+    assert on_chip.compute_checked((1,), fail, lambda: plain, what="e") is plain
+
+
+def test_kernels_run_for_their_types_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(on_chip, "load_kernels", lambda module: module or None)
+    monkeypatch.delenv(on_chip.INTERPRETED, raising=False)
+
+    def has(dtype, kind, module="m"):
+        x = SimpleNamespace(dtype=dtype, device=SimpleNamespace(type=kind))
+        return on_chip.has_kernels(x, module)
+
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert has(dtype, "cuda") and not has(dtype, "cpu") and not has(dtype, "mps")
+    assert not has(torch.float64, "cuda") and not has(torch.float32, "cuda", "")
+    monkeypatch.setenv(on_chip.INTERPRETED, "1")
+    assert has(torch.float16, "cpu") and not has(torch.float64, "cpu")
+    assert not has(torch.float16, "cuda")
+
+
+# ---- threads
+
+
+def test_parts_of_an_accelerator_run_one_after_another_in_the_calling_thread():
+    seen: list[tuple[int, int]] = []
+    parts = [lambda n=n: seen.append((n, threading.get_ident())) for n in range(5)]
+    for device_of_parts in ("meta", "cpu"):
+        seen.clear()
+        own = torch.device(device_of_parts)
+        threads.run_in_parallel(parts, own)
+        assert sorted(n for n, _ in seen) == [0, 1, 2, 3, 4]
+        if device_of_parts == "meta":
+            assert seen == [(n, threading.get_ident()) for n in range(5)]
+
+
+def test_threads_to_come_have_the_number_of_the_process():
+    before = torch.get_num_threads()
+    found: list[int] = []
+    try:
+        torch.set_num_threads(3)
+        threads._get_pool.cache_clear()
+        inside: list[int] = []
+        parts = [lambda: inside.append(torch.get_num_threads())] * 6
+        threads.run_in_parallel(parts)
+        later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+        threads._get_pool.cache_clear()
+    assert inside == [1] * 6 and found == [3]
