@@ -1,6 +1,7 @@
 """Small decisions of sums, batches, options and errors, each on a few numbers: which end, which of two, how many."""
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -988,6 +989,22 @@ def check_sample(kept, real, hashes):
         assert kept.vectors["s"][:, 0].long().tolist() == kept.unit.tolist()
 
 
+def test_hashes_of_tokens_are_two_rounds_of_splitmix64():
+    """In Python's own whole numbers; the sign bit is cut off."""
+    whole, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
+
+    def mix(x):
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & whole
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & whole
+        return x ^ (x >> 31)
+
+    for seed, unit, index in ((0, 0, 0), (3, 0, 5), (7, 11, 0), (1, 2**40, 2**33)):
+        inner = mix(unit * golden + seed & whole)
+        exact = mix(inner + (index + 1) * golden & whole) & whole >> 1
+        found = reservoir.hash_tokens(seed, torch.tensor(unit), torch.tensor(index))
+        assert int(found) == exact
+
+
 def test_a_share_of_tokens_is_that_of_the_smallest_hashes():
     unit, index = torch.arange(50)[:, None], torch.arange(40)
     hashes = reservoir.hash_tokens(7, unit, index)
@@ -1199,32 +1216,59 @@ def test_kernels_run_for_their_types_on_a_gpu(monkeypatch):
 # ---- threads
 
 
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    threads._get_pool.cache_clear()
+    yield
+    torch.set_num_threads(before)
+    threads._get_pool.cache_clear()
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_parts_of_an_accelerator_run_one_after_another_in_the_calling_thread():
     seen: list[tuple[int, int]] = []
     parts = [lambda n=n: seen.append((n, threading.get_ident())) for n in range(5)]
-    for device_of_parts in ("meta", "cpu"):
-        seen.clear()
-        own = torch.device(device_of_parts)
-        threads.run_in_parallel(parts, own)
-        assert sorted(n for n, _ in seen) == [0, 1, 2, 3, 4]
-        if device_of_parts == "meta":
-            assert seen == [(n, threading.get_ident()) for n in range(5)]
+    threads.run_in_parallel(parts, torch.device("meta"))
+    assert seen == [(n, threading.get_ident()) for n in range(5)]
+    seen.clear()
+    threads.run_in_parallel(parts)
+    assert sorted(n for n, _ in seen) == [0, 1, 2, 3, 4]
+    assert threading.get_ident() not in {thread for _, thread in seen}
 
 
+@pytest.mark.usefixtures("three_threads")
+def test_an_error_of_a_part_is_raised_and_parts_have_the_modes_of_their_caller():
+    modes: list[tuple[bool, bool]] = []
+
+    def note():
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    for context in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with context():
+            threads.run_in_parallel([note] * 4)
+    assert modes == [(False, False)] * 4 + [(True, False)] * 4 + [(False, True)] * 4
+
+    begun: list[int] = []
+
+    def fail():
+        begun.append(1)
+        raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        threads.run_in_parallel([fail] * 1000)
+    assert 1 <= len(begun) <= 3, "one in each thread"
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_threads_to_come_have_the_number_of_the_process():
-    before = torch.get_num_threads()
     found: list[int] = []
-    try:
-        torch.set_num_threads(3)
-        threads._get_pool.cache_clear()
-        inside: list[int] = []
-        parts = [lambda: inside.append(torch.get_num_threads())] * 6
-        threads.run_in_parallel(parts)
-        later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-        later.start()
-        later.join()
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-        threads._get_pool.cache_clear()
+    inside: list[int] = []
+    parts = [lambda: inside.append(torch.get_num_threads())] * 6
+    threads.run_in_parallel(parts)
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert torch.get_num_threads() == 3
     assert inside == [1] * 6 and found == [3]
