@@ -978,8 +978,8 @@ def test_a_sample_that_is_full_takes_only_smaller_hashes_and_one_that_is_not_tak
 
 
 def check_sample(kept, real, hashes):
-    """Add batch after batch, and look at the sample in between."""
-    for unit in range(4):
+    """Add batch after batch, and look at the sample in between; unit 0, which has the largest hash, comes last."""
+    for unit in range(3, -1, -1):
         kept.begin(torch.tensor([unit]), torch.tensor([0]), real)
         kept.add("s", torch.full((1, 4, 1), float(unit)))
         kept.end()
