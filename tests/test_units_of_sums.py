@@ -555,6 +555,26 @@ def test_ranges_of_norms_say_what_can_be_squared():
     )
 
 
+def test_what_is_padding_is_reported_neither_as_zero_nor_as_not_finite():
+    """The first policy says what is real, whatever other policies and subsets count."""
+    x = torch.ones(1, 2, 5, 3)
+    x[0, 0, 0], x[0, 1, 1, 2], x[0, :, 2] = 0, float("inf"), 0
+    x[0, :, 3, 0] = float("nan")
+    masks = torch.tensor([[[1, 1, 0, 0, 1], [0, 0, 1, 1, 1]]]).bool()
+    found, inverse = groups.sum_vectors(x, masks, masks[:, 1:], frozenset({"n"}))
+    assert (found["zero"].tolist(), found["nonfinite"].tolist()) == ([1], [1])
+    assert found["n"][0].tolist() == [[2, 2], [1, 1]]
+    assert (inverse[0] > 0).tolist() == [
+        [False, True, False, False, True],
+        [True, False, False, False, True],
+    ]
+    single = x[0, :1].transpose(0, 1)
+    found, _, _ = groups.sum_single_vectors(
+        single, masks[0].T.unsqueeze(2), None, frozenset({"n"}), torch.tensor([0] * 5)
+    )
+    assert (found["zero"].tolist(), found["nonfinite"].tolist()) == ([1], [0])
+
+
 def test_norms_of_float32_are_squared_and_summed_in_float64():
     """Their variance is a small difference of large sums."""
     x = (1000 + torch.arange(64.0) / 1024).view(1, 1, 64, 1)
