@@ -190,18 +190,18 @@ class Turned(nn.Module):
         return x + 1
 
 
-def test_tokens_may_come_first_and_that_is_said_or_read():
+def test_tokens_may_come_first_and_that_is_given_or_read():
     x = torch.arange(24.0).view(4, 2, 3)
-    for said, expected in ((True, x.transpose(0, 1)), (False, x), (None, x)):
+    for given, expected in ((True, x.transpose(0, 1)), (False, x), (None, x)):
         found, _, _ = captured(
-            Stacked(Turned(), norm=False), "hidden", x=x, tokens_first=said
+            Stacked(Turned(), norm=False), "hidden", x=x, tokens_first=given
         )
         assert torch.equal(found["encoder.0.hidden"], expected)
     layer = nn.TransformerEncoderLayer(4, 2, 4, 0.0)
     model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
     x = torch.arange(24.0).view(3, 2, 4)
-    for said, expected in ((None, x.transpose(0, 1)), (False, x)):
-        found, _, _ = captured(model, "hidden", x=x, tokens_first=said)
+    for given, expected in ((None, x.transpose(0, 1)), (False, x)):
+        found, _, _ = captured(model, "hidden", x=x, tokens_first=given)
         assert torch.equal(found["encoder.0.hidden"], expected)
 
 
