@@ -94,6 +94,7 @@ def check_sums():
         "channels of a map": draw(2, 1, 24, 42).transpose(2, 3),
         "few dimensions": draw(2, 1, 33, 3),
         "one token": draw(4, 1, 1, 20),
+        "two tokens": draw(8, 1, 2, 20) + 1,
         "short vectors": 1e-30 * draw(2, 1, 42, 40),
         "long vectors": 1e30 * draw(2, 1, 42, 40),
         "zeros and what is not finite": odd,
