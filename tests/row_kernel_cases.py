@@ -170,6 +170,11 @@ def check_blocks():
             causal,
         ),
         "one head": (draw(1, 1, 33, 8), draw(1, 1, 33, 8), causal),
+        "a mask longer than the keys": (
+            draw(2, 4, 40, 16),
+            draw(2, 4, 36, 16),
+            Masking(by_head, False, None),
+        ),
     }
     for name, (query, key, masking) in calls.items():
         real = torch.ones(len(query), query.shape[2], dtype=torch.bool)

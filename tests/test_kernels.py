@@ -60,7 +60,7 @@ def test_rows_are_those_of_a_plain_computation(dtype, cells, tmp_path):
 def test_rows_are_those_of_plain_blocks(tmp_path):
     """Biases, masks of heads, other numbers of queries and keys, widths, strides, large scores, hidden rows."""
     apart = run_case(ROWS, "blocks", tmp_path)
-    assert len(apart) == 12
+    assert len(apart) == 13
     assert {name: x for name, x in apart.items() if x > NEAR} == {}
 
 
