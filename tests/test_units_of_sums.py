@@ -704,6 +704,10 @@ def test_sums_of_rows_count_real_and_sound_ones_alone():
     """A row that is padding is no row at all, whatever it holds; one of one outcome has no normalised entropy."""
     rows = of_rows()
     real = torch.tensor([[[True, True, True]], [[True, True, False]]])
+    sound = groups.sum_rows(rows, real)
+    assert sound["rows"].flatten().tolist() == [3, 2]
+    assert sound["entropy"].flatten().tolist() == pytest.approx([1.2, 0.3])
+    assert sound["nonfinite"].tolist() == [0, 0]
     rows["entropy"][1, 0, 2] = float("nan")
     rows["score"][1, 0, 0] = float("inf")
     found = groups.sum_rows(rows, real)
@@ -1045,6 +1049,9 @@ def test_the_level_of_an_interval_reaches_every_kind():
     """Student's t of 2 freedoms at 90 % is 2.919986; a normal variable's quantile is 1.644854."""
     free = jackknife.jackknife_interval([2.0, 1.0, 2.0, 3.0], 0.9)
     assert free.high == pytest.approx(2 + 2.919986 * (2 / 3 * 2) ** 0.5)
+    leaning = jackknife.jackknife_interval([2.0, 1.0, 2.0, 6.0], 0.9)
+    half = 2.919986 * (2 / 3 * 14) ** 0.5  # around the mean of the replicates, 3
+    assert leaning.low == pytest.approx(2 - half)
     seeds = jackknife.estimate_over_seeds([1.0, 2.0, 3.0], 0.9)
     assert seeds.low == pytest.approx(2 - 2.919986 / 3**0.5)
     two = jackknife.estimate_over_seeds([1.0, 3.0])
