@@ -122,6 +122,9 @@ def test_the_same_tokens_are_needed_and_what_differs_is_named():
             f"{both}{came} in a and b. Cure: {cure}"
         )
     assert "the same corpus" in refused({}, {}, units="u")
+    rows = {"corpus": {"name": "vectors"}}
+    assert "the same corpus" in refused(rows, {}, units="u")
+    assert "the same corpus" in refused({}, rows, units="u")
     more = measured(tokens=["all", "y"])
     across.require_same_tokens(kept("a", **ours), kept("b", **more))
     vectors = {"corpus": {"name": "vectors"}}
@@ -136,10 +139,21 @@ def test_a_run_without_a_sample_is_named(tmp_path):
             "expected runs that kept a sample of vectors; got b, which kept none. "
             "Cure: measure it into a folder, with the panel hidden or all and --sample above 0"
         )
+    with pytest.MonkeyPatch.context() as patched:
+        empty = {"encoder": SimpleNamespace(hash=[])}
+        patched.setattr(across, "read_sampled_stacks", lambda _: empty)
+        with pytest.raises(UsageError, match="which kept none"):
+            across._read_stacks(KeptRun("b", records(row("x")), sample={}))
+        empty["decoder"] = SimpleNamespace(hash=[1])
+        assert across._read_stacks(KeptRun("b", records(row("x")), sample={})) == empty
+    with pytest.raises(UsageError) as caught:
+        across.find_metric_of_pairs("drift")
+    assert caught.value.expected == "a metric of two layers"
+    assert caught.value.cure == "name cka or procrustes"
     (tmp_path / "x").write_text("damaged")
     with pytest.raises(
         OutputError,
-        match="the sample of vectors of b; got .*Cure: measure it again with --overwrite",
+        match=r"the sample of vectors of b; got .*Cure: measure it again with --overwrite",
     ):
         across._read_stacks(KeptRun("b", records(row("x")), sample=tmp_path / "x"))
 
@@ -285,7 +299,11 @@ def test_what_a_folder_or_a_name_means(tmp_path, monkeypatch):
     (tmp_path / "v.npy").touch()
     assert models_as_runs.is_model("v.npy")
     monkeypatch.setattr(
-        models_as_runs, "suggest_path", lambda name, *, surely=False: "runs/done" if surely and name == "runs/doen" else None
+        models_as_runs,
+        "suggest_path",
+        lambda name, *, surely=False: (
+            "runs/done" if surely and name == "runs/doen" else None
+        ),
     )  # fmt: skip
     for name, cure in (
         ("runs/doen", "did you mean runs/done?"),
@@ -498,8 +516,8 @@ def test_the_highest_layer_is_that_of_its_own_place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(curing, "read_sampled_stacks", read)
     rows = [row("mean_cosine", layer=layer, stack=stack, site="hidden", value=value, n_vectors=n)
-            for stack, layer, value, n in (("encoder", 0, 0.2, 5), ("encoder", 1, 0.4, 5), ("decoder", 1, 0.7, 8),
-                                           ("decoder", 0, 0.9, 8))]  # fmt: skip
+            for stack, layer, value, n in (("encoder", 0, 0.2, 5), ("encoder", 1, 0.4, 5), ("decoder", 0, 0.1, 8),
+                                           ("decoder", 1, 0.7, 8))]  # fmt: skip
     rows.append(row("mean_cosine", layer=1, site="final", value=0.1, n_vectors=50))
     table = [records(*rows)]
     monkeypatch.setattr(
@@ -517,6 +535,9 @@ def test_the_highest_layer_is_that_of_its_own_place(tmp_path, monkeypatch):
     assert named.notes == ("5 sampled vectors of encoder layer 0 (another: --layer)",)
     final = curing.read_layer_of_run(tmp_path, "final")
     assert final.layer == "encoder final norm" and len(final.notes) == 2
+    # The highest one need not come last.
+    table[0] = records(rows[0], rows[1] | {"value": 0.8}, *rows[2:])
+    assert curing.read_layer_of_run(tmp_path).layer == "encoder layer 1"
     table[0] = records(row("drift"))
     unknown = curing.read_layer_of_run(tmp_path)
     assert unknown.layer == list(stacks["decoder"].layers)[-1].stack + " layer 1"
@@ -602,7 +623,7 @@ def test_a_list_of_networks_is_read_with_defaults_and_variables(tmp_path, monkey
         assert str(caught.value) == f"expected {error}"
     with pytest.raises(
         UsageError,
-        match="a list of networks in a TOML file; got .*, which does not exist",
+        match=r"a list of networks in a TOML file; got .*, which does not exist",
     ):
         atlas.read_list(tmp_path / "none")
 
@@ -653,6 +674,12 @@ def test_an_atlas_goes_on_without_networks_that_cannot_be_measured(
     lines = (tmp_path / "atlas.csv").read_bytes().decode().split("\n")
     assert lines[0] == ",".join(atlas.COLUMNS) and "0.333333," in lines[1]
     assert atlas.read_csv(tmp_path / "atlas.csv")["network"].tolist() == ["a", "b"]
+    # Of several processes the first one writes.
+    for rank in (1, 0):
+        (tmp_path / "atlas.json").unlink(missing_ok=True)
+        monkeypatch.setattr(atlas, "rank_and_world", lambda rank=rank: (rank, 2))
+        atlas.make_atlas(networks, tmp_path, show)
+        assert (tmp_path / "atlas.json").exists() is (rank == 0)
     with pytest.raises(OutputError, match="a full disk"):
         atlas.make_atlas([listed("full"), listed("a")], tmp_path, show)
     with pytest.raises(MeasureError) as caught:
@@ -705,7 +732,7 @@ def test_a_row_of_an_atlas_is_of_one_stack_and_of_self_attention(monkeypatch):
     rows = [row("mean_cosine", stack=stack, layer=layer, value=value, low=value - 0.1, high=value + 0.1)
             for stack, layer, value in (("encoder", 1, 0.2), ("encoder", 2, 0.4), ("decoder", 1, 0.6))]  # fmt: skip
     rows += heads_of("encoder", "self", 1, [0.2, 0.4])
-    rows += heads_of("encoder", "self", 2, [0.6])
+    rows += heads_of("encoder", "self", 2, [0.45])
     rows += heads_of("decoder", "self", 1, [0.1, 0.9])
     rows += heads_of("decoder", "cross", 1, [0.3, 0.3, 0.3])
     table = records(*rows)
@@ -723,13 +750,13 @@ def test_a_row_of_an_atlas_is_of_one_stack_and_of_self_attention(monkeypatch):
     assert encoder["stack"] == "encoder" and decoder["stack"] == "decoder"
     assert (encoder["corpus"], encoder["family"], encoder["parameters"]) == ("read", "Arch", 77)  # fmt: skip
     assert encoder["modality"] == "speech" and encoder["strongest"] == 0.4
-    assert (encoder["heads"], encoder["sink_heads"]) == (3, 2)
-    assert encoder["entropy"] == pytest.approx(0.4)
+    assert (encoder["heads"], encoder["sink_heads"]) == (3, 3)
+    assert encoder["entropy"] == pytest.approx(0.35)
     assert (decoder["heads"], decoder["sink_heads"]) == (2, 1)
     assert decoder["entropy"] == pytest.approx(0.5)
     own = table["metric"].eq("attention.entropy_normalised") & table["kind"].eq("self")
     means = replicates[(own & table["stack"].eq("encoder")).to_numpy(bool)].mean(0)
-    ends = jackknife_interval(np.array([0.4, *means]), bounds=(0.0, 1.0))
+    ends = jackknife_interval(np.array([0.35, *means]), bounds=(0.0, 1.0))
     assert encoder["entropy_low"] == pytest.approx(float(ends.low))
     assert encoder["entropy_high"] == pytest.approx(float(ends.high))
     one = listed("a", stack="decoder", corpus="declared", family="F", modality="image")
@@ -760,28 +787,35 @@ def test_a_row_of_an_atlas_is_of_one_stack_and_of_self_attention(monkeypatch):
 
 
 def test_the_cause_and_dimensions_are_of_the_strongest_layer():
-    def summary(*shares: tuple[str, float, float], site: str = "hidden") -> Any:
-        values = {("hidden", 1): 0.3, ("hidden", 2): 0.5, ("final", 2): 0.7}
-        rows = [row("mean_cosine", layer=layer, site=at, value=x, low=x - 0.05 * layer, high=x + 0.05)
+    def summary(
+        *shares: tuple[str, float, float], site: str = "hidden", low: float = 0.05
+    ) -> Any:
+        values = {("hidden", 1): 0.3, ("hidden", 3): 0.5, ("final", 3): 0.7}
+        rows = [row("mean_cosine", layer=layer, site=at, value=x, low=x - low * layer, high=x + 0.7 - 0.2 * layer)
                 for (at, layer), x in values.items()]  # fmt: skip
         rows += [row("mean_cosine.isotropic_q95", layer=layer, site=at, value=0.1) for at, layer in values]  # fmt: skip
-        for at, layer, n in (("hidden", 1, 3), ("hidden", 2, 4), ("final", 2, 6)):
+        for at, layer, n in (("hidden", 1, 3), ("hidden", 3, 4), ("final", 3, 6)):
             rows += [
                 row("mean_cosine.contribution", layer=layer, site=at, component=str(i))
                 for i in range(n)
             ]
-        rows += [row("mean_cosine.top_share", layer=2, site=site, component=k, value=value, low=low, high=0.99)
-                 for k, value, low in shares]  # fmt: skip
-        rows.append(row("calibrated.centred", layer=2, value=0.3, low=0.2, high=0.4))
+        rows += [row("mean_cosine.top_share", layer=3, site=site, component=k, value=value, low=least, high=0.99)
+                 for k, value, least in shares]  # fmt: skip
+        rows.append(row("calibrated.centred", layer=3, value=0.3, low=0.2, high=0.4))
         (depth,) = judge_stacks(records(*rows))
         return atlas._summarise_depth(depth)
 
     found = summary(("1", 0.6, 0.45), ("3", 0.7, 0.5), ("10", 0.8, 0.7))
     assert found["cause"] == "3 dimensions, more than the mean"
     assert found["dimension_share"] == 0.6 and found["dimension_share_low"] == 0.45
-    assert found["dimensions"] == 4 and found["layers"] == 2
+    assert found["dimensions"] == 4 and found["layers"] == 3
     assert (found["last"], found["final"], found["weakest"]) == (0.5, 0.7, 0.3)
-    assert (found["strongest_low"], found["strongest_high"]) == (0.4, 0.55)
+    ends = found["strongest_low"], found["strongest_high"]
+    assert ends == (pytest.approx(0.35), pytest.approx(0.6))
+    # The share of an A that may be none says nothing.
+    undecided = summary(("1", 0.6, 0.5), low=0.2)
+    assert undecided["verdict"] == "undecided" and undecided["cause"] == ""
+    assert undecided["dimension_share"] is None
     assert summary(("1", 0.6, NAN), ("3", 0.7, 0.4))["cause"] == "more than the mean"
 
 
