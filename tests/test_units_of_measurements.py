@@ -217,6 +217,112 @@ def test_words_of_tokens_keep_line_breaks():
     assert found == {"tokens": {"0": "a", "3": "\n"}}
 
 
+@pytest.mark.parametrize(
+    ("rank", "reads_all", "share", "saved", "resumed"),
+    [(0, False, {0, 2, 6}, True, True), (1, False, {3, 7}, True, False), (1, True, {2, 3, 4, 6, 7}, False, False)],
+)  # fmt: skip
+def test_the_batches_that_are_left_are_dealt_out(
+    monkeypatch, tmp_path, rank, reads_all, share, saved, resumed
+):
+    asked: list[Any] = []
+    monkeypatch.setattr(of_runs, "rank_and_world", lambda: (rank, 3))
+    monkeypatch.setattr(of_runs, "_take_over_interrupted", lambda *_: frozenset({0}))
+    left = [0, 2, 3, 4, 6, 7]
+    monkeypatch.setattr(of_runs, "_list_batches_of_shard", lambda *_: left)
+    monkeypatch.setattr(of_runs, "reads_same_batches", lambda _: reads_all)
+    part = SimpleNamespace(save=lambda path: asked.append(path.name))
+    monkeypatch.setattr(of_runs, "run_pass", lambda *given, **how: asked.append((given, how)) or part)  # fmt: skip
+    reading = of_runs.OpenedCorpus("plan", {})
+    job, subject = Job(), SimpleNamespace(model="model")
+    found = of_runs._measure_share(RunFolder(tmp_path), subject, job, reading, "shown")
+    assert found is part
+    (given, how), *saves = asked
+    state = tmp_path / f"state.{rank}.safetensors"
+    assert given == ("model", "plan", job.settings)
+    assert how == {
+        "state": state if saved else None,
+        "resume": resumed,
+        "progress": "shown" if rank == 0 else None,
+        "only": frozenset(share),
+        "prove": True,
+    }
+    assert saves == [state.name] * saved
+
+
+def test_shards_of_batches_take_turns_and_shards_of_files_take_all():
+    def batches(corpus: Any, shard: Any) -> list[int]:
+        reading = of_runs.OpenedCorpus([None] * 8, corpus)
+        return list(of_runs._list_batches_of_shard(Job(shard=shard), reading))
+
+    assert batches({}, (1, 3)) == [1, 4, 7] and batches({}, (0, 1)) == list(range(8))
+    assert batches({"files": {}}, (1, 3)) == list(range(8))
+
+
+def test_the_state_of_a_run_is_its_sample_and_its_replicates(monkeypatch, tmp_path):
+    written: list[Any] = []
+    monkeypatch.setattr(of_runs, "write_replicates", lambda *given: written.append(given))  # fmt: skip
+    reservoirs = {
+        name: SimpleNamespace(tensors=lambda before: {f"{before}x": torch.zeros(2)})
+        for name in ("encoder", "decoder")
+    }
+    measured = SimpleNamespace(reservoirs=reservoirs)
+    replicates = SimpleNamespace(arrays=lambda: ([3], "left out"))
+    of_runs._write_state(tmp_path, measured, replicates)
+    from safetensors.torch import load_file
+
+    assert set(load_file(tmp_path / of_runs.SAMPLE)) == {"encoder x", "decoder x"}
+    assert written == [(tmp_path / of_runs.REPLICATES, [3], "left out")]
+    size = (tmp_path / of_runs.SAMPLE).stat().st_size
+    assert of_runs._measure_state(tmp_path) == {of_runs.SAMPLE: size}
+    (tmp_path / of_runs.REPLICATES).write_text("abc")
+    assert of_runs._measure_state(tmp_path) == {of_runs.SAMPLE: size, of_runs.REPLICATES: 3}  # fmt: skip
+
+
+def test_a_cost_before_the_measurement_is_of_the_length_that_it_would_read(monkeypatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        of_runs,
+        "load_on_meta",
+        lambda *given, **how: asked.append((given, how)) or SimpleNamespace(config="c"),
+    )
+    monkeypatch.setattr(of_runs, "modality_of", lambda _: "text")
+    monkeypatch.setattr(of_runs, "find_shapes_on_meta", lambda *_: "shapes")
+    monkeypatch.setattr(of_runs, "estimate_cost", lambda *given: given)
+    for reads, given, length in (
+        (None, {}, 512),
+        (100, {}, 100),
+        (4000, {}, 512),
+        (100, {"max_length": 3000}, 3000),
+    ):
+        monkeypatch.setattr(of_runs, "find_longest_input", lambda *_, reads=reads: reads)  # fmt: skip
+        job = Job(model="builtin:minilm", dtype="float64", **given)
+        assert of_runs.estimate_cost_before(job) == ("shapes", job.settings, length)
+    assert asked[0] == (("builtin:minilm",), {"dtype": "float64", "trust_remote_code": False})  # fmt: skip
+    with pytest.raises(UsageError, match="--dry-run only for a model with a configuration; got a:b"):  # fmt: skip
+        of_runs.estimate_cost_before(Job(model="a:b"))
+    monkeypatch.setattr(of_runs, "modality_of", lambda _: "image")
+    with pytest.raises(UsageError, match=r"got m, which reads image\. Cure: measure with --limit 1"):  # fmt: skip
+        of_runs.estimate_cost_before(Job(model="m"))
+
+
+def test_a_run_of_several_processes_is_not_looked_for_by_its_key(
+    calls, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(of_runs, "rank_and_world", lambda: (0, 2))
+    of_runs.run(Job(model="m", corpus="c"), tmp_path / "x", resume=True)
+    assert calls["find_finished"][-1][0][0] is None
+
+
+def test_a_run_without_hashes_of_code_is_not_the_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_cache, "are_unchanged", lambda _: True)
+    for code, found in (({}, False), (None, False), ({"m": "1"}, True)):
+        run = RunFolder(tmp_path / str(code))
+        run.note({"code": code})
+        run.finish(as_records(pd.DataFrame()), {"asked": "k"})
+        assert (run_cache.find_finished("k", [run.folder]) is not None) is found
+    assert run_cache.find_finished(None, [run.folder]) is None
+
+
 # ---- a run is found again --------------------------------------------------------------------------------------------
 
 
