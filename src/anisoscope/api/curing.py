@@ -67,7 +67,7 @@ class Cures:
         if self.fit is None:
             raise UsageError(
                 "a cure that works",
-                self.text,
+                self.text.rstrip("."),
                 "to use a cure all the same, name it alone: cures='centre'",
             )
         return self.fit
