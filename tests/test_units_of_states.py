@@ -735,7 +735,7 @@ def test_an_empty_state_is_sent_with_its_settings():
 def test_a_finished_state_says_what_it_is_of_whenever_it_is_finished(tmp_path):
     x = DRAW.normal(size=(30, 3)) + 1
     both = state.State("a").add(x).merge(state.State("b").add(x + 0.5))
-    both.seconds = 1.234
+    both.seconds, both.tokens = 1.234, 77
     first = both.finish(tmp_path / "first", corpus="mine")
     both.seconds = 9.0
     second = both.finish(tmp_path / "second", corpus="mine")
@@ -745,7 +745,7 @@ def test_a_finished_state_says_what_it_is_of_whenever_it_is_finished(tmp_path):
     manifest = first.manifest
     assert manifest["processes"] == 2 and manifest["model"] == "vectors"
     assert manifest["corpus"]["name"] == "mine"
-    assert manifest["corpus"]["n_tokens"] == 60
+    assert manifest["corpus"]["n_tokens"] == 77 and both.n_units == 60
     assert manifest["parameters"] == 0 and manifest["weights_sha256"] is None
     both.of |= {"weights": "w", "parameters": 5}
     other = both.finish(tmp_path / "third", corpus="other")
