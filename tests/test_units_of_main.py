@@ -553,3 +553,15 @@ def test_a_bar_counts_begins_again_and_says_what_follows(monkeypatch):
         (1, 4, "work"),
         (2, "other", "clips"),
     ]
+
+
+def test_a_folder_may_be_there_and_locked_or_not_there_and_writable():
+    folder = {"purpose": "p", "path": "/f", "free": 1.4e9}
+    assert doctor._render_folder(folder | {"there": True, "writable": False}) == [
+        "  /f",
+        "    p, 1 GB free, NOT WRITABLE",
+    ]
+    assert doctor._render_folder(folder | {"there": False, "writable": True}) == [
+        "  /f (not there yet)",
+        "    p, 1 GB free",
+    ]
