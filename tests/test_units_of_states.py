@@ -866,3 +866,13 @@ def test_a_name_that_is_no_figure_is_answered_with_those_near():
     series.manifest = {}
     assert repr(series).startswith("Run of a series: 1 records")
     assert series.name == "run"
+
+
+def test_a_merged_state_keeps_the_names_of_its_parts_through_a_file(tmp_path):
+    x = DRAW.normal(size=(4, 3))
+    both = state.State("a").add(x).merge(state.State("b").add(x))
+    kept = state.State.load(both.save(tmp_path / "s"))
+    assert (kept.name, kept.names) == ("a", {"a", "b"})
+    # so that a part is not merged a second time
+    with pytest.raises(MeasureError, match="two called 'b' whose units have no names"):
+        kept.merge(state.State("b").add(x))
