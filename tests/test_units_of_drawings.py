@@ -682,6 +682,20 @@ def test_pale_series_have_the_colour_of_their_own_model():
     assert found[3] != style._lighten(style.PALETTE[0])
 
 
+def test_the_ink_on_a_shade_is_chosen_by_its_own_luminance():
+    """A middle grey has a luminance of .216, above the limit of .179; colours between are mixed by cube roots."""
+    shades = ["#000000", "#808080", "#ffffff"]
+    share = pd.Series([0.0, 0.46, 0.48, 0.5, 1.0])
+    # cube roots: .6 at the grey, and .5636 at the limit, which is .4697 of the way
+    assert style.needs_white_ink(share, shades).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_colours_near_black_are_linear_and_ticks_reach_the_last_tenfold():
     # 10 of 255 is .0392, below the knee of sRGB; 11 is .0431, above it
     assert style._to_linear(10 / 255) == pytest.approx(10 / 255 / 12.92)

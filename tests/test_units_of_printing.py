@@ -277,6 +277,10 @@ def test_networks_of_one_stack_have_no_column_for_it():
     two = atlas.tabulate_atlas(pd.DataFrame([row, row | {"stack": "decoder"}]))
     assert two.head == ("network", "stack", *head)
     assert [line[:2] for line in two.rows] == [["x", "encoder"], ["x", "decoder"]]
+    judged = atlas.tabulate_atlas(
+        pd.DataFrame([row | {"cause": "", "verdict": v} for v in ("isotropic", "")])
+    )
+    assert [line[-2] for line in judged.rows] == ["–", ""]
     left = SimpleNamespace(left_out={"a": "why", "b": "gone"})
     assert atlas._describe_left_out(left) == ["left out: a: why", "left out: b: gone"]
 
