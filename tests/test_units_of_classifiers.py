@@ -1188,3 +1188,10 @@ def test_padding_is_tried_wherever_lengths_differ_and_rounding_is_no_change(
     monkeypatch.setattr(pooling, "predict_logits", predict)
     rows = [{"input_ids": [1] * n, "labels": 0} for n in lengths]
     assert pooling.find_neutral_padding(None, rows, 5) == Padding(5, side)  # type: ignore[arg-type]
+
+
+def test_a_text_of_one_token_is_read_there_and_nowhere_behind() -> None:
+    made = ablation.Ablation("uniform", ())
+    made.begin(masks_of("x..", ".xx", "xxx"), 0)
+    assert made.read.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    assert made.read.dtype == torch.float64

@@ -490,3 +490,158 @@ def test_shapes_that_do_not_fit_are_named():
         with pytest.raises(UsageError, match=message):
             try_cures(given.pop("x"), "centre", **given)
     assert try_cures(x[:8], "centre").units_tried == 4
+
+
+# ---- which cure is recommended, and on what it was fitted ------------------------------------------------------------
+
+
+def test_a_cure_to_use_is_fitted_on_all_usable_pairs():
+    """A pair whose partner is unusable is left out on both sides; without pairs only the vectors count."""
+    x, partner = draw(6, 2) + 3, draw(6, 2, 1) - 5
+    x[1], partner[4, 0] = 0, np.nan
+    alone = trial.fit_to_use("centre", x.tolist())
+    np.testing.assert_allclose(alone.mean, x[[0, 2, 3, 4, 5]].mean(0))
+    both = trial.fit_to_use("remove-top:1", x, partner)
+    kept = np.concatenate([x[[0, 2, 3, 5]], partner[[0, 2, 3, 5]]])
+    np.testing.assert_allclose(both.mean, kept.mean(0))
+    assert both.name == "remove-top:1" and both.matrix.shape == (2, 2)
+
+
+def test_the_half_that_is_tried_has_the_odd_unit_and_its_own_number_of_vectors():
+    units = np.repeat(np.arange(9), [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    x = draw(45, 3) + 2
+    found = try_cures(x, "centre", units=units, seed=1)
+    fitting, _ = trial._split_units(units, 1, 32)
+    assert (found.n_fitted, found.n_tried) == (fitting.sum(), 45 - fitting.sum())
+    assert found.n_fitted != found.n_tried and found.units_tried == 5
+    np.testing.assert_allclose(found.trials[0].fit.mean, x[fitting].mean(0))
+
+
+def test_isotropic_vectors_get_no_cure_even_if_cures_leave_them_so():
+    x = draw(400, 12, 4)
+    found = try_cures(x, "centre,remove-top:1")
+    assert all(one.isotropic for one in found.trials) and found.chosen is None
+    assert found.text.startswith("No cure is needed: A is ")
+    shifted = try_cures(x + 1, "remove-top:1,centre")
+    assert shifted.chosen in shifted.trials
+
+
+def test_a_class_that_no_text_of_the_fitting_half_has_is_never_right():
+    units = np.arange(16)
+    fitting, _ = trial._split_units(units, 0, 32)
+    labels = np.where(fitting, np.arange(16) % 2, 2)
+    labels[np.flatnonzero(~fitting)[0]] = 0
+    x = np.eye(3)[labels] + 0.01 * draw(16, 3)
+    found = try_cures(x, "centre", labels=labels)
+    assert found.trials[0].scores["probe"].before.value == pytest.approx(1 / 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "spread", "isotropic", "harmed", "helped"),
+    [
+        (-0.2, 0.001, True, True, False),
+        (0.2, 0.001, False, False, True),
+        (-0.01, 0.2, False, False, False),
+        (0.01, 0.2, False, False, False),
+    ],
+)
+def test_what_chance_may_do_is_no_harm_no_help_and_no_cure(
+    change, spread, isotropic, harmed, helped
+):
+    """The whole interval of a difference is below or above 0, and that of A after the cure below the floor."""
+    wave = np.resize([0.0, 1, -1], 17)
+    before = {"A": np.full(17, 0.5), "probe": np.full(17, 0.5)}
+    after = {"A": 0.3 + change + spread * wave, "probe": 0.5 + change + spread * wave}
+    found = trial._compare(Fit("centre", np.zeros(2)), before, after, 0.3, 12)
+    assert found.isotropic == isotropic
+    assert found.harmed == (("probe",) if harmed else ())
+    assert found.helped == (("probe",) if helped else ())
+    assert found.scores["probe"].difference.value == pytest.approx(change)
+    plain = jackknife_interval(change + spread * wave)
+    assert found.scores["probe"].difference.low == pytest.approx(float(plain.low))
+
+
+@pytest.mark.parametrize("name", ["retrieval", "pairs found", "probe"])
+def test_an_interval_of_answers_that_are_all_right_counts_units(name):
+    right = {"A": np.full(9, 0.5), name: np.ones(9), "neighbours kept": np.ones(9)}
+    found = trial._compare(Fit("centre", np.zeros(2)), right, right, 0.1, 12).scores
+    z = 1.959963984540054
+    for estimate in (found[name].before, found[name].after):
+        assert (
+            estimate.low == pytest.approx(1 / (1 + z * z / 12)) and estimate.high == 1
+        )
+    assert found["neighbours kept"].before.low == 1
+
+
+def test_units_of_tasks_are_those_of_the_sample(monkeypatch):
+    """Twenty units of four vectors, half tried; of these a sample whose pairs are all found."""
+    monkeypatch.setattr(trial, "MOST_FOR_NEIGHBOURS", 12)
+    x = draw(80, 6)
+    units = np.repeat(np.arange(20), 4)
+    found = try_cures(x, "centre", units=units, partner=x * 2, seed=3)
+    fitting, _ = trial._split_units(units, 3, 32)
+    sample = trial._sample_rows(np.flatnonzero(~fitting), 3)
+    count = len(np.unique(units[sample]))
+    assert count < len(sample) == 12 and found.units_tried == 10
+    z = 1.959963984540054
+    low = found.trials[0].scores["pairs found"].before.low
+    assert low == pytest.approx(1 / (1 + z * z / count))
+
+
+def test_the_first_free_cure_is_chosen_or_one_that_clearly_keeps_more_neighbours():
+    """Intervals of the neighbours kept are .1 to either side of the number."""
+    first = a_trial("a", 0, 0.3, isotropic=True)
+    near = a_trial("b", 0, 0.45, isotropic=True)
+    more = a_trial("c", 0, 0.55, isotropic=True)
+    most = a_trial("d", 0, 0.7, isotropic=True)
+    costly = a_trial("e", 0, 0.95, isotropic=True, harmed=("probe",))
+    vain = a_trial("f", 0, 0.95, isotropic=False)
+    for trials, chosen in (
+        ([first, near], first), ([first, near, more], more), ([first, more, most], more),
+        ([costly, vain, near, first], near), ([most, more], most), ([costly, vain], None),
+        ([first, more, a_trial("g", 0, 0.76, isotropic=True)], "g"), ([], None),
+    ):  # fmt: skip
+        found = trial._choose(trials)
+        if isinstance(chosen, str):
+            assert found.fit.name == chosen
+        else:
+            assert found is chosen
+
+
+def test_a_cure_that_cannot_be_fitted_is_left_out_only_if_it_chose_its_dimensions():
+    notes = []
+    x = np.ones((9, 2)) + 0.001 * draw(9, 2)
+    assert [fit.name for fit in trial._fit_cures(["drop-dims:auto", "centre"], x, notes)] == ["centre"]  # fmt: skip
+    assert len(notes) == 1 and notes[0].startswith("drop-dims:auto is left out: ")
+    for names in (["drop-dims:auto"], ["drop-dims:7", "centre"], ["centre", "remove-top:2"]):  # fmt: skip
+        with pytest.raises(MeasureError):
+            list(trial._fit_cures(names, x, notes))
+    assert len(notes) == 1
+
+
+def test_the_lowest_a_is_the_one_nearest_to_zero():
+    anisotropic = {"A": np.linspace(0.41, 0.42, 9)}
+    trials = [a_trial("whiten", -0.31), a_trial("centre", 0.21), a_trial("standardise", 0.33)]  # fmt: skip
+    text = "None of the cures tried makes the vectors isotropic; A is lowest with centre (.210)."
+    assert trial._describe(trials, None, anisotropic, 0.1) == text
+
+
+def test_groups_of_a_probe_are_those_of_its_units():
+    """Sixteen of 32 units are tried, each a group of its own: as many replicates, and an interval of them."""
+    labels = np.arange(32) % 3
+    x = draw(32, 4) + np.eye(4)[labels]
+    scorer_groups = {}
+    for groups in (4, 16):
+        fitting, group = trial._split_units(np.arange(32), 0, groups)
+        scorer = trial._Scorer(
+            x, np.arange(32), labels, x, fitting, ~fitting, np.flatnonzero(~fitting),
+            group, groups,
+        )  # fmt: skip
+        scores = scorer.score(None)
+        scorer_groups[groups] = {name: len(value) for name, value in scores.items()}
+    for groups, lengths in scorer_groups.items():
+        assert lengths == {
+            "A": 1 + groups, "isoscore": min(9, 1 + groups) if groups > 8 else 1 + groups,
+            "effective rank": min(9, 1 + groups), "neighbours kept": 1 + groups,
+            "retrieval": 1 + groups, "probe": 1 + groups, "pairs found": 1 + groups,
+        }  # fmt: skip
