@@ -1195,3 +1195,127 @@ def test_a_text_of_one_token_is_read_there_and_nowhere_behind() -> None:
     made.begin(masks_of("x..", ".xx", "xxx"), 0)
     assert made.read.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0]]
     assert made.read.dtype == torch.float64
+
+
+class Stacks(torch.nn.Module):
+    """An encoder of one block and a decoder of two, and a head that `read` makes of both."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__()
+
+        class Block(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return x * 2
+
+        self.encoder = torch.nn.ModuleList([Block()])
+        self.decoder = torch.nn.ModuleList([Block(), Block()])
+        self.head, self.read = torch.nn.Linear(2, 3), read
+
+    def forward(self, x: Any) -> Any:
+        states = self.encoder[0](x)
+        y = self.decoder[1](self.decoder[0](states + 1))
+        return self.head(self.read(states, y))
+
+
+@pytest.mark.parametrize(
+    ("read", "stack", "at"),
+    [
+        (lambda x, y: x[:, 0] + y[[0, 1], LAST], "decoder", "last"),
+        (lambda _, y: y[:, 0], "decoder", "first"),
+        (lambda x, y: x[[0, 1], LAST] + 0 * y[:, 0], "encoder", "last"),
+        (lambda x, _: x[:, 0], "encoder", "first"),
+    ],
+)
+def test_of_two_stacks_the_last_that_ran_is_read_if_the_head_depends_on_it(
+    monkeypatch: pytest.MonkeyPatch, read: Any, stack: str, at: str
+) -> None:
+    """The decoder is found first and runs last; both have tokens first, or neither has."""
+    found = {"decoder": "decoder", "encoder": "encoder"}
+    monkeypatch.setattr(
+        readout,
+        "find_blocks",
+        lambda m: {name: list(getattr(m, name)) for name in found},
+    )
+    for turned in (False, True):
+        monkeypatch.setattr(
+            readout, "has_tokens_first", lambda *_, turned=turned: turned
+        )
+
+        def read_turned(x: Any, y: Any, turned: bool = turned) -> Any:
+            return read(x.transpose(0, 1), y.transpose(0, 1)) if turned else read(x, y)
+
+        model = Stacks(read_turned)
+        given = X.clone().transpose(0, 1) if turned else X.clone()
+        got = readout.read_tokens(model, batch_of(REAL, x=given))
+        assert (got.stack, got.at) == (stack, at)
+        with torch.no_grad(), readout._watch_last_states(model) as states:
+            model(given)
+            assert torch.is_grad_enabled()
+            assert list(states.variables) == ["encoder", "decoder"]
+            assert states.turned == ({"encoder", "decoder"} if turned else set())
+        with torch.no_grad():
+            with readout._watch_last_states(model):
+                torch.set_grad_enabled(True)
+            assert not torch.is_grad_enabled()
+
+
+def test_three_windows_have_their_special_tokens_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def encode(examples: Any, _tokenizer: Any, _longest: int) -> Any:
+        words = [i for i, word in enumerate(examples[0].words) for _ in word]
+        return Encoded([{}], [[-1, *words, -1]])
+
+    monkeypatch.setattr(sentence, "encode", encode)
+    for text, longest, windows in (
+        ("ab cd ef gh ij", 6, ["ab cd", "ef gh", "ij"]),
+        ("abc def g h", 5, ["abc", "def", "g h"]),
+        ("a b c", 3, ["a", "b", "c"]),
+    ):
+        found = sentence.cut_into_windows(text.split(), None, longest)
+        assert [" ".join(window) for window in found] == windows
+
+
+def test_gradients_of_windows_are_in_the_order_of_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mask = torch.ones(1, 2)
+    batches = [
+        SimpleNamespace(unit=torch.tensor([n]), inputs={"attention_mask": mask})
+        for n in (1, 0)
+    ]
+    monkeypatch.setattr(sentence, "LabelledPlan", lambda *_, **__: batches)
+    values = iter([np.array([[5.0, 6.0]]), np.array([[1.0, 2.0]])])
+    monkeypatch.setattr(
+        sentence, "_multiply_gradient_with_input", lambda *_: next(values)
+    )
+    classifier: Any = SimpleNamespace(
+        model=torch.nn.Linear(1, 1), padding=None, stack="encoder"
+    )
+    encoded = Encoded([{}, {}], [[0, 1], [-1, 0]])
+    found = sentence._compute_gradient_times_input(classifier, encoded, [2, 1], 0)
+    assert found is not None and found.tolist() == [1, 2, 6]
+
+
+def test_an_attribution_beyond_all_random_orders_is_beyond_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of twelve words each weighs twice the one before; the best order is not among the random ones."""
+
+    def predict(_model: Any, rows: Any, _pad: Any) -> Any:
+        return np.array([[sum(row["input_ids"]) / 5000] for row in rows])
+
+    monkeypatch.setattr(sentence, "predict_probabilities", predict)
+    ids = [2**k for k in range(12)]
+    encoded = Encoded([{"input_ids": ids}], [list(range(12))])
+    classifier: Any = SimpleNamespace(model=None, padding=Padding(0))
+    erased = sentence._ErasedTexts(classifier, encoded, [12], 0)
+    best = np.arange(12.0)
+    found = erased.measure_shares({"best": best, "worst": -best})
+    found = found.set_index("attribution")
+    assert found["beyond_chance"].tolist() == [True, False]
+    high = found["comprehensiveness_high"]
+    assert high["best"] == high["worst"] < found.loc["best", "comprehensiveness"]
+    low = found["comprehensiveness_low"]
+    assert low["best"] > found.loc["worst", "comprehensiveness"]
+    assert found.loc["best", "sufficiency"] < found.loc["best", "sufficiency_low"]

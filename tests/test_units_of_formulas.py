@@ -1,6 +1,7 @@
 """Formulas of metrics where groups have gaps, blocks end and data are degenerate; names by which metrics are found."""
 
 import math
+import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,18 +15,23 @@ from anisoscope.metrics import (
     Metric,
     Sample,
     Vectors,
+    attention,
     base,
     calibrated,
+    centred_attention,
     cka,
     class_direction,
+    common_direction,
     drift,
     floor,
     group_cosine,
+    intra_sequence,
     kurtosis,
     logits,
     mean_cosine,
     modality_gap,
     neighbours,
+    norms,
     partition,
     procrustes,
     spectrum,
@@ -38,6 +44,7 @@ from anisoscope.reads.sample import SampledVectors
 from anisoscope.registry import registered
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
+from anisoscope.sums.jackknife import jackknife_interval
 
 FOREIGN = replace(drift.METRIC, name="foreign", panel="")
 
@@ -689,3 +696,121 @@ def test_vectors_are_scaled_along_their_own_axis() -> None:
     units = [(np.full((n, 1), n), np.full((n, 1), -n)) for n in (2, 1)]
     first, second = base.concatenate_pairs(units)
     assert first[:, 0].tolist() == [2, 2, 1] and second[:, 0].tolist() == [-2, -2, -1]
+
+
+def test_each_value_of_attention_has_its_own_denominator() -> None:
+    terms = {
+        "rows": 4.0, "normalised_rows": 3.0, "pairs": 10.0, "row_sequences": 2.0, "entropy": 6.0,
+        "row_max": 2.0, "row_min": 0.5, "first_mass": 1.0, "row_median": 0.8, "entropy_normalised": 1.5,
+        "score": -5.0, "row_similarity": 0.5,
+    }  # fmt: skip
+    sums = {name: np.array([x, 0.0]) for name, x in terms.items()}
+    found = attention.compute(
+        totals_of(**sums, score_histogram=np.array([[7.0, 3.0]] * 2))
+    )
+    assert {name: value[0].tolist()[0] for name, value in found.items()} == {
+        "entropy": 1.5, "row_max": 0.5, "row_min": 0.125, "first_mass": 0.25, "row_median": 0.2,
+        "entropy_normalised": 0.5, "score": -0.5, "row_similarity": 0.25, "rows_seeing_one_key": 1,
+        "score_histogram": [7, 3],
+    }  # fmt: skip
+    assert math.isnan(found["score"][0, 1]) and found["rows_seeing_one_key"][0, 1] == 0
+    del sums["row_median"]
+    assert not {"row_median", "score_histogram"} & set(
+        attention.compute(totals_of(**sums))
+    )
+
+
+def test_attention_with_a_mean_taken_away_rises_from_the_plain_one() -> None:
+    numbers = {
+        "plain.entropy": 4.0, "plain.rows": 8.0, "plain.entropy_normalised": 9.0, "plain.normalised_rows": 9.0,
+        "query.entropy": 6.0, "query.rows": 4.0, "query.entropy_normalised": 3.0, "query.normalised_rows": 5.0,
+        "key.entropy": 1.0, "key.rows": 10.0, "key.entropy_normalised": 1.0, "key.normalised_rows": 8.0,
+    }  # fmt: skip
+    sums = {name: np.array([x]) for name, x in numbers.items()}
+    found = centred_attention.compute(totals_of(**sums))
+    assert {name: float(value[0, 0]) for name, value in found.items()} == {
+        "query": 1.5, "query_normalised": 0.6, "query_rise": 1.0,
+        "key": 0.1, "key_normalised": 0.125, "key_rise": -0.4,
+    }  # fmt: skip
+
+
+def test_drift_norms_and_similarity_by_hand() -> None:
+    sums = totals_of(
+        n=np.array([[4.0]]), vector=np.array([[[6.0, 8.0]]]), norm=np.array([[20.0]]),
+        norm_square=np.array([[112.0]]), sequence_cosine=np.array([[0.9]]), sequences=np.array([[3.0]]),
+    )  # fmt: skip
+    found = {name: float(x[0, 0, 0]) for name, x in drift.compute(sums).items()}
+    assert found == {"": 2.5, "share": 0.5}
+    found = {name: float(x[0, 0, 0]) for name, x in norms.compute(sums).items()}
+    # (112 − 4 · 25) / 3
+    assert found == {"mean": 5, "std": 2, "variation": 0.4}
+    assert intra_sequence.compute(sums)[""][0, 0, 0] == pytest.approx(0.3)
+    one = totals_of(
+        n=np.array([1.0, 0]), norm=np.array([3.0, 0]), norm_square=np.array([9.0, 0])
+    )
+    found = {name: value[0] for name, value in norms.compute(one).items()}
+    assert (
+        found["mean"][0] == 3
+        and np.isnan(found["std"]).all()
+        and np.isnan(found["variation"]).all()
+    )
+
+
+def test_the_first_direction_is_the_column_of_the_largest_eigenvalue() -> None:
+    moments = np.stack(
+        [np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 0.5]]), np.zeros((3, 3))]
+    )
+    largest, direction = common_direction.find_first_direction(moments)
+    assert largest[0] == pytest.approx(3) and math.isnan(largest[1])
+    assert np.abs(direction[0]) == pytest.approx([0.5**0.5, 0.5**0.5, 0])
+    assert np.isnan(direction[1]).all()
+
+
+def test_a_quantile_just_behind_the_sorted_cosines_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100 pairs ten are sorted, and the one at 90 % is the eleventh from above."""
+    monkeypatch.setattr(floor, "FEW", 0.1)
+    x = drawn(20, 3)
+    group = np.repeat([2, 5], 10)
+    found = floor.compute(SampledVectors(x, group, 6, x.mean(0)))
+    exact = floor.reference([x[:10], x[10:]])
+    for name, value in exact.items():
+        assert found[name][0] == pytest.approx(value)
+        assert np.isnan(found[name][1:]).all()
+
+
+def test_the_dimension_of_the_heaviest_tail_is_that_of_all_data() -> None:
+    x = drawn(32, 3)
+    x[31, 2], x[0, 0] = 99, 30
+    group = np.repeat([0, 1, 2, 3], 8)
+    found = kurtosis.compute(SampledVectors(x, group, 4, x.mean(0)))
+    assert found["dimension"].tolist() == [2]
+    assert found["largest"][4] < found["largest"][0]
+
+
+def test_a_group_more_or_less_changes_the_interval_of_separability() -> None:
+    """A zero vector lies at the mean of two opposite ones, which are not equal for that."""
+    x = drawn(18, 3) + np.eye(3)[np.arange(18) % 3]
+    labels = np.arange(18) % 3
+    found = class_direction.separability(x, labels, 3, 4)
+    replicates = class_direction.separability_replicates(x, labels, 3, 4)
+    assert len(replicates) == 5
+    exact = jackknife_interval(replicates[:, 0], bounds=(0.0, 1.0), counted=18)
+    assert found["auc"].low == pytest.approx(float(exact.low))
+    assert found["auc"].high == pytest.approx(float(exact.high))
+    other = class_direction.separability(x, labels, 3, 9)["auc"]
+    assert other.low != pytest.approx(float(found["auc"].low), abs=1e-6)
+    assert not class_direction.are_equal(np.array([[1.0, 0], [-1, 0], [0, 0]]))
+
+
+def test_a_metric_of_a_module_takes_the_place_of_another_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("module_of_a_metric")
+    module.METRIC = replace(FOREIGN, name="bbb")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "module_of_a_metric", module)
+    with registered(replace(FOREIGN, name="bbb")):
+        found = metrics.find_metric_by_name("module_of_a_metric:METRIC")
+        assert found is module.METRIC and metrics.find_all()["bbb"] is found
+        assert metrics.find_metric_by_name("module_of_a_metric:METRIC") is found
