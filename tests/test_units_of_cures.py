@@ -645,3 +645,69 @@ def test_groups_of_a_probe_are_those_of_its_units():
             "effective rank": min(9, 1 + groups), "neighbours kept": 1 + groups,
             "retrieval": 1 + groups, "probe": 1 + groups, "pairs found": 1 + groups,
         }  # fmt: skip
+
+
+def test_whole_sentences_name_the_cure_and_the_dimension_that_do_not_fit():
+    with pytest.raises(UsageError) as caught:
+        expand_cures("whiten:2")
+    assert str(caught.value) == (
+        "expected whiten without an argument; got 'whiten:2'. Cure: write whiten"
+    )
+    with pytest.raises(MeasureError) as caught:
+        fit_cure("drop-dims:1,9", draw(5, 4))
+    assert str(caught.value) == (
+        "expected dimensions from 0 to 3; got 9. Cure: count from 0"
+    )
+
+
+def test_one_constant_dimension_of_three_and_one_unused_direction():
+    x = draw(60, 3) * [1, 0, 4] + 2
+    assert fit_cure("standardise", x).notes == {"constant_dimensions": 1}
+    small = draw(60, 3, 1) * [1, 1e-7, 4]
+    assert fit_cure("whiten", small).notes == {"directions": 2}
+    assert fit_cure("whiten", draw(60, 3) * [1, 1e-4, 4]).out == 3
+
+
+def test_dimensions_dominate_beyond_what_chance_gives_once_in_a_thousand(monkeypatch):
+    """Of three vectors the squares of the vectors themselves are no small part of the sum."""
+    u = np.array([[0.6, 0.8, 0.0], [0.8, 0.0, 0.6], [1.0, 0.0, 0.0]])
+    x = u * np.array([[2.0], [3.0], [5.0]])
+    parts = u.sum(0) ** 2 - (u**2).sum(0)
+    assert parts == pytest.approx([2 * (0.48 + 0.6 + 0.8), 0, 0])
+    asked = []
+
+    def quantile(level, width, n):
+        asked.append((level, width, n))
+        return 0.6
+
+    monkeypatch.setattr(transforms, "mean_cosine_quantile", quantile)
+    assert transforms.find_dominant_dimensions(x) == [0] and asked == [(0.999, 3, 3)]
+    # A is 3.76 / 6 = .627
+    monkeypatch.setattr(transforms, "mean_cosine_quantile", lambda *_: 0.63)
+    assert transforms.find_dominant_dimensions(x) == []
+
+
+def test_types_of_vectors_are_kept_from_single_precision_on():
+    fit = Fit("centre", np.array([0.5, 0.25]))
+    for given, kept in (
+        ("float16", "float32"), ("int64", "float32"), ("bool", "float32"),
+        ("float32", "float32"), ("float64", "float64"),
+    ):  # fmt: skip
+        found = fit.apply(np.ones((2, 2), dtype=given))
+        assert found.dtype == kept and found.tolist() == [[0.5, 0.75]] * 2
+
+
+def test_means_without_each_group_count_defined_scores_alone():
+    """A tie is no pair that was found."""
+    scores = np.array([1.0, np.nan, 0.0, 1.0, 1.0, np.nan])
+    group = np.array([0, 0, 2, 2, 3, 4])
+    found = tasks.average_by_group(scores, group, 6)
+    assert found.tolist() == pytest.approx([3 / 4, 2 / 3, 1, 2 / 3])
+    alone = tasks.average_by_group(scores[:2], group[:2], 6)
+    assert alone[0] == 1 and np.isnan(alone[1:]).all() and len(alone) == 2
+    assert np.isnan(tasks.average_by_group(scores[1:2], group[:1], 6)).tolist() == [
+        True
+    ]
+    x = np.array([[1.0, 0], [0, 1]])
+    assert tasks.find_own_pairs(x, np.array([[1.0, 0], [2, 0]])).tolist() == [0, 0]
+    assert tasks.find_own_pairs(x[:1], -x[:1]).tolist() == [1]

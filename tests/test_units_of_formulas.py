@@ -34,6 +34,7 @@ from anisoscope.metrics import (
     norms,
     partition,
     procrustes,
+    score_terms,
     spectrum,
     twonn,
     uniformity,
@@ -814,3 +815,32 @@ def test_a_metric_of_a_module_takes_the_place_of_another_of_its_name(
         found = metrics.find_metric_by_name("module_of_a_metric:METRIC")
         assert found is module.METRIC and metrics.find_all()["bbb"] is found
         assert metrics.find_metric_by_name("module_of_a_metric:METRIC") is found
+
+
+def test_the_partition_function_is_taken_along_and_against_each_eigenvector() -> None:
+    matrix = drawn(6, 3) + np.array([0.5, 0, 0])
+    found = partition.sum_partition(matrix)["log_z"][0]
+    axes = np.linalg.eigh(matrix.T @ matrix)[1].T
+    for k, axis in enumerate(axes):
+        both = [math.log(np.exp(matrix @ way).sum()) for way in (axis, -axis)]
+        assert sorted(found[[k, 3 + k]]) == pytest.approx(sorted(both))
+
+
+def test_parts_of_scores_by_hand() -> None:
+    """Two queries that see two keys each, of one dimension: q is 1 and 3, k is 2 and −1, and more rows than keys."""
+    numbers = {
+        "rows": np.array([2.0]), "query": np.array([[4.0]]), "keys": np.array([4.0]), "key": np.array([[2.0]]),
+        "query_moment": np.array([[[10.0]]]), "row_variance": np.array([9 / 4 * (1 + 9)]),
+        "row_lean": np.array([[9 / 4 * (1 + 3)]]), "row_spread": np.array([[[9 / 2]]]),
+    }  # fmt: skip
+    found = {
+        name: float(x[0, 0])
+        for name, x in score_terms.compute(totals_of(**numbers)).items()
+    }
+    # Q̄ = 2, K̄ = .5; q·K̄ is .5 and 1.5; the variance of keys in a row is 9/4
+    assert found["mean_score"] == 1 and found["between_rows"] == pytest.approx(0.25)
+    assert found["within_rows"] == pytest.approx(9 / 4 * 5)
+    assert found["mean_query"] == pytest.approx(9 / 4 * 4)
+    assert found["centred"] == pytest.approx(9 / 4)
+    assert found["mean_query_share"] == pytest.approx(0.8)
+    assert found["centred_share"] == pytest.approx(0.2)
