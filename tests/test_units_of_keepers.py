@@ -24,10 +24,12 @@ from anisoscope.reads import (
     Sequences,
     Vectors,
     Weights,
+    extremes,
 )
 from anisoscope.reads.base import (
     Batching,
     Gathered,
+    Reads,
     draw_cloud,
     draw_pairs,
     make_batch,
@@ -82,7 +84,7 @@ def test_the_second_of_a_pair_is_partly_a_linear_function_of_the_first() -> None
         first, second = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
         with_one = np.column_stack([first, np.ones(len(first))])
         weights, *_ = np.linalg.lstsq(with_one, second, rcond=None)
-        return weights, (second - with_one @ weights).std()
+        return weights[:-1], (second - with_one @ weights).std()
 
     weights, left = fit(1)
     other, _ = fit(2)
@@ -767,3 +769,83 @@ def test_a_metric_of_heads_that_asks_for_subsets_hears_which_sums_these_are() ->
         "expected second moments alone, or other sums; got moment, moment_n with n, unit. "
         "Cure: second moments have groups of their own: use moment_n and moment_vector with them"
     )
+
+
+def test_the_input_of_the_first_block_is_layer_0_and_final_alone_is_of_layers() -> None:
+    sites = [Site("e", 0, "hidden"), Site("e", 3, "hidden")]
+    kept = Gathered(Sums(2), {site.name: site for site in sites}, {}, {})
+    assert [kept.make_columns(site)["layer"] for site in sites] == [0, 3]
+    of_layers: Any = Reads.of_layers
+    for captured, expected in (
+        ({"final", "key"}, True),
+        ({"key"}, False),
+        (set(), False),
+    ):
+        assert of_layers.fget(SimpleNamespace(captured=frozenset(captured))) == expected
+    totals = make_totals({"n": np.array([1.0, 0, 3])})
+    assert totals is not None
+    assert extremes.SumsAndExtremes(totals, {}).present.tolist() == [True, False, True]
+
+
+def test_padding_is_neither_largest_nor_in_place_of_what_is() -> None:
+    """A dimension of zeros is that of a real token; three padded tokens hide no real one."""
+    real = masks_of(".x", "..")
+    places = torch.tensor(
+        [[[4, k, k, 9] for k in (0, 1)], [[2, k, k, 9] for k in (0, 1)]]
+    )
+    running = Running(real=real, places=places)
+    x = torch.tensor([[[7.0, 7.0], [0.0, 5.0]], [[7.0, 7.0], [7.0, 7.0]]])
+    SequenceSums(frozenset({"activation_sequences"})).add(HIDDEN, x, running)
+    values, where = running.extremes.at(HIDDEN.name)["activation"]
+    assert values.tolist() == [0, 5] and where[:, :2].tolist() == [[4, 1], [4, 1]]
+    row = torch.tensor([[[900.0, 1], [900, 1], [900, 1], [3, -4]]])
+    counted = masks_of("...x")
+    top = extremes._find_top(row, row.abs().amax(-1), counted)
+    assert top.tolist() == [[4, 3, 0]]
+    found = extremes._compute_matrix_entropy(torch.ones(1, 3, 1), masks_of("xxx"))
+    assert all(value.tolist() == [0] for value in found.values())
+
+
+def test_logits_that_overflow_and_sequences_without_any_do_not_count() -> None:
+    running = Running(places=torch.zeros(2, 2, 4, dtype=torch.int64))
+    running.find_real_queries = lambda *_: masks_of("xx", "..")  # type: ignore[attr-defined]
+    running.locate_queries = lambda *_: running.positions.places  # type: ignore[attr-defined]
+    rows = {
+        "keys": torch.ones(2, 1, 2),
+        "largest": torch.tensor([[[9.0, 2.0]], [[5.0, 5.0]]]),
+        "smallest": torch.tensor([[[-math.inf, -3.0]], [[1.0, 1.0]]]),
+    }
+    site = Site("encoder", 1, "attention")
+    LogitExtremes().add(site, rows, running)
+    found = {name: x.tolist() for name, x in running.added[site.name].items()}
+    assert found == {"logit_sequences": [[1], [0]], "largest_logit": [[2], [0]]}
+    assert running.extremes.at(site.name)["negative_logit"][0].tolist() == [3]
+
+
+def test_each_side_of_attention_has_masks_of_its_own_and_values_their_norms() -> None:
+    running = Running()
+    sides = {
+        "query": SimpleNamespace(real=masks_of("x."), places=torch.zeros(1, 2, 4, dtype=torch.int64)),
+        "key": SimpleNamespace(real=masks_of("xx"), places=torch.ones(1, 2, 4, dtype=torch.int64),
+                               special=masks_of(".."), punctuation=masks_of("..")),
+    }  # fmt: skip
+    running.find_masks = lambda site, _: sides[site.quantity]  # type: ignore[method-assign]
+    value = {
+        "mass": torch.tensor([[[0.75, 0.25]]]), "seen": torch.ones(1, 1, 2),
+        "query": torch.tensor([[[[2.0], [99.0]]]]), "key": torch.tensor([[[[3.0], [5.0]]]]),
+        "value": torch.tensor([[[[6.0], [2.0]]]]),
+    }  # fmt: skip
+    site = Site("decoder", 1, "extremes", kind="cross")
+    KeySums().add(site, value, running)
+    kept = running.extremes.at(site.name)
+    assert kept["query_norm"][0].tolist() == [2] and kept["key_norm"][0].tolist() == [5]
+    assert kept["query_norm"][1].tolist() == [[0] * 4] and kept["key_norm"][
+        1
+    ].tolist() == [[1] * 4]
+    # the first key is the strongest; its value is 6 long, the mean 4
+    assert running.added[site.name]["value_ratio"].tolist() == [[1.5]]
+    nothing = torch.zeros(1, 1, 2)
+    real = masks_of("xx")
+    parts = extremes._classify_keys(sides["key"])
+    found = extremes._sum_keys(nothing, nothing, real, parts, torch.ones(1, 1, 2))
+    assert not any(x.any() for x in found.values())

@@ -424,12 +424,12 @@ def test_vectors_of_zeros_and_nan_are_put_behind_the_second(replicated: Any) -> 
     """Where the largest is has moved with them, and is not compared; other values are."""
     metric = replace(massive.METRIC, name="foreign", panel="")
     metric = replace(metric, extremes=frozenset({"largest_position", "largest"}))
-    monkey_free = check_of("zero vectors and NaN never count")
+    check = check_of("zero vectors and NaN never count")
     with pytest.raises(KeyError):
         # the names of all extremes are looked up that end so, and no others
-        monkey_free(replace(metric, extremes=frozenset({"other_position"})))
+        check(replace(metric, extremes=frozenset({"other_position"})))
     replicated.clear()
-    monkey_free(metric)
+    check(metric)
     (spoilt, _), (plain, _) = replicated
     for x, y in zip(plain, spoilt, strict=True):
         at = min(2, len(x))
