@@ -783,7 +783,7 @@ def test_vectors_of_texts_are_pooled_layer_by_layer_in_the_order_of_the_texts(
     ):  # fmt: skip
         found = pooling.pool_vectors(model, batches, at, stack)  # type: ignore[arg-type]
         if not stack:
-            # of several stacks that are not told apart the last one that came
+            # of several stacks without a name the last one that came
             assert found.shape == (3, 3, 4)
         states = x[stack or "encoder"].double().numpy()
         for text, token in enumerate(tokens):
