@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from anisoscope.store import as_records
 from anisoscope.sums import isotropic
 from anisoscope_papers.godey2024 import (
+    biased_block,
     checkpoints,
     fig01_04_layers,
     fig05_16_drift,
@@ -383,3 +384,74 @@ def test_a_model_is_named_and_measured_with_the_context_s_device(monkeypatch, co
     assert {(job.device, job.batch_tokens) for job in jobs} == {("cuda", 77)}
     assert reports == [("m", 1, 2), ("n", 2, 2)]
     assert found["model"].tolist() == ["m", "n"]
+
+
+# ---- what is judged of sites, and how far pieces are -----------------------------------------------------------------
+
+
+def test_a_site_is_judged_of_trained_models_alone(monkeypatch):
+    asked = []
+    rows = {
+        site: pd.DataFrame({"model": [f"{site} a{state}" for state in STATES]})
+        for site in ("hidden", "pre_relu")
+    }
+    monkeypatch.setattr(
+        fig01_04_layers.layer_curves,
+        "select_curves",
+        lambda _records, site="hidden": rows[site],
+    )
+    monkeypatch.setattr(
+        fig01_04_layers.layer_curves,
+        "make_layer_tests",
+        lambda claim, given: asked.append((claim.site, given["model"].tolist())) or [],
+    )
+    monkeypatch.setattr(
+        fig01_04_layers,
+        "COMPARISONS",
+        dict.fromkeys(fig01_04_layers.COMPARISONS, lambda *_: ()),
+    )
+    monkeypatch.setattr(
+        fig01_04_layers.layer_curves, "make_undecided", lambda *_: ["undecided"]
+    )
+    fig01_04_layers.judge("fig4", as_records(pd.DataFrame([{"metric": "x"}])))
+    assert {site for site, _ in asked} == {"", "pre_relu"}
+    for site, models in asked:
+        place = site or "hidden"
+        assert models == [f"{place} a", f"{place} a, trained"]
+
+
+STATES = ("", ", trained", ", untrained")
+
+
+def test_pieces_that_are_there_already_count_as_done(monkeypatch, tmp_path):
+    reports, made = [], []
+    context = Context(
+        tmp_path,
+        tmp_path / "cache",
+        progress=lambda *given: reports.append(given),
+    )
+    settings = biased_block.BlockSettings(("a", "b"), seeds=2, norms=(0.0, 1.0))
+
+    def run(_work, pieces, processes):
+        for done, (path, *given) in enumerate(pieces, 1):
+            made.append((*given[:3], given[3], processes))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            frame = pd.DataFrame({"system": [given[0]], "seed": [given[2]]})
+            frame.to_parquet(path)
+            yield done
+
+    monkeypatch.setattr(biased_block, "run_in_parallel", run)
+    found = biased_block.run_experiment(settings, context)
+    cells = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert list(zip(found["system"], found["seed"], strict=True)) == cells
+    size = biased_block.Size()
+    assert made == [(name, size, seed, (0.0, 1.0), None) for name, seed in cells]
+    assert reports == [("untrained blocks", n, 4) for n in (1, 2, 3, 4)]
+    reports.clear()
+    made.clear()
+    # Of three systems two are there: the third is counted after them.
+    more = replace(settings, systems=("a", "c", "b"))
+    found = biased_block.run_experiment(more, replace(context, device="cuda"))
+    assert made == [("c", size, seed, (0.0, 1.0), 1) for seed in (0, 1)]
+    assert reports == [("untrained blocks", n, 6) for n in (5, 6)]
+    assert found["system"].tolist() == ["a", "a", "c", "c", "b", "b"]

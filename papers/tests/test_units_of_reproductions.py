@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope.errors import OutputError
+from anisoscope.errors import MeasureError, OutputError
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import as_records
 from anisoscope_papers import (
@@ -413,3 +413,180 @@ def test_no_more_processes_are_begun_than_there_are_pieces(monkeypatch):
         with pytest.raises(Stop):
             next(processes.run_in_parallel(np.sum, [()] * pieces, given))
     assert began == [4, 3, 2]
+
+
+# ---- how studies are found, asked for and computed -------------------------------------------------------------------
+
+
+def test_studies_come_in_the_order_of_their_papers_and_numbers_and_no_program_is_one(
+    monkeypatch,
+):
+    packages = {
+        name: SimpleNamespace(__path__=name, __name__=f"of.{name}")
+        for name in ("second", "first")
+    }
+    modules = {"second": ("fig10", "__main__", "fig2"), "first": ("table1", "fig3")}
+    asked = []
+
+    def find(paper, package, name):
+        asked.append((paper, package, name))
+        return (make_study(name, [], paper),)
+
+    monkeypatch.setattr(runner, "find_packages", lambda: packages)
+    monkeypatch.setattr(
+        runner,
+        "iter_modules",
+        lambda path: [SimpleNamespace(name=n) for n in modules[path]],
+    )
+    monkeypatch.setattr(runner, "_find_studies_in", find)
+    found = runner.find_studies.__wrapped__()
+    assert [(study.paper, study.name) for study in found] == [
+        ("second", "fig2"),
+        ("second", "fig10"),
+        ("first", "fig3"),
+        ("first", "table1"),
+    ]
+    assert asked == [
+        ("second", "of.second", "fig10"),
+        ("second", "of.second", "fig2"),
+        ("first", "of.first", "table1"),
+        ("first", "of.first", "fig3"),
+    ]
+
+
+ONE = make_study("fig1", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("fig1", {"STUDY": ONE}, (ONE,)),
+        ("more", {"STUDIES": (ONE, ONE)}, (ONE, ONE)),
+        ("helpers", {"number": 1}, ()),
+        ("figure", {}, ()),
+        # Named like a study, or holding one under another name: it would never run.
+        ("fig1_x", {}, None),
+        ("table2", {}, None),
+        ("sec3_curve", {}, None),
+        ("helpers", {"OWN": ONE}, None),
+        ("helpers", {"STUDY": 1}, None),
+        ("helpers", {"STUDIES": ()}, None),
+        ("helpers", {"STUDIES": (ONE, 1)}, None),
+    ],
+)
+def test_a_module_named_like_a_study_or_with_one_inside_must_declare_it(
+    monkeypatch, name, content, found
+):
+    modules = {f"of.paper.{name}": SimpleNamespace(**content)}
+    monkeypatch.setattr(runner, "import_module", modules.__getitem__)
+    if found is not None:
+        assert runner._find_studies_in("paper", "of.paper", name) == found
+        return
+    with pytest.raises(MeasureError) as error:
+        runner._find_studies_in("paper", "of.paper", name)
+    assert f"STUDY = declare(…) in paper/{name}.py" in str(error.value)
+    assert "declare it; see docs/adding.md" in str(error.value)
+
+
+def test_python_reproduces_with_its_copies_below_a_folder_of_paper_and_settings(
+    monkeypatch, tmp_path
+):
+    calls = []
+
+    @contextlib.contextmanager
+    def use_copies(data):
+        calls.append(("copies", data))
+        yield
+        calls.append("no copies any more")
+
+    def run_studies(*given):
+        calls.append(("run", *given))
+        yield "first"
+        yield "second"
+        calls.append("ran to the end")
+
+    monkeypatch.setattr("anisoscope.data.local.use_copies", use_copies)
+    monkeypatch.setattr(api, "run_studies", run_studies)
+    monkeypatch.setattr(runner, "choose", lambda *given: ("chosen", *given))
+    monkeypatch.setattr(
+        exporting, "build_verdict_table", lambda *given: pd.DataFrame([given])
+    )
+    monkeypatch.setattr(runner, "explain_lacking", lambda *given: {"why": given})
+    table = api.reproduce(
+        "godey2024",
+        "fig1",
+        settings="long",
+        output=tmp_path,
+        data={"a": "b"},
+        device="cuda",
+        quiet=False,
+    )
+    studies = ("chosen", "godey2024", "fig1")
+    folder = tmp_path / "godey2024" / "long"
+    assert calls == [
+        ("copies", {"a": "b"}),
+        ("run", studies, folder, "cuda", False),
+        "ran to the end",
+        "no copies any more",
+    ]
+    assert table.iloc[0].tolist() == [studies, folder]
+    assert table.attrs == {"without": {"why": (studies, folder)}}
+    calls.clear()
+    api.reproduce("beyond")
+    folder = Path("runs/reproduction/beyond/quick")
+    assert calls[:2] == [
+        ("copies", {}),
+        ("run", ("chosen", "beyond", ""), folder, "cpu", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "task"),
+    [(commands.masked_lm, "masked-lm"), (commands.causal_lm, "causal-lm")],
+)
+def test_each_command_trains_its_own_kind_of_language_model(
+    monkeypatch, tmp_path, capsys, command, task
+):
+    asked = []
+    monkeypatch.setattr(commands, "check_corpus", lambda name: asked.append(name))
+    folder = tmp_path / "a folder"
+
+    def train(*given):
+        asked.append(given)
+        return folder
+
+    monkeypatch.setattr(api, "train_language_model", train)
+    place = OutputOptions(output=tmp_path)
+    # Whatever task the options were made with.
+    training = Training(corpus="text", task="masked-lm")
+    command(training, place, quiet=True)
+    corpus, (given, where, quiet) = asked
+    assert (corpus, where, quiet) == ("text", place, True)
+    assert (given.task, given.corpus) == (task, "text")
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(folder)
+    hint = " ".join(printed.err.split())
+    assert hint == f"next: anisoscope measure '{folder}' --panel hidden"
+
+
+def test_a_worker_has_one_thread_and_ends_with_its_caller(monkeypatch):
+    calls = []
+    monkeypatch.setattr(processes.torch, "set_num_threads", calls.append)
+    caller = SimpleNamespace(join=lambda: calls.append("joined"))
+    monkeypatch.setattr(processes, "parent_process", lambda: caller)
+    monkeypatch.setattr(
+        processes.os, "_exit", lambda code: calls.append(f"exit {code}")
+    )
+
+    class Thread:
+        def __init__(self, target, daemon):
+            assert daemon
+            self.target = target
+
+        def start(self):
+            calls.append("started")
+            self.target()
+
+    monkeypatch.setattr(processes.threading, "Thread", Thread)
+    processes._begin()
+    assert calls == [1, "started", "joined", "exit 1"]
