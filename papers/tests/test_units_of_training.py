@@ -21,6 +21,7 @@ from anisoscope_papers.training import (
     language_model,
     photographs_and_speech,
     text,
+    train_small,
 )
 from anisoscope_papers.training.recipe import (
     ClassifierRecipe,
@@ -801,3 +802,270 @@ def test_a_kind_is_built_of_its_own_library_with_its_own_sizes(monkeypatch):
             assert config.max_position_embeddings == kind.window
         else:
             assert config.num_labels == 10
+
+
+# ---- what counts as another training ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("config.json", True),
+        ("adapter_config.json", True),
+        ("model-00001.safetensors", True),
+        ("pytorch_model.bin", True),
+        ("tokenizer.json", True),
+        ("tokenizer_config.json", True),
+        ("vocab.txt", True),
+        ("merges.txt", True),
+        ("spiece.model", True),
+        ("special_tokens_map.json", True),
+        ("added_tokens.json", True),
+        ("README.md", False),
+        ("training.json", False),
+    ],
+)
+def test_a_checkpoint_is_its_weights_its_configuration_and_its_tokenizer(
+    monkeypatch, tmp_path, name, counts
+):
+    monkeypatch.setattr(
+        contents, "checkpoint_path", lambda given: SimpleNamespace(path=given)
+    )
+    (tmp_path / "config.json").write_text("{}")
+    before = contents.hash_named(str(tmp_path))
+    (tmp_path / name).write_text("[]")
+    assert (contents.hash_named(str(tmp_path)) != before) == counts
+
+
+def test_an_adapter_is_another_with_another_base(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        contents, "checkpoint_path", lambda given: SimpleNamespace(path=given)
+    )
+    for name in ("adapter", "base"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+    named = {"base_model_name_or_path": str(tmp_path / "base")}
+    (tmp_path / "adapter" / contents.ADAPTER).write_text(json.dumps(named))
+    before = contents.hash_named(str(tmp_path / "adapter"))
+    (tmp_path / "base" / "config.json").write_text("changed")
+    assert contents.hash_named(str(tmp_path / "adapter")) != before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "found"),
+    [
+        (ClassifierRecipe(vectors="v"), {"vectors": "hash of v"}),
+        (ClassifierRecipe(vectors="random"), {}),
+        (ClassifierRecipe("encoder"), {"model": "hash of encoder"}),
+    ],
+)
+def test_a_classifier_reads_its_word_vectors_or_its_encoder(monkeypatch, recipe, found):
+    monkeypatch.setattr(contents, "hash_named", lambda name: f"hash of {name}")
+    assert contents.hash_read(recipe) == found
+
+
+def test_a_changed_input_is_named_with_what_to_remove(tmp_path):
+    noted, kept = tmp_path / "read.json", tmp_path / "model"
+    noted.write_text(json.dumps({"corpus": "1"}))
+    with pytest.raises(OutputError) as error:
+        contents.check_noted(noted, {"corpus": "2"}, kept)
+    assert str(error.value) == (
+        f"expected the corpus that the model in {kept} was trained with; got other "
+        f"contents. Cure: remove {kept} to train it again, or use the files of that "
+        "training"
+    )
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of all"))
+    assert text.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("ANISOSCOPE_CACHE")
+    assert text.cache_folder() == tmp_path / "of all" / "anisoscope"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(text.Path, "home", lambda: tmp_path / "home")
+    assert text.cache_folder() == tmp_path / "home" / ".cache" / "anisoscope"
+
+
+def test_bytes_are_numbered_in_order_behind_the_special_tokens():
+    tokenizer = text.build_single_bytes(model_max_length=9)
+    # `!` is the first byte with a character of its own; a blank has the sign Ġ.
+    assert tokenizer("!A~").input_ids == [2, 5, 5 + 32, 5 + 93, 3]
+    assert len(tokenizer) == 261 and tokenizer.model_max_length == 9
+    assert tokenizer.decode(tokenizer("a é").input_ids[1:-1]) == "a é"
+    assert tokenizer.convert_ids_to_tokens(range(5)) == list(text.SPECIAL)
+
+
+# ---- options that a recipe would not use -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "other"),
+    [
+        ({"vectors": "random", "vector_norm": 2.0}, "vector-norm", "--vectors random"),
+        (
+            {"vectors": "random", "vector_cosine": 0.5},
+            "vector-cosine",
+            "--vectors random",
+        ),
+        (
+            {"tokens": "checkpoint", "separator": True},
+            "separator",
+            "--tokens checkpoint",
+        ),
+        ({"penalty_layers": (2,)}, "penalty-layers", "--penalty none"),
+        (
+            {"penalty": "entropy", "weight": 0.1, "attention": "uniform"},
+            "attention",
+            "--penalty entropy",
+        ),
+        ({"freeze_after": 3}, "freeze-after", "--attention learned"),
+        (
+            {"positions": "none", "position_scale": 0.5},
+            "position-scale",
+            "--positions none",
+        ),
+        (
+            {"text": True, "positions": "learned"},
+            "positions",
+            "--text (the paper's equations have none)",
+        ),
+        ({"steps": 9, "epochs": 2}, "epochs", "--steps"),
+        ({"steps": 9, "patience": 2}, "patience", "--steps"),
+        (
+            {"model": "encoder", "layers": 2},
+            "layers",
+            "the model encoder (only the attention-only model has it)",
+        ),
+        (
+            {"model": "encoder", "frozen": True},
+            "frozen",
+            "the model encoder (only the attention-only model has it)",
+        ),
+    ],
+)
+def test_an_option_that_would_not_be_used_is_refused_with_what_excludes_it(
+    given, name, other
+):
+    with pytest.raises(UsageError) as error:
+        ClassifierRecipe(**given)
+    field = name.replace("-", "_")
+    value = given[field]
+    assert str(error.value) == (
+        f"expected no --{name} with {other}; got {value!r}. Cure: leave --{name} out"
+    )
+    # Without it, or with its usual value, nothing is wrong.
+    usual = getattr(ClassifierRecipe, field)
+    ClassifierRecipe(**given | {field: usual})
+
+
+def test_published_values_fill_what_is_not_given():
+    found = ClassifierRecipe(rate=0.5, patience=2).filled()
+    assert (found.rate, found.decay, found.batch) == (0.5, 0.0, 64)
+    assert (found.epochs, found.patience) == (50, 2)
+    found = ClassifierRecipe("encoder").filled()
+    assert (found.rate, found.decay) == (5e-5, 0.01)
+    found = ClassifierRecipe(steps=7).filled()
+    assert (found.epochs, found.patience, found.batch) == (None, None, 64)
+
+
+# ---- kinds of small models -------------------------------------------------------------------------------------------
+
+
+def test_data_that_are_missing_are_named_with_the_folder_that_lacks_them(
+    monkeypatch, tmp_path
+):
+    photographs = kinds.KINDS["vit-masked"]
+    clips, digits = kinds.KINDS["speech-masked"], kinds.KINDS["speech-cnn"]
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    assert photographs.missing == f"no cifar10/test.parquet below {tmp_path}"
+    assert clips.missing == f"no speech/librispeech_test_other below {tmp_path}"
+    assert digits.missing == f"no speech/fsdd_test below {tmp_path}"
+    assert kinds.KINDS["vit"].missing == "" == kinds.KINDS["byte-lm"].missing
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "test.parquet").touch()
+    assert photographs.missing == "" != clips.missing
+    monkeypatch.delenv("ANISOSCOPE_DATA")
+    assert photographs.missing == "ANISOSCOPE_DATA is not set: no cifar10/test.parquet"
+    limits = {name: kind.limit for name, kind in kinds.KINDS.items()}
+    assert limits == {
+        **dict.fromkeys(("token-lm", "byte-lm"), 60),
+        **dict.fromkeys(("vit", "resnet", "convnext"), 400),
+        **dict.fromkeys(("speech-transformer", "speech-cnn"), None),
+        **dict.fromkeys(("vit-photographs", "vit-masked"), 400),
+        "speech-masked": 5,
+    }
+
+
+def test_photographs_are_trained_on_from_the_other_table(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    found = photographs_and_speech.list_files("cifar10/test.parquet")
+    assert found == [tmp_path / "cifar10" / "train.parquet"]
+    (tmp_path / "clips").mkdir()
+    for name in ("84-121-0002", "84-121-0001", "251-136-0001"):
+        (tmp_path / "clips" / f"{name}.flac").touch()
+    (tmp_path / "clips" / "84-121.txt").touch()
+    found = photographs_and_speech.list_files("clips")
+    assert [path.stem for path in found] == [
+        "251-136-0001",
+        "84-121-0001",
+        "84-121-0002",
+    ]
+    speakers = [photographs_and_speech.read_speaker(path) for path in found]
+    assert speakers == ["251", "84", "84"]
+
+
+@pytest.mark.parametrize(("extra", "pieces"), [(-1, 1), (0, 2), (1, 2)])
+def test_a_piece_that_ends_with_its_clip_is_whole(monkeypatch, extra, pieces):
+    length = 32_000
+    samples = np.arange(2 * length + extra)
+    monkeypatch.setattr("soundfile.read", lambda *_, **__: (samples, 16_000))
+    found = list(photographs_and_speech._iter_pieces("a.flac"))
+    expected = [samples[i * length : (i + 1) * length] for i in range(pieces)]
+    assert len(found) == pieces
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_last_speakers_decide_when_to_stop_and_the_first_are_measured(monkeypatch):
+    read = {f"{speaker}-1-{n}": (speaker, n) for speaker in "cabd" for n in (1, 2)}
+    paths = [photographs_and_speech.Path(f"{name}.flac") for name in read]
+    monkeypatch.setattr(photographs_and_speech, "list_files", lambda _: paths)
+    monkeypatch.setattr(
+        photographs_and_speech, "_iter_pieces", lambda path: [read[path.stem]]
+    )
+    sizes = {"conv_kernel": (10, 3), "conv_stride": (5, 2), "num_negatives": 4}
+    _, train, held, _ = photographs_and_speech.make_clips("name", 1, sizes, True)
+    assert [one["samples"] for one in train] == [
+        *(("c", 1), ("c", 2), ("b", 1), ("b", 2)),
+    ]
+    assert [one["samples"] for one in held] == [("d", 1), ("d", 2)]
+    frames = ((32_000 - 10) // 5 + 1 - 3) // 2 + 1
+    assert {one["hidden"].shape for one in held} == {(frames,)}
+    assert {one["others"].shape for one in held} == {(frames, 4)}
+    assert "hidden" not in train[0]
+
+
+@pytest.mark.parametrize("patience", [None, 3])
+@pytest.mark.parametrize("steps", [8, 80, 400])
+def test_small_models_are_looked_at_eight_times_in_the_steps_of_their_kind(
+    steps, patience
+):
+    kind = replace(kinds.KINDS["vit"], steps=160, batch=5, rate=0.5)
+    found = train_small.build_fitting(kind, 7, steps, patience)
+    settings = found.settings
+    every = {8: 1, 80: 10, 400: 20}[steps]
+    assert settings["logging_steps"] == every
+    assert settings["warmup_steps"] == {8: 1, 80: 4, 400: 8}[steps]
+    assert (settings["max_steps"], settings["learning_rate"]) == (steps, 0.5)
+    assert (settings["seed"], settings["data_seed"]) == (7, 7)
+    assert settings["per_device_train_batch_size"] == 5
+    assert found.patience == patience
+    if patience is None:
+        powers = {1 << k for k in range(20) if 1 << k <= steps}
+        assert found.evaluated == powers | {steps}
+        assert settings["lr_scheduler_type"] == "linear"
+    else:
+        assert not found.evaluated and settings["greater_is_better"] is False
+        assert (settings["eval_steps"], settings["save_steps"]) == (every, every)
+        assert settings["lr_scheduler_type"] == "constant_with_warmup"
