@@ -455,3 +455,88 @@ def test_pieces_that_are_there_already_count_as_done(monkeypatch, tmp_path):
     assert made == [("c", size, seed, (0.0, 1.0), 1) for seed in (0, 1)]
     assert reports == [("untrained blocks", n, 6) for n in (5, 6)]
     assert found["system"].tolist() == ["a", "a", "c", "c", "b", "b"]
+
+
+def test_models_of_characters_are_compared_with_the_others_and_not_with_each_other(
+    monkeypatch,
+):
+    systems = [
+        ("canine", 0, "of canine"),
+        ("byt5", 0, "of byt5"),
+        ("bert", 0, "of bert"),
+        ("byte-lm, trained", 1, "of small bytes"),
+        ("token-lm, trained", 1, "of small tokens"),
+        ("token-lm, trained", 2, "of other tokens"),
+    ]
+    monkeypatch.setattr(fig01_04_layers, "iter_systems", lambda _: systems)
+    monkeypatch.setattr(
+        fig01_04_layers, "_average_layers", lambda _records, layers: layers
+    )
+    monkeypatch.setattr(
+        fig01_04_layers, "_subtract_replicates", lambda a, b: f"{a} less {b}"
+    )
+    monkeypatch.setattr(fig01_04_layers, "_test", lambda *given: given[1:])
+    claim = SimpleNamespace(systems=("canine", "by"))
+    found = list(fig01_04_layers._test_characters(claim, "records", "rows"))
+    pairs = [(subject, theta) for subject, theta, _, _ in found]
+    tokens = ("of small tokens", "of other tokens")
+    own = [
+        (f"{name} above {other}", f"of {name} less {theirs}")
+        for name in ("canine", "byt5")
+        for other, theirs in (
+            ("bert", "of bert"),
+            *(("token-lm", theirs) for theirs in tokens),
+        )
+    ]
+    assert pairs == [
+        *own,
+        ("byte-lm above bert", "of small bytes less of bert"),
+        # Of one seed alone, if both are small.
+        ("byte-lm above token-lm", "of small bytes less of small tokens"),
+    ]
+    assert [(layers, seed) for _, _, layers, seed in found[-2:]] == [
+        ("of small bytes", 1),
+        ("of small bytes", 1),
+    ]
+
+
+def test_sequences_are_the_units_of_a_block_and_its_tokens_its_vectors(
+    monkeypatch, context
+):
+    asked = []
+
+    class Pass:
+        sites = {"a": SimpleNamespace(stack="decoder")}  # noqa: RUF012
+
+        def __init__(self, *given, **more):
+            asked.append((given, more))
+
+        def run(self):
+            return self
+
+        def rows(self):
+            return [{"metric": "drift", "layer": 1, "value": 0.5}]
+
+        def norm_pairs(self):
+            return "pairs"
+
+    def fixed(grid, pairs, again):
+        assert (grid, pairs, again(7.0)) == ((0.0, 1.0), "pairs", "pairs")
+        return [{"metric": "fixed_point.x", "value": 1.0}]
+
+    subject = SimpleNamespace(fed=torch.zeros(3, 5, 8))
+    monkeypatch.setattr(biased_block, "build_untrained", lambda *_: subject)
+    monkeypatch.setattr(biased_block, "Pass", Pass)
+    monkeypatch.setattr(biased_block, "list_fixed_points", fixed)
+    size = biased_block.Size(blocks=2)
+    context = replace(context, batch_tokens=77)
+    found = biased_block.measure_piece("gpt2", size, 4, (0.0, 1.0), context)
+    assert asked == [
+        ((subject, (0.0, 1.0), 77), {}),
+        ((subject, (7.0,), 77), {"norms_only": True}),
+    ]
+    assert found["metric"].tolist() == ["drift", "fixed_point.x"]
+    assert set(found["n_units"]) == {3} and set(found["n_vectors"]) == {15}
+    assert set(found["corpus"]) == {"uniform inputs 3 × 5 × 8"}
+    assert set(found["model"]) == {"gpt2 × 2"} and set(found["seed"]) == {4}
+    assert set(found["stack"]) == {"decoder"} and set(found["kind"]) == {"self"}

@@ -1,5 +1,6 @@
 """Small decisions of the studies of Fosse et al. 2023, each on a few numbers that are all unlike."""
 
+import contextlib
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -802,15 +803,29 @@ def test_a_classifier_is_measured_once_for_all_studies_that_ask(
 
     def apply_to_each(cells, _plan, context, measure):
         assert context.cache == tmp_path / "cache"
+        context.progress("classifiers", 1, 2)
         for cell in cells:
             found = SimpleNamespace(accuracy=lambda: 0.75, collapsed=cell is other)
             yield measure(SimpleNamespace(cell=cell, found=found))
 
+    reports = []
+
+    @contextlib.contextmanager
+    def show_progress(title, unit, *, quiet):
+        assert (title, unit, quiet) == (
+            "2 classifiers of fosse2023",
+            "classifiers",
+            False,
+        )
+        yield lambda done, total: reports.append((done, total))
+
+    monkeypatch.setattr(program, "show_progress", show_progress)
     monkeypatch.setattr(program, "apply_to_each", apply_to_each)
     words = ["fosse2023", "--settings", "quick", "--output", str(tmp_path)]
     monkeypatch.setattr("sys.argv", words)
     program.main()
     assert seen == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b")]
+    assert reports == [(1, 2)]
     assert capsys.readouterr().out.splitlines() == [
         f"yelphat {one.label} seed 0: 0.750",
         f"yelphat {other.label} seed 1: 0.750 collapsed",
