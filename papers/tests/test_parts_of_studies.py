@@ -667,6 +667,17 @@ def test_two_systems_are_enough_and_one_that_is_left_may_be_the_second():
     assert outcome(1, 1, 0) == outcome(0, 2, 1) == outcome(1, 3, 0) == "fails"
     assert outcome(0, 2, 2) == outcome(1, 2, 1) == outcome(0, 0, 2) == "undecided"
     assert outcome(1, 0, 0) == outcome(0, 1, 0) == outcome(0, 0, 0) == "undecided"
+    for holds, others, reason in (
+        (1, 0, "two are needed; these settings have 1"),
+        (0, 1, "two are needed; these settings have 1"),
+        (0, 0, "two are needed; these settings have 0"),
+        (1, 2, "two are needed"),
+    ):
+        words = ["holds"] * holds + ["undecided"] * others
+        verdicts = [Verdict("anisotropic", word, "") for word in words]
+        found = fig01_04_layers._judge_several(claim, verdicts)
+        assert (found.value, found.reason) == (holds, reason)
+        assert found.statistic == f"systems of which it holds, of {holds + others}:"
 
 
 def test_small_models_are_compared_within_a_seed_and_others_with_all(monkeypatch):

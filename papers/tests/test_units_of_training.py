@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from anisoscope.data.labelled import Example, LabelledCorpus
 from anisoscope.errors import Interrupted, OutputError, UsageError
 from anisoscope.store import RunFolder, write_json
 from anisoscope_papers.training import (
@@ -1069,3 +1070,112 @@ def test_small_models_are_looked_at_eight_times_in_the_steps_of_their_kind(
         assert not found.evaluated and settings["greater_is_better"] is False
         assert (settings["eval_steps"], settings["save_steps"]) == (every, every)
         assert settings["lr_scheduler_type"] == "constant_with_warmup"
+
+
+# ---- whole sentences of what is wrong with a training ----------------------------------------------------------------
+
+
+def test_a_training_that_is_there_is_refused_with_what_to_do(tmp_path):
+    write_training(tmp_path / "same", make_identity())
+    write_training(tmp_path / "other", make_identity(corpus="d"))
+    RunFolder(tmp_path / "begun" / "checkpoints").note(make_identity(corpus="d"))
+    (tmp_path / "foreign" / "inner").mkdir(parents=True)
+    (tmp_path / "foreign" / "inner" / "notes.txt").touch()
+    another = "another training (corpus differ). Cure: choose another --output, or --overwrite"
+    for name, message in {
+        "same": "to be new; got a folder that already holds this same training. Cure: "
+        "add --resume to go on, or --overwrite",
+        "other": f"to be new or of this training; got {another}",
+        "begun": f"to be new or of this training; got {another}",
+        "foreign": "to be empty; got files that belong to no training run. Cure: "
+        "choose another --output",
+    }.items():
+        folder = tmp_path / name
+        with pytest.raises(OutputError) as error:
+            classifier._read_finished(folder, make_identity(), resume=False)
+        assert str(error.value) == f"expected {folder} {message}"
+
+
+def make_texts(*, pairs=False):
+    second = ("c",) if pairs else None
+    texts = tuple(Example(("a", "b"), label, second) for label in (0, 1, 1))
+    splits = {"train": texts, "validation": texts, "test": texts}
+    return LabelledCorpus("texts", ("no", "yes"), splits)
+
+
+def test_fields_that_do_not_fit_the_corpus_or_the_vectors_are_refused(monkeypatch):
+    recipe = ClassifierRecipe(vectors="random", dim=8, separator=True)
+    with pytest.raises(UsageError) as error:
+        classifier_parts._build_attention(recipe, make_texts())
+    assert str(error.value) == (
+        "expected pairs of texts for --separator; got texts, which has single texts. "
+        "Cure: leave --separator out"
+    )
+    _, tokenizer, about = classifier_parts._build_attention(
+        recipe, make_texts(pairs=True)
+    )
+    assert about == {"source": "random", "dim": 8}
+    assert "<sep>" in tokenizer.get_vocab()
+    vectors = SimpleNamespace(matrix=torch.zeros(9, 6), found=3, source="v")
+    monkeypatch.setattr(
+        classifier_parts, "_prepare_words", lambda *_: (tokenizer, vectors)
+    )
+    with pytest.raises(UsageError) as error:
+        classifier_parts._build_attention(
+            ClassifierRecipe(vectors="v", dim=8), make_texts()
+        )
+    assert str(error.value) == (
+        "expected --dim 6, that of the vectors; got 8. Cure: leave --dim out, or use "
+        "--vectors random"
+    )
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_word_vectors_are_taken_over_and_trained_unless_they_are_frozen(
+    monkeypatch, frozen
+):
+    tokenizer = classifier_parts.build_tokenizer(make_texts(), max_length=9)
+    matrix = torch.arange(6.0 * len(tokenizer)).view(len(tokenizer), 6)
+    asked = []
+
+    def read(name, words, special, **adjusted):
+        asked.append((name, list(words), list(special), adjusted))
+        return SimpleNamespace(matrix=matrix, found=2, source="of v")
+
+    monkeypatch.setattr(classifier_parts, "word_vectors", read)
+    recipe = ClassifierRecipe(
+        vectors="v",
+        vector_norm=3.0,
+        vector_cosine=0.25,
+        frozen=frozen,
+        layers=2,
+        heads=3,
+        seed=7,
+        attention="random",
+        position_scale=0.5,
+        max_length=9,
+    )
+    model, tokenizer, about = classifier_parts._build_attention(recipe, make_texts())
+    ((name, words, special, adjusted),) = asked
+    assert (name, adjusted) == ("v", {"norm": 3.0, "cosine": 0.25})
+    assert words == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert special == tokenizer.all_special_tokens
+    embedding = model.attention_classifier.embeddings.weight
+    assert torch.equal(embedding, matrix) and embedding.requires_grad != frozen
+    assert about == {"found": 2, "source": "of v", "dim": 6}
+    config = model.config
+    assert (config.num_hidden_layers, config.num_attention_heads) == (2, 3)
+    assert (config.attention, config.attention_seed) == ("random", 7)
+    assert (config.position_scale, config.max_position_embeddings) == (0.5, 9)
+    assert config.id2label == {0: "no", 1: "yes"}
+    assert config.label2id == {"no": 0, "yes": 1}
+
+
+def test_the_paper_s_equations_have_no_positions():
+    recipe = ClassifierRecipe(vectors="random", dim=8, text=True, attention="frozen")
+    model, _, _ = classifier_parts._build_attention(recipe, make_texts())
+    config = model.config
+    assert (config.positions, config.norm) == ("none", "layer_norm")
+    assert not config.attention_bias and not config.output_projection
+    # Frozen attention is learnt until it is frozen.
+    assert config.attention == "learned" and config.max_position_embeddings == 1024
