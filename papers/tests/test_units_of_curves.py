@@ -158,7 +158,7 @@ def test_heads_are_kept_of_the_first_stack_s_own_queries_and_keys(
     # A sample of the whole stack, or one of a site's own; none of the later layer.
     places = {site.name: "decoder" if common else site.name for site in (query, key)}
     points = [(place, name) for name, place in places.items()]
-    made = make_measurement([*others[:2], query, key, later, others[2]], points)
+    made = make_measurement([query, key, later, *others], points)
     asked = []
     monkeypatch.setattr(
         checkpoints,
