@@ -40,6 +40,7 @@ def test_figures_5_and_16_ask_for_their_own_coefficient_of_the_same_systems():
         fig05_16_drift.STUDIES, ("spearman", "pearson"), strict=True
     ):
         assert set(study.settings) == {"quick", "long", "paper", "packaged"}
+        assert study.settings == fig05_16_drift._build_settings(kind)
         for name, asked in study.settings.items():
             assert asked.kind == kind
             of_figures = fig01_04_layers.SETTINGS.values()
@@ -48,7 +49,8 @@ def test_figures_5_and_16_ask_for_their_own_coefficient_of_the_same_systems():
 
 def test_odd_figures_show_clouds_and_even_ones_paths_of_their_own_plane():
     found = {}
-    for study in fig11_12_trajectories.STUDIES:
+    for number, basis in fig11_12_trajectories.FIGURES.items():
+        study = fig11_12_trajectories._declare_study(number, basis)
         asked = getattr(study.judge, "args", None) or (study.judge.__name__,)
         assert study.draw.args == (study.name, *study.measure.args)
         found[study.name] = (*study.measure.args, *asked)

@@ -902,6 +902,7 @@ def test_a_classifier_of_a_part_is_tested_on_the_test_split_of_all(monkeypatch, 
     assert found["n_units"].dropna().tolist() == [9, 9]
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_examples_of_table_2_are_found_again_by_their_place_in_the_whole_split(
     monkeypatch,
 ):
