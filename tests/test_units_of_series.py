@@ -543,3 +543,58 @@ def test_one_step_of_two_seeds_is_no_double(tmp_path):
         f"expected `name [step [seed]]` in {path}, a list of checkpoints; got line 3: 'b 1 2 3'. "
         f"Cure: correct the line; a text to read is given as --corpus {path}"
     )
+
+
+def test_the_folder_of_a_checkpoint_changes_with_corpus_code_and_state(
+    monkeypatch, tmp_path
+):
+    """Each of these changes its numbers; the device does not."""
+    work = in_progress(tmp_path)
+    checkpoint = Checkpoint("m", 3, 4)
+    monkeypatch.setattr(work, "_hash_code", lambda _: {"m": "1"})
+    first = work._find_folder(checkpoint, "state")
+    assert first == work._find_folder(checkpoint, "state")
+    found = [first, work._find_folder(checkpoint, "other")]
+    work.corpus = "another"
+    found.append(work._find_folder(checkpoint, "state"))
+    work.corpus = None
+    monkeypatch.setattr(work, "_hash_code", lambda _: {"m": "2"})
+    found.append(work._find_folder(checkpoint, "state"))
+    assert len(set(found)) == 4
+    asked = replace(JOB, device="cpu", keep=5)
+    elsewhere = series._SeriesInProgress(lambda _: asked, tmp_path, None, False, "x")
+    monkeypatch.setattr(elsewhere, "_hash_code", lambda _: {"m": "1"})
+    assert elsewhere._find_folder(checkpoint, "state") == first
+    for path in found:
+        assert path.name.startswith(f"seed-{checkpoint.seed}-step-{checkpoint.step}-")
+
+
+def test_a_checkpoint_is_measured_once_marker_and_form_are_there(tmp_path):
+    work = in_progress(tmp_path)
+    for names, measured in (
+        (("shape.json",), False),
+        (("manifest.json",), False),
+        (("shape.json", "manifest.json"), True),
+    ):
+        folder = tmp_path / "-".join(names)
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+        assert work._is_measured(folder) is measured
+        work.folders[names] = folder
+    (tmp_path / "shape.json" / "notes.txt").touch()
+    work.delete_earlier_runs()
+    left = {path.name for folder in work.folders.values() for path in folder.iterdir()}
+    assert left == {"notes.txt"} and work.overwrite
+
+
+def test_a_series_is_written_again_if_any_entry_of_its_list_changed(tmp_path):
+    work = in_progress(tmp_path)
+    described = {"model": "m", "checkpoints": [1], "skipped": {}, "repeated": []}
+    (tmp_path / "series.json").write_text(json.dumps(described | {"versions": 3}))
+    (tmp_path / "records.parquet").touch()
+    assert work._is_written(described)
+    for name, value in (("model", "n"), ("checkpoints", [2]), ("skipped", {"a": "b"}), ("repeated", [["a"]])):  # fmt: skip
+        assert not work._is_written(described | {name: value})
+    (tmp_path / "records.parquet").unlink()
+    assert not work._is_written(described)
