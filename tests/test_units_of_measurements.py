@@ -475,3 +475,13 @@ def test_classes_and_floors_speak_of_their_own_layer():
         )
     ]
     assert findings.has_enough_pairs(40, 2) and not findings.has_enough_pairs(39, 2)
+
+
+def test_a_key_changes_with_the_version_of_python(monkeypatch):
+    monkeypatch.setattr(run_cache, "identify_model_state", lambda _: "m")
+    monkeypatch.setattr(run_cache, "identify_corpus_state", lambda _: "c")
+    keys = set()
+    for version in ("3.11.1", "3.11.2", "3.11.1"):
+        monkeypatch.setattr(run_cache.platform, "python_version", lambda v=version: v)
+        keys.add(run_cache.make_key(Job()))
+    assert len(keys) == 2

@@ -594,7 +594,13 @@ def test_a_series_is_written_again_if_any_entry_of_its_list_changed(tmp_path):
     (tmp_path / "series.json").write_text(json.dumps(described | {"versions": 3}))
     (tmp_path / "records.parquet").touch()
     assert work._is_written(described)
-    for name, value in (("model", "n"), ("checkpoints", [2]), ("skipped", {"a": "b"}), ("repeated", [["a"]])):  # fmt: skip
+    changed = {
+        "model": "n",
+        "checkpoints": [2],
+        "skipped": {"a": "b"},
+        "repeated": [["a"]],
+    }
+    for name, value in changed.items():
         assert not work._is_written(described | {name: value})
     (tmp_path / "records.parquet").unlink()
     assert not work._is_written(described)
