@@ -571,17 +571,17 @@ def test_the_folder_of_a_checkpoint_changes_with_corpus_code_and_state(
 
 def test_a_checkpoint_is_measured_once_marker_and_form_are_there(tmp_path):
     work = in_progress(tmp_path)
-    for names, measured in (
+    for present, measured in (
         (("shape.json",), False),
         (("manifest.json",), False),
         (("shape.json", "manifest.json"), True),
     ):
-        folder = tmp_path / "-".join(names)
+        folder = tmp_path / "-".join(present)
         folder.mkdir()
-        for name in names:
+        for name in present:
             (folder / name).touch()
         assert work._is_measured(folder) is measured
-        work.folders[names] = folder
+        work.folders[present] = folder
     (tmp_path / "shape.json" / "notes.txt").touch()
     work.delete_earlier_runs()
     left = {path.name for folder in work.folders.values() for path in folder.iterdir()}
