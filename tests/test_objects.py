@@ -353,6 +353,28 @@ def test_a_slip_in_a_path_is_told_at_once_and_without_the_network(
         anisoscope.measure("builtin:minilm", corpus="text.jsonl")
     assert "network" not in str(told.value)
     assert time.monotonic() - started < 2
+    (tmp_path / "x.npy").touch()
+    (tmp_path / "gpt2x").mkdir()
+    for name, cure in (
+        ("x.npyy", r"did you mean x\.npy\?"),
+        ("xx.npy", r"did you mean x\.npy\?"),
+        ("x.npu", r"did you mean x\.npy\?"),
+        ("runs/part-2.npyy", "check the path"),
+        ("other.safetensorss", "check the path"),
+    ):
+        with pytest.raises(ModelError, match=cure) as told:
+            check_model(name)
+        assert "network" not in str(told.value) and "hub" not in str(told.value)
+    for name, cure in (
+        ("texts.jsonll", r"did you mean texts\.jsonl\?"),
+        ("runs/part-0.txtt", "check the path"),
+    ):
+        with pytest.raises(CorpusError, match=cure) as told:
+            check_corpus(name)
+        assert "network" not in str(told.value)
+    # names that the hub may have: near a folder, or with a version behind a dot
+    for name in ("gpt2", "Qwen2.5-7B", "owner/model-v1.2", "owner/phi-3.5", "bge.m3"):
+        check_model(name)
     check_model(
         "runs/my-model-350"
     )  # a number that differs names another model, which the hub may have

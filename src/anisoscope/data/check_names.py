@@ -144,9 +144,23 @@ def _must_be_path(name: str) -> bool:
     # Ids of the hub are `name` or `owner/name`.
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
-    if ENDING.search(name):
+    if ENDING.search(name) or _has_letter_too_many(name):
         return True
-    return "/" in name and bool(suggest_path(name, surely=True))
+    similar = suggest_path(name, surely=True)
+    if "/" in name:
+        return bool(similar)
+    # A name of the hub without an owner may be near that of a folder here, but not near that of a file.
+    return bool(ENDING.search(similar))
+
+
+def _has_letter_too_many(name: str) -> bool:
+    """Return whether a name ends as files do but for one letter too many, such as `.csvv` or `.npyy`."""
+    _, dot, ending = name.rpartition(".")
+    shorter = [ending[:place] + ending[place + 1 :] for place in range(len(ending))]
+    # Of endings of two letters (`.pt`, `.h5`) too many other names are one letter away.
+    return bool(dot) and any(
+        len(each) > 2 and ENDING.search(f".{each}") for each in shorter
+    )
 
 
 def suggest_path(name: str, *, surely: bool = False) -> str:
