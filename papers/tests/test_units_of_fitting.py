@@ -296,15 +296,16 @@ def write_state(folder, step, text='{"global_step": %d, "best_global_step": 20}'
 def test_a_training_goes_on_from_the_newest_state_that_is_whole(tmp_path):
     path, state = fit._find_last_state(tmp_path)
     assert path is None and state.global_step == 0
-    for step in (200, 1000, 90):
+    # Neither the first nor the last by their names.
+    for step in (1000, 2000, 90):
         write_state(tmp_path, step)
     path, state = fit._find_last_state(tmp_path)
-    assert path == str(tmp_path / "checkpoint-1000") and state.global_step == 1000
+    assert path == str(tmp_path / "checkpoint-2000") and state.global_step == 2000
     # A state that was being written, and one that was not yet.
-    write_state(tmp_path, 2000, "{")
-    (tmp_path / "checkpoint-3000").mkdir()
+    write_state(tmp_path, 3000, "{")
+    (tmp_path / "checkpoint-4000").mkdir()
     path, state = fit._find_last_state(tmp_path)
-    assert path == str(tmp_path / "checkpoint-1000") and state.global_step == 1000
+    assert path == str(tmp_path / "checkpoint-2000") and state.global_step == 2000
 
 
 @pytest.mark.parametrize(
@@ -451,6 +452,22 @@ def test_a_fault_of_a_training_is_explained_by_its_own_folder(
         fit.fit(material[0], fit.Fitting({}), None, tmp_path)
 
 
+@pytest.mark.parametrize("due", [False, True])
+def test_an_evaluation_that_is_due_anyway_is_made(due):
+    asked = []
+    trainer = SimpleNamespace(
+        how=SimpleNamespace(evaluated={4}), on_step=lambda *at: asked.append(at)
+    )
+    following = fit._Following(trainer, [], resumable=True)
+    for step in (4, 5):
+        control = SimpleNamespace(should_evaluate=due, should_save=False)
+        state = SimpleNamespace(global_step=step, max_steps=9, epoch=0.5)
+        args = SimpleNamespace(world_size=1)
+        following.on_step_end(args, state, control, model="m")
+        assert control.should_evaluate == (due or step == 4)
+    assert asked == [(4, 9, "m"), (5, 9, "m")]
+
+
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
@@ -569,6 +586,19 @@ def test_a_finished_language_model_is_not_trained_again(language_training):
     assert len(asked["fit"]) == 2
 
 
+def test_an_older_training_is_the_same_if_its_version_is(monkeypatch, tmp_path):
+    """A folder from before code was hashed noted the version of the tool."""
+    monkeypatch.setattr(origin.tool, "describe_code_version", lambda: {"version": 2})
+    how = {"resume": True, "overwrite": False}
+    language_model._begin(tmp_path / "a", {"size": 1, "code": "2"}, **how)
+    language_model._begin(tmp_path / "a", {"size": 1, "code": {"m": "h"}}, **how)
+    with pytest.raises(OutputError):
+        language_model._begin(tmp_path / "a", {"size": 3, "code": {"m": "h"}}, **how)
+    language_model._begin(tmp_path / "b", {"size": 1, "code": "1"}, **how)
+    with pytest.raises(OutputError):
+        language_model._begin(tmp_path / "b", {"size": 1, "code": {"m": "h"}}, **how)
+
+
 # ---- its text --------------------------------------------------------------------------------------------------------
 
 
@@ -641,6 +671,22 @@ def test_a_vocabulary_that_is_taken_over_is_part_of_the_cache(cached, monkeypatc
         assert found.get_vocab() == made.get_vocab()
     assert asked == [("first", "masked-lm"), ("other", "masked-lm")]
     assert len(list(cached.glob("[!.]*"))) == 2
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_causal_model_hides_nothing_even_with_a_vocabulary_that_could(monkeypatch):
+    made = text.train_word_pieces([WORDS] * 3, 60)
+    made.eos_token = "[SEP]"
+    monkeypatch.setattr(text, "_load_tokenizer", lambda *_: made)
+    _, tokens = text.prepare(Corpus(WORDS, WORDS), "causal-lm", 60, 8, "first")
+    assert tokens.mask_id is None
+
+
+def test_neighbouring_examples_share_no_random_number():
+    tokens = text.Tokens(np.arange(90), text.Affixes([], []), 9, 90, 5)
+    examples = text.Examples(tokens, np.arange(10), 10, 3)
+    drawn = np.concatenate([examples._draws(n).ravel() for n in range(6)])
+    assert len(drawn) == len(set(drawn.tolist())) == 6 * 27
 
 
 def test_a_tokenizer_is_known_by_its_words_and_by_its_rules():
