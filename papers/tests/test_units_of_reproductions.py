@@ -1,6 +1,7 @@
 """What is written and shown of a reproduction: tables, pages and lines, each on studies that are all unlike."""
 
 import contextlib
+import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope.errors import MeasureError, OutputError
+from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import as_records
 from anisoscope_papers import (
@@ -19,6 +20,7 @@ from anisoscope_papers import (
     processes,
     runner,
     studies_page,
+    study_names,
 )
 from anisoscope_papers.runner import Finished
 from anisoscope_papers.study import WORDS, Claim, Compared, Study, Verdict
@@ -70,6 +72,8 @@ def finished(monkeypatch, tmp_path):
     for name in studies:
         (tmp_path / name).mkdir()
         (tmp_path / name / "study.json").touch()
+    # Begun, and not finished.
+    (tmp_path / "fig2").mkdir()
     for module in (exporting, studies_page, runner):
         monkeypatch.setattr(module, "open_finished", open_one)
     published = {"godey2024": {"paper": "Godey & others"}}
@@ -107,7 +111,7 @@ def test_a_table_of_claims_has_each_verdict_with_the_claim_of_its_own_study(fini
     assert path == folder / "claims.csv"
     read = pd.read_csv(path)
     assert read["n"].dropna().tolist() == [8, 3] and ",8," in path.read_text()
-    assert len(read) == 6
+    assert len(read) == 6 and list(read.columns) == list(table.columns)
 
 
 def test_of_no_finished_study_there_is_an_empty_table_and_an_empty_list(finished):
@@ -155,6 +159,58 @@ def test_a_page_of_a_claim_counts_its_verdicts(finished, monkeypatch):
     listed = pages["index.html"]["listed"]
     assert [row["link"] for row in listed] == list(pages)[:-1]
     assert pages["index.html"]["paper"] == "Godey & others"
+
+
+def read_cells(page, tag="td"):
+    return re.findall(f"<{tag}>(.*?)</{tag}>", page.read_text())
+
+
+def test_pages_of_claims_can_be_read(finished):
+    studies, folder = finished
+    object.__setattr__(
+        studies[0],
+        "judge",
+        lambda _: [
+            Verdict("a < b", "fails", "A:", failing="beyond", subject="x & y"),
+            Verdict("a < b", "fails", "A:", 1.23456, n=7, p=0.0123, reason="few"),
+            Verdict("a < b", "holds", "A:", 0.5, 0.25, 0.75),
+        ],
+    )
+    exporting.export_claims(studies, folder, "html")
+    page = folder / "claims" / "fig1-a-b.html"
+    assert "<h1>a &lt; b of fig1</h1>" in page.read_text()
+    assert "<p>section fig1; published: pa &lt; b</p>" in page.read_text()
+    assert "All claims</a> · Godey &amp; others · fig1</p>" in page.read_text()
+    cells = read_cells(page)
+    assert cells[:5] == [
+        "falsified<br><small>beyond</small>",
+        "x &amp; y",
+        "<small>A</small>",
+        "",
+        "",
+    ]
+    assert cells[5:10] == [
+        "falsified",
+        "",
+        "1.235<br><small>A; few</small>",
+        "7",
+        "0.012",
+    ]
+    assert cells[10:] == [
+        "verified",
+        "",
+        "0.5 [0.25, 0.75]<br><small>A</small>",
+        "",
+        "",
+    ]
+    listed = folder / "claims" / "index.html"
+    assert read_cells(listed, "h1") == ["Godey &amp; others"]
+    # In the order of the words, not of their numbers.
+    assert read_cells(listed)[:3] == [
+        "fig1",
+        '<a href="fig1-a-b.html">a &lt; b of fig1</a>',
+        "1 verified, 2 falsified",
+    ]
 
 
 def test_a_page_of_studies_counts_every_word(finished, monkeypatch):
@@ -567,6 +623,255 @@ def test_each_command_trains_its_own_kind_of_language_model(
     assert printed.out.strip() == str(folder)
     hint = " ".join(printed.err.split())
     assert hint == f"next: anisoscope measure '{folder}' --panel hidden"
+
+
+@pytest.fixture
+def reproduction(monkeypatch, tmp_path):
+    """A reproduction of stand-ins; what is asked of each, by name."""
+    asked = {}
+
+    def keep(module, name, answer=None):
+        def called(*given):
+            asked.setdefault(name, []).append(given)
+            return answer
+
+        monkeypatch.setattr(module, name, called)
+
+    keep(study_names, "check")
+    keep(runner, "choose", ["chosen"])
+    keep(runner, "describe", ["first  line", "second"])
+    keep(runner, "explain_lacking", {})
+    keep(commands, "_export_and_print")
+    lines = []
+    monkeypatch.setattr(
+        commands,
+        "echo_wrapped",
+        lambda line, **how: lines.append((line, how.get("err", False))),
+    )
+    return asked, lines, keep, tmp_path
+
+
+def test_a_dry_reproduction_describes_its_own_settings(reproduction, monkeypatch):
+    asked, lines, _, folder = reproduction
+    monkeypatch.setattr(api, "run_studies", lambda *_: pytest.fail("ran"))
+    given = {"only": "fig1", "settings": "long", "dry_run": True, "quiet": True}
+    assert commands.reproduce("beyond", output=folder, **given) is None
+    assert asked["check"] == [("beyond", "fig1", "long")]
+    assert asked["choose"] == [("beyond", "fig1")]
+    assert asked["describe"] == [(["chosen"], "long")]
+    assert lines == [("first  line\nsecond", False)]
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("lacks", [False, True])
+@pytest.mark.parametrize("page", [False, True])
+def test_a_reproduction_names_its_page_and_what_it_lacks(
+    reproduction, form, lacks, page
+):
+    asked, lines, keep, folder = reproduction
+    keep(api, "run_studies", iter(["fig1 HOLDS", "fig2 FAILS"]))
+    missing = {"no network": "m (in fig1)"} if lacks else {}
+    keep(runner, "explain_lacking", missing)
+    place = folder / "beyond" / "long"
+    place.mkdir(parents=True)
+    if page:
+        (place / "report.html").touch()
+    view = SimpleNamespace(format=form)
+    given = {"settings": "long", "export": "html", "device": "cuda", "quiet": True}
+    code = commands.reproduce("beyond", output=folder, view=view, **given)
+    assert code == (7 if lacks else None)
+    assert asked["run_studies"] == [(["chosen"], place, "cuda", True)]
+    assert asked["explain_lacking"] == [(["chosen"], place)]
+    assert asked["_export_and_print"] == [(["chosen"], place, "html", view, missing)]
+    # In formats for other programs, verdicts are no part of the output.
+    expected = [(line, form == "json") for line in ("fig1 HOLDS", "fig2 FAILS")]
+    if page:
+        shown = commands.format_path(place / "report.html")
+        expected.append((f"report: {shown} (open it in a browser)", True))
+    if lacks:
+        expected.append(("left out: m (in fig1): no network", True))
+    assert lines == expected
+
+
+@pytest.mark.parametrize("form", ["html", "csv"])
+def test_claims_are_exported_in_the_form_that_is_asked_for(
+    finished, monkeypatch, form, capsys
+):
+    studies, folder = finished
+    asked = []
+
+    def export(*given):
+        asked.append(given)
+        return folder / "claims.x"
+
+    monkeypatch.setattr(exporting, "export_claims", export)
+    view = SimpleNamespace(format="table")
+    commands._export_and_print(studies, folder, form, view, {})
+    assert asked == [(studies, folder, form)]
+    assert capsys.readouterr().err.startswith("claims: ")
+
+
+@pytest.mark.parametrize("model", ["org/model", "attention"])
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("collapsed", [False, True])
+def test_a_classifier_s_names_are_checked_and_its_numbers_shown(
+    monkeypatch, tmp_path, model, form, collapsed
+):
+    calls, lines, rows = [], [], []
+    for name in ("check_model", "check_labelled", "check_corpus"):
+        monkeypatch.setattr(
+            commands, name, lambda given, name=name: calls.append((name, given))
+        )
+    results = {
+        "validation": {"accuracy": 0.75, "n": 1200, "majority": 0.5},
+        "test": {"accuracy": 0.625, "n": 30, "majority": 0.25},
+    }
+    trained = SimpleNamespace(
+        folder=tmp_path / "my c",
+        collapsed=collapsed,
+        max_length=64,
+        training={
+            "results": results,
+            "truncated": {"train": 0, "test": 1500},
+            "corpus": {"name": "c"},
+        },
+    )
+
+    def train(*given):
+        calls.append(given)
+        return trained
+
+    monkeypatch.setattr(api, "train_classifier", train)
+    monkeypatch.setattr(commands, "say", lambda line: lines.append((line, False)))
+    monkeypatch.setattr(
+        commands,
+        "echo_wrapped",
+        lambda line, **how: lines.append((line, how.get("err", False))),
+    )
+    monkeypatch.setattr(commands, "show_row", lambda row, _: rows.append(row))
+    recipe = SimpleNamespace(model=model, corpus="c")
+    view = SimpleNamespace(format=form)
+    commands.classifier(recipe, "place", view, device="cuda", quiet=True)
+    checks = [] if model == "attention" else [("check_model", model)]
+    checks.append(("check_labelled", "c"))
+    assert calls == [*checks, (recipe, "place", True, "cuda")]
+    expected = []
+    if form == "table":
+        expected += [
+            ("validation: accuracy 0.750 (1,200 texts; majority rate 0.500)", False),
+            ("test: accuracy 0.625 (30 texts; majority rate 0.250)", False),
+        ]
+    if collapsed:
+        line = "collapsed: not above the majority rate on the test split; "
+        expected.append((f"{line}try --warmup 100 --clip 1", True))
+    expected.append(("test: 1,500 utterances cut at 64 tokens", True))
+    if form == "table":
+        expected.append((str(tmp_path / "my c"), False))
+    expected.append((f"next: anisoscope classes '{tmp_path / 'my c'}'", True))
+    # No line breaks inside a path.
+    assert [(line.replace("\x1f", " "), err) for line, err in lines] == expected
+    if form == "json":
+        row = {"folder": str(tmp_path / "my c"), "collapsed": collapsed}
+        assert rows == [row | {"validation": 0.75, "test": 0.625}]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_classifier_is_trained_at_its_place_with_a_hint_on_what_is_kept(
+    monkeypatch, tmp_path, overwrite
+):
+    from anisoscope_papers.training import classifier
+
+    asked, shown, hints = [], [], []
+
+    @contextlib.contextmanager
+    def progress(title, unit, *, quiet):
+        shown.append((title, unit, quiet))
+        yield "progress"
+
+    @contextlib.contextmanager
+    def hint(kept):
+        yield
+        hints.append(kept())
+
+    def fit(recipe, **how):
+        asked.append((recipe, how))
+        return "trained"
+
+    monkeypatch.setattr(api, "show_progress", progress)
+    monkeypatch.setattr(api, "interrupt_hint", hint)
+    monkeypatch.setattr(classifier, "train_classifier", fit)
+    recipe = SimpleNamespace(model="m", corpus="c", seed=4)
+    place = OutputOptions(output=tmp_path, overwrite=overwrite)
+    assert api.train_classifier(recipe, place, True, "cuda") == "trained"
+    assert shown == [("m × c, seed 4", "steps", True)]
+    assert hints == ["" if overwrite else "the steps that are done are kept"]
+    how = asdict(place) | {"device": "cuda", "progress": "progress"}
+    assert asked == [(recipe, how)]
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_language_model_hints_at_its_last_state_once_there_is_one(
+    monkeypatch, tmp_path, state
+):
+    from anisoscope_papers.training import language_model
+
+    shown, hints = [], []
+
+    @contextlib.contextmanager
+    def progress(title, unit, *, quiet):
+        shown.append((title, unit, quiet))
+        yield "progress"
+
+    @contextlib.contextmanager
+    def hint(kept):
+        yield
+        hints.append(kept())
+
+    monkeypatch.setattr(api, "show_progress", progress)
+    monkeypatch.setattr(api, "interrupt_hint", hint)
+    monkeypatch.setattr(
+        language_model, "train", lambda *given, **how: (given, how["progress"])
+    )
+    if state:
+        (tmp_path / "resume").mkdir()
+    training = Training(task="causal-lm", preset="tiny", corpus="c", seed=7)
+    place = OutputOptions(output=tmp_path)
+    found = api.train_language_model(training, place, False)
+    assert found == ((training, tmp_path), "progress")
+    assert shown == [("causal-lm tiny × c, seed 7", "steps", False)]
+    assert hints == [f"{tmp_path} holds the last state" if state else ""]
+
+
+def test_python_trains_each_task_by_its_own_recipe(monkeypatch):
+    asked = []
+
+    def classifier(*given):
+        asked.append(given)
+        return SimpleNamespace(folder="of the classifier")
+
+    monkeypatch.setattr(api, "train_classifier", classifier)
+    monkeypatch.setattr(
+        api,
+        "train_language_model",
+        lambda *given: asked.append(given) or "of the language model",
+    )
+    given = {"corpus": "c", "seed": 3, "overwrite": True}
+    assert api.train("classifier", device="cuda", **given) == "of the classifier"
+    assert api.train("classifier", quiet=False, **given) == "of the classifier"
+    found = api.train("causal-lm", device="cuda", steps=5, **given)
+    assert found == "of the language model"
+    (recipe, place, quiet, device), (_, _, loud, other), (training, at, _) = asked
+    assert (recipe.corpus, recipe.seed, place.overwrite) == ("c", 3, True)
+    assert (quiet, device, loud, other) == (True, "cuda", False, "cpu")
+    assert (training.task, training.device, training.steps) == ("causal-lm", "cuda", 5)
+    assert at.overwrite
+    with pytest.raises(UsageError) as error:
+        api.train("translation")
+    assert str(error.value).startswith("expected a task; got 'translation'")
+    for task in ("masked-lm", "causal-lm", "classifier"):
+        assert task in error.value.cure
+    assert len(asked) == 3
 
 
 def test_a_worker_has_one_thread_and_ends_with_its_caller(monkeypatch):
