@@ -137,11 +137,12 @@ def test_every_state_is_that_of_the_slow_formulas(choice, how):
     first = np.stack([states[0] for states in expected])
     np.testing.assert_allclose(short[:, 0], first, atol=2e-5)
     # Scores of classes are of the first token.
-    logits = model(IDS, MASK).logits.numpy()
     head = model.classifier
-    np.testing.assert_allclose(
-        logits, first @ head.weight.numpy().T + head.bias.numpy(), atol=1e-4
-    )
+    scores = first @ head.weight.numpy().T + head.bias.numpy()
+    for when in ("always", "never"):
+        inner.row_only = when
+        logits = model(IDS, MASK).logits.numpy()
+        np.testing.assert_allclose(logits, scores, atol=1e-4)
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def test_a_block_keeps_the_largest_or_the_mean_of_its_bytes(mean):
     config = make_config(
         pooling_mean_pool=mean,
         pooling_kernel_size=[[1, 8], [3, 8]],
-        max_length_encoder_decoder=2,
+        max_length_encoder_decoder=4,
     )
     pooler = manta.MantaPooler(config)
     for weight in pooler.parameters():
@@ -135,9 +135,10 @@ def test_a_block_keeps_the_largest_or_the_mean_of_its_bytes(mean):
     draw = np.random.default_rng(1)
     frontiers = np.array([0.0, 0.9, 0.1, 0.8, 0.7])
     embeddings = draw.normal(size=(5, 8))
-    shares = compute_shares(frontiers, 1e-4)
-    assert len(shares) > 2
-    shares = compute_shares(frontiers, max(5e-6, 1e-6))[:2]
+    shares = compute_shares(frontiers, max(5e-6, 1e-6))
+    # The first blocks hold more than one byte, the fourth one less.
+    assert shares.sum(1).round(1).tolist() == [1.4, 1.7, 1.2, 0.6, 0.1]
+    shares = shares[:4]
     if mean:
         shares = shares / np.maximum(shares.sum(1, keepdims=True), 1)
     parts = []
@@ -148,7 +149,7 @@ def test_a_block_keeps_the_largest_or_the_mean_of_its_bytes(mean):
     expected = pooler.out_projection(torch.stack(parts))
     given = (torch.from_numpy(x).float()[None] for x in (frontiers, embeddings))
     found = pooler(*given, False)
-    assert found.shape == (1, 2, 8)
+    assert found.shape == (1, 4, 8)
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
 
 
@@ -269,6 +270,8 @@ def test_a_visual_network_is_the_sum_of_its_branches_and_a_norm_ends_each_stage(
     torch.testing.assert_close(found.pooler_output, pooled)
     torch.testing.assert_close(found.logits, model.head(pooled))
     assert model(images).hidden_states is None
+    for labels in (1, 2):
+        assert make_van(num_labels=labels)(images).logits.shape == (2, labels)
     without = make_van(num_labels=0)
     found = without(images)
     torch.testing.assert_close(found.logits, found.pooler_output)
@@ -374,6 +377,17 @@ def test_names_of_the_hub_are_the_original_ones():
 
 
 # ---- speech ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_block_for_speech_adds_to_what_it_was_given():
+    config = speech_cnn.SpeechCnnConfig(hidden_size=4, intermediate_size=6)
+    block = speech_cnn.SpeechCnnBlock(config)
+    torch.nn.init.zeros_(block.down.weight)
+    torch.nn.init.constant_(block.down.bias, 3.0)
+    states = torch.randn(2, 5, 4)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    torch.testing.assert_close(block(states, mask), states + 3)
 
 
 @torch.no_grad()
