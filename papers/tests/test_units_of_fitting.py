@@ -19,7 +19,7 @@ from anisoscope.errors import (
     UsageError,
 )
 from anisoscope_papers import origin
-from anisoscope_papers.training import fit, language_model, text
+from anisoscope_papers.training import classifier_parts, fit, language_model, text
 from anisoscope_papers.training.recipe import ModelSize, Training
 
 # ---- what ends a training --------------------------------------------------------------------------------------------
@@ -784,6 +784,56 @@ def test_a_checkpoint_without_a_tokenizer_is_named(monkeypatch):
         "expected a tokenizer in org/model; got no such file. "
         "Cure: name a checkpoint that has one"
     )
+
+
+# ---- checkpoints that are fine-tuned --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["", "tokenizer", "model", "padding"])
+def test_a_checkpoint_that_cannot_be_fine_tuned_is_named(monkeypatch, fault):
+    asked = []
+    pad = None if fault == "padding" else 0
+
+    def read(name, made):
+        def from_pretrained(path, **more):
+            asked.append((name, path, more))
+            if fault == name:
+                raise ValueError("  no such\n  thing")
+            return made
+
+        return SimpleNamespace(from_pretrained=from_pretrained)
+
+    tokenizer = SimpleNamespace(pad_token_id=pad)
+    monkeypatch.setattr("transformers.AutoTokenizer", read("tokenizer", tokenizer))
+    monkeypatch.setattr(
+        "transformers.AutoModelForSequenceClassification", read("model", "model")
+    )
+    monkeypatch.setattr(
+        classifier_parts,
+        "checkpoint_path",
+        lambda name: SimpleNamespace(path=f"/at/{name}"),
+    )
+    monkeypatch.setattr(
+        classifier_parts, "_describe_labels", lambda corpus: {"labels": corpus}
+    )
+    recipe = SimpleNamespace(model="org/m")
+    expected = {
+        "tokenizer": "an encoder that transformers can fine-tune; got org/m (no such thing). "
+        "Cure: name a hub id or a folder",
+        "padding": "a tokenizer with a padding token; got org/m. Cure: name an encoder",
+    }
+    expected["model"] = expected["tokenizer"]
+    if fault:
+        with pytest.raises(ModelError) as error:
+            classifier_parts._load_checkpoint(recipe, "corpus")
+        assert str(error.value) == f"expected {expected[fault]}"
+        return
+    found = classifier_parts._load_checkpoint(recipe, "corpus")
+    assert found == ("model", tokenizer, {"source": "org/m"})
+    assert asked == [
+        ("tokenizer", "/at/org/m", {}),
+        ("model", "/at/org/m", {"labels": "corpus"}),
+    ]
 
 
 # ---- which code made a number ----------------------------------------------------------------------------------------
