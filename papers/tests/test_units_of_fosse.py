@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus
@@ -600,6 +601,46 @@ def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
         named = trained_cells.name_folder(start.cell, plan, tmp_path).name
         assert start.folder == tmp_path / "untrained" / named
     assert told == [("models at step 0", n, 3) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_a_start_has_the_weights_of_its_seed_and_reads_no_validation_texts(
+    monkeypatch, tmp_path, attention
+):
+    """A classifier of attention is as it is built; an encoder is drawn again from the seed, with the same sizes."""
+    seeds, built = [], []
+
+    class Network(torch.nn.Linear):
+        def __init__(self, config):
+            super().__init__(*config)
+            self.config = config
+
+    def build(recipe, corpus):
+        built.append((recipe.seed, set(corpus.splits)))
+        # Weights that were loaded: more random numbers are used up.
+        torch.randn(5)
+        return trained_cells.Parts(Network((3, 2)), "words", {}, {"max_length": 17})
+
+    set_seed = trained_cells.set_seed
+    monkeypatch.setattr(
+        trained_cells, "set_seed", lambda seed: seeds.append(seed) or set_seed(seed)
+    )
+    monkeypatch.setattr(trained_cells, "build_parts", build)
+    corpus = LabelledCorpus("reviews", ("a", "b"), dict(make_corpus().splits))
+    monkeypatch.setattr(trained_cells.CellAtStart, "corpus", corpus, raising=False)
+    cell = Cell("yelphat", seed=6)
+    if not attention:
+        cell = replace(cell, model="builtin:minilm")
+    assert bool(cell.attention) == attention
+    start = trained_cells.CellAtStart(cell, make_plan(), tmp_path)
+    model, tokenizer = start.classifier
+    assert tokenizer == "words" and start.max_length == 17 and not model.training
+    assert built == [(6, {TRAIN, TEST})]
+    assert seeds == ([6] if attention else [6, 6])
+    set_seed(6)
+    if attention:
+        torch.randn(5)
+    assert (model.weight == Network((3, 2)).weight).all()
 
 
 def test_a_classifier_that_is_lacking_has_a_row_that_says_how(monkeypatch, tmp_path):
