@@ -2,6 +2,7 @@
 
 import math
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,6 +47,136 @@ def test_what_may_not_be_merged_later():
     for shard in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(UsageError, match="0 ≤ i < n"):
             Job(model="m", shard=shard)
+
+
+def test_a_shard_is_read_from_words_text_or_numbers():
+    assert jobs.read_shard(["2/4"]) == jobs.read_shard("2/4") == (1, 4)
+    assert jobs.read_shard(["1/2", "2/2"]) == ["1/2", "2/2"], "pydantic refuses them"
+    for text in ("0/4", "5/4", "x", "1/2/3"):
+        with pytest.raises(UsageError) as fault:
+            jobs.read_shard([text])
+        assert str(fault.value) == (
+            f"expected --shard I/N with 1 ≤ I ≤ N; got {text!r}. Cure: the second of four shards is --shard 2/4"
+        )
+    with pytest.raises(UsageError) as fault:
+        Job(model="m", shard=(3, 3))
+    assert str(fault.value) == (
+        "expected a shard (i, n) with 0 ≤ i < n; got (3, 3). Cure: the first of two is (0, 2)"
+    )
+
+
+def test_a_metric_of_two_runs_is_no_metric_of_a_job():
+    with pytest.raises(UsageError) as fault:
+        Job(model="m", settings=Settings(metrics=("drift", "procrustes")))
+    text = str(fault.value)
+    assert text.startswith("expected metrics of one run; got procrustes, of ")
+    assert text.endswith("Cure: anisoscope compare RUN OTHER-RUN --across procrustes")
+
+
+def test_options_of_jobs_have_their_defaults_and_least_values():
+    job = Job()
+    assert (job.model, job.corpus, job.dtype, job.device) == (
+        *("builtin:minilm", "", "float32", "auto"),
+    )
+    assert (job.untrained, job.tower, job.trust_remote_code, job.device_map) == (
+        *(False, None, False, None),
+    )
+    assert (job.split, job.column, job.documents, job.limit) == (
+        None,
+        None,
+        "auto",
+        None,
+    )
+    assert (job.sequences, job.max_length, job.batch_tokens) == (None, None, 4096)
+    assert (job.skip_bad, job.shard, job.to_merge) == (False, (0, 1), False)
+    assert (job.keep, job.no_state, job.step, job.train_seed) == (2, False, None, None)
+    assert (job.columns, job.unit_column, job.label_column) == (None, None, None)
+    for name in ("limit", "sequences", "max_length", "batch_tokens", "keep"):
+        assert getattr(Job(**{name: 1}), name) == 1
+        with pytest.raises(ValueError, match=name):
+            Job(**{name: 0})
+    given = jobs.ClassesOptions()
+    assert (given.model, given.corpus, given.split) == ("builtin:minilm", "", "")
+    assert (given.split_seed, given.limit, given.max_length) == (0, 999, None)
+    assert (given.few, given.seed, given.batch_tokens, given.at) == (60, 0, 4096, None)
+    assert given.parts == ("directions", "ablation", "attribution")
+    for name, least in {
+        "limit": 1,
+        "few": 1,
+        "batch_tokens": 1,
+        "max_length": 3,
+        "split_seed": 0,
+        "seed": 0,
+    }.items():
+        assert getattr(jobs.ClassesOptions(**{name: least}), name) == least
+        with pytest.raises(ValueError, match=name):
+            jobs.ClassesOptions(**{name: least - 1})
+    assert jobs.OutputOptions() == jobs.OutputOptions(output=None, resume=False, overwrite=False)  # fmt: skip
+
+
+def identified(monkeypatch, job, more=None):
+    """The identity of a job, and what its code was hashed from."""
+    used = []
+    monkeypatch.setattr(jobs, "hash_code_used", lambda *given: used.append(given) or "h")  # fmt: skip
+    subject = SimpleNamespace(
+        weights_sha256="w",
+        form="form",
+        processor=Settings(),
+        model=torch.nn.Sequential(torch.nn.Linear(2, 2)),
+    )
+    plan = type("Plan", (), {"fingerprint": "f"})()
+    found = job.identity(subject, plan, more)
+    (given,) = used
+    return found, given, type(plan)
+
+
+def test_the_identity_of_a_job_has_all_that_changes_its_numbers(monkeypatch):
+    job = Job(
+        model="m", corpus="c", untrained=True, dtype="float64", device="cpu",
+        device_map="auto", trust_remote_code=True, keep=7, no_state=True, split="s",
+        column="k", documents="line", limit=3, sequences=4, max_length=5,
+        batch_tokens=6, skip_bad=True, shard=(1, 3), step=8,
+    )  # fmt: skip
+    found, used, plan = identified(monkeypatch, job)
+    settings = found.pop("settings")
+    assert settings["seed"] == job.settings.seed and "panel" in settings
+    assert found == {
+        "model": "m", "corpus": "c", "untrained": True, "dtype": "float64",
+        "split": "s", "column": "k", "documents": "line", "limit": 3, "sequences": 4,
+        "max_length": 5, "batch_tokens": 6, "skip_bad": True, "shard": [1, 3],
+        "step": 8, "weights_sha256": "w", "architecture": "form", "plan": "f",
+        "code": "h",
+    }  # fmt: skip
+    assert {*used[len(job.code) :]} == {
+        *(plan, Settings, torch.nn.Sequential, torch.nn.Linear)
+    }
+    assert [*used[: len(job.code)]] == job.code
+    rare = {"tower": "text", "columns": "0-3", "unit_column": "u", "label_column": "l", "train_seed": 0}  # fmt: skip
+    found, *_ = identified(monkeypatch, Job(to_merge=True, **rare))
+    assert {name: found[name] for name in rare} == rare and found["to_merge"] is True
+    for name, value in rare.items():
+        found, *_ = identified(monkeypatch, Job(**{name: value}))
+        assert {*rare} & found.keys() == {name}
+    assert found["limit"] is None and "to_merge" not in found
+
+
+def test_what_a_job_does_after_the_pass_is_hashed_too(monkeypatch):
+    after = partial(running.finish, 1)
+    _, used, _ = identified(monkeypatch, Job(), after)
+    assert used[-1] == "anisoscope.runs.run"
+    _, used, _ = identified(monkeypatch, Job(), math.hypot)
+    assert "math" not in used
+
+
+def test_the_code_of_a_job_is_that_of_its_metrics_and_its_corpus(monkeypatch):
+    metric = SimpleNamespace(compute="compute", reads=SimpleNamespace(summary=lambda: "summary"))  # fmt: skip
+    none = SimpleNamespace(compute="other", reads=SimpleNamespace(summary=lambda: None))
+    corpora = {"made": SimpleNamespace(maker="a.module:make"), "held": SimpleNamespace(maker="")}  # fmt: skip
+    monkeypatch.setattr(jobs, "named_corpora", lambda: corpora)
+    monkeypatch.setattr(Settings, "chosen", [metric, none])
+    own = ["compute", SimpleNamespace, "summary", "other", SimpleNamespace]
+    for corpus, module in (("made", ["a.module"]), ("held", []), ("a folder", [])):
+        assert Job(corpus=corpus).code == ["anisoscope.runs.run", *module, *own]
 
 
 # ---- finished runs ---------------------------------------------------------------------------------------------------
