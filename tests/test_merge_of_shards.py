@@ -140,3 +140,74 @@ def test_what_is_told_of_parts_is_added_up():
         "seconds": 3.75,
         "processes": 4,
     }
+
+
+def message(call, *given):
+    with pytest.raises(MeasureError) as fault:
+        call(*given)
+    return str(fault.value)
+
+
+def test_what_keeps_shards_of_batches_apart_is_named_with_its_cure(monkeypatch):
+    assert message(added_up, monkeypatch, [range(1, 7, 3)]) == (
+        "expected shards that hold all 7 batches; got 2; missing: 1/3, 3/3. Cure: measure with --shard 1/3,"
+        " and name its folder too"
+    )
+    shards = [[0, 1], [2, 3], [1, 3, 2, 4, 5]]
+    assert message(added_up, monkeypatch, shards) == (
+        "expected shards that have no batch in common; got 3 batches of run-2 that run-0 holds too."
+        " Cure: name each shard of one division once"
+    )
+    assert message(added_up, monkeypatch, [[0, 1], [2, 3], [3, 4]]) == (
+        "expected shards that have no batch in common; got 1 batches of run-2 that run-1 holds too."
+        " Cure: name each shard of one division once"
+    )
+
+
+def test_what_keeps_shards_of_files_apart_is_named_with_its_cure():
+    division = {"settings": {"shard": [0, 3]}}
+
+    def of(*files, names="abcdefghi"):
+        corpora = [files_of(*each, all_files=[*names]) for each in files]
+        return message(merge._join_files, *made(*corpora, **division))
+
+    assert of("be") == (
+        "expected shards that hold all 9 files; got 2; missing: 1/3, 2/3, 3/3 (a, c, d and 4 more)."
+        " Cure: measure with --shard 1/3, and name its folder too"
+    )
+    assert of("adg", "cfi") == (
+        "expected shards that hold all 9 files; got 6; missing: 2/3 (b, e, h). Cure: measure with --shard 2/3,"
+        " and name its folder too"
+    )
+    assert of("adg", "be", "hegda") == (
+        "expected shards that have no file in common; got a, d, e and 1 more, in run-1 and in run-3."
+        " Cure: name each shard of one division once"
+    )
+    corpora = [files_of("a", all_files=[*"xab"]), files_of("b", all_files=[*"aby"])]
+    assert message(merge._join_files, *made(*corpora, **division)) == (
+        "expected a corpus of the same files for all shards; got x, which is in only one of run-1 and run-2."
+        " Cure: measure all shards of the same files"
+    )
+
+
+def test_what_keeps_runs_of_files_apart_is_named_with_its_cure():
+    def of(*corpora):
+        return message(merge._join_runs, *made(*corpora))
+
+    first, second = files_of("a", documents="line"), files_of("b", documents="file")
+    assert of(first, second) == (
+        "expected documents that are separated by the same rule; got line in run-1 and file in run-2."
+        " Cure: measure all with the same --documents"
+    )
+    assert of(files_of("a"), files_of("b", "c"), files_of("d", "c", "b", "a")) == (
+        "expected runs that have no file in common; got c, b, a of run-3, whose content is in run-2 too."
+        " Cure: name each run once, and each file in one run"
+    )
+
+
+def test_corpora_of_merged_runs_are_named_once_and_the_rest_counted():
+    corpora = [files_of(name, name=name.upper()) for name in "abcde"]
+    corpora.append(files_of("f", name="A"))
+    whole = merge._join_runs(*made(*corpora))
+    assert whole["name"] == "A, B, C and 2 more"
+    assert whole["files"] == {name: f"hash of {name}" for name in "abcdef"}

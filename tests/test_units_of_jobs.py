@@ -263,6 +263,29 @@ def test_a_key_is_of_settings_states_and_versions(monkeypatch):
     assert run_cache.make_key(Job(model="a")) is None
 
 
+def test_a_key_has_the_version_of_every_library_that_may_change_the_numbers(
+    monkeypatch,
+):
+    made = []
+    monkeypatch.setattr(run_cache, "identify_model_state", lambda _: "m")
+    monkeypatch.setattr(run_cache, "identify_corpus_state", lambda _: "c")
+    monkeypatch.setattr(run_cache, "make_run_id", lambda *given: made.append(given))
+    monkeypatch.setattr(run_cache.platform, "python_version", lambda: "3.x")
+
+    def version(name):
+        if name == "datasets":
+            raise run_cache.PackageNotFoundError
+        return f"of {name}"
+
+    monkeypatch.setattr(run_cache, "version", version)
+    run_cache.make_key(Job(model="a", limit=3))
+    ((settings, model, corpus, versions),) = made
+    assert (settings["model"], settings["limit"], model, corpus) == ("a", 3, "m", "c")
+    names = "torch transformers tokenizers numpy scipy scikit-learn pillow torchvision"
+    found = {name: f"of {name}" for name in names.split()}
+    assert versions == found | {"datasets": "", "python": "3.x"}
+
+
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).normal(size=(12, 4)) + 1
