@@ -423,7 +423,7 @@ LIMITS = "a coordinate above 100 and above 1,000 times the median size"
 
 
 def test_sentences_on_massive_activations():
-    rows = [*sizes(2), *sizes(4, 0.5), *sizes(1, stack="decoder")]
+    rows = [*sizes(4, 0.5), *sizes(2), *sizes(1, stack="decoder")]
     rows = [each for each in rows if "kurtosis" not in each["metric"]]
     there = "On average, the largest coordinate of a sequence there is 1,500 times the median size."
     found = of_extremes(*rows, words={"3": "[CLS]", "0": "no"})
@@ -602,6 +602,22 @@ def test_a_finding_keeps_plain_values_of_its_records():
     assert type(second["layer"]) is int and type(second["value"]) is float
 
 
+def test_of_many_heads_with_sinks_the_first_ten_support_their_sentences():
+    rows = [
+        head(name, i, value, layer=i, component=component)
+        for name, value, component in (
+            ("sinks.rate", 0.9, ".3"),
+            ("sinks.value_norm", 0.125, None),
+        )
+        for i in range(12)
+    ]
+    found = [*extremes.extreme_findings(records(*rows))]
+    assert [each.rule for each in found] == ["sinks", "sinks_without_value"]
+    for each, value in zip(found, (0.9, 0.125), strict=True):
+        assert [number["layer"] for number in each.numbers] == [*range(10)]
+        assert {number["value"] for number in each.numbers} == {value}
+
+
 # ---- means over heads ------------------------------------------------------------------------------------------------
 
 
@@ -646,7 +662,12 @@ def test_means_over_heads_leave_out_what_is_undefined():
 
 def test_ends_of_means_over_heads_stay_where_their_values_can_be():
     left_out = np.array([[0.0, 0.5, 0.99, 0.97]])
-    for name in layers_of_heads.RANGES:
+    shares = [
+        *("entropy_normalised", "first_mass", "row_max", "row_min", "row_similarity"),
+    ]
+    sinks_of = ["rate", "first_rate", "strongest", "at", "mass"]
+    names = ["query_key.cosine", *(f"attention.{name}" for name in shares)]
+    for name in (*names, *(f"sinks.{name}" for name in sinks_of)):
         (row,) = layers_of_heads.average_heads(records(head(name, 0, 0.98)), left_out)[
             0
         ].to_dict("records")

@@ -538,6 +538,7 @@ def test_runs_of_other_layers_share_a_table():
         row("m", 2, 0.7, token_policy="content"),
         row("m", 2, 0.7, component="x"),
         row("m", 2, 0.7, head=0),
+        row("m", 2, 0.7, site="attention"),
     )
     c = records(row("m", 1, 0.9, 0.8, 1.0, token_policy=None))
     table, behind, found = short_tables.side_by_side({"a": a, "b": b, "c": c}, "m")

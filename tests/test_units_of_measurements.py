@@ -383,6 +383,48 @@ def test_the_state_of_a_corpus_is_that_of_all_its_files(monkeypatch, tmp_path):
     assert run_cache.identify_corpus_state(Job()) == "built in"
 
 
+def test_a_corpus_without_files_is_known_by_its_commit_or_its_code(monkeypatch):
+    part = run_cache.HubPart.__new__(run_cache.HubPart)
+    monkeypatch.setattr(run_cache, "find_commit_of_set", lambda found: (found is part, "commit"))  # fmt: skip
+    answers: list[Any] = [part, ["made", "here"]]
+    monkeypatch.setattr(run_cache, "resolve_corpus", lambda *_: answers.pop(0))
+    state = run_cache.identify_corpus_state
+    assert state(Job(corpus="x")) == (True, "commit")
+    assert state(Job(corpus="x")) == "made here"
+
+    def fail(*_: Any) -> Any:
+        raise ModelError("a", "b", "c")
+
+    monkeypatch.setattr(run_cache, "resolve_corpus", fail)
+    assert state(Job(corpus="x")) is None
+
+
+def test_a_corpus_that_is_not_named_is_the_usual_one_of_the_model(monkeypatch):
+    opened: list[Any] = []
+    monkeypatch.setattr(of_runs, "default_corpus", lambda modality: f"usual {modality}")
+    monkeypatch.setattr(of_runs, "reads_images_and_texts", lambda _: False)
+
+    def open_plan(*given: Any, **how: Any) -> Any:
+        opened.append((given, how))
+        return [], {}
+
+    monkeypatch.setattr(of_runs, "open_plan", open_plan)
+    subject: Any = SimpleNamespace(
+        modality="image", processor=3, model="m", of_images_and_texts=None, config="c"
+    )
+    of_runs.open_plan_of(Job(limit=2, to_merge=True, skip_bad=True), subject)
+    of_runs.open_plan_of(Job(corpus="own"), subject)
+    (given, how), (of_own, others) = opened
+    assert given == ("usual image", "m", 3) and how["modality"] == "image"
+    assert (how["limit"], how["to_merge"], how["skip_bad"]) == (2, True, True)
+    assert of_own[0] == "own" and "to_merge" not in others and "files" not in others
+    filled = of_runs._fill_from_subject
+    monkeypatch.setattr(of_runs, "resolve_dtype_and_device", lambda job, _: job)
+    monkeypatch.setattr(of_runs, "add_floor_of_sentences", lambda job, _: job)
+    assert filled(Job(), subject).corpus == "usual image"
+    assert filled(Job(corpus="own"), subject).corpus == "own"
+
+
 # ---- sentences and short tables --------------------------------------------------------------------------------------
 
 
