@@ -216,6 +216,21 @@ def test_ordinary_heads_have_the_mean_of_their_entropy():
     ]
 
 
+def test_a_head_is_named_under_its_own_kind_of_attention():
+    places = [("decoder", "self"), ("decoder", "cross"), ("encoder", "self")]
+    for place in places:
+        rows = [
+            head("attention.row_max", 0, 0.95 if each == place else 0.5, layer=2)
+            | {"stack": each[0], "kind": each[1]}
+            for each in places
+        ]
+        named = [text for rule, text in of_attention(*rows) if rule.endswith("one_hot")]
+        assert named == [
+            f"{place[0].capitalize()}, {place[1]}-attention: 1 of 1 head attends to a single token (largest weight"
+            " above .9), in layer 2."
+        ]
+
+
 def rise(number, value, **more):
     return head("centred_attention.query_rise", number, value, **more)
 

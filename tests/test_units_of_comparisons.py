@@ -401,6 +401,37 @@ def test_dtypes_layers_and_stacks_come_last():
     assert comparison.list_cautions(two, other, found) == [PAIRED]
 
 
+def test_runs_of_other_numbers_of_groups_are_not_paired():
+    def of(rows, groups):
+        return KeptRun("a", A.records, np.zeros((rows, groups)), "u")
+
+    assert differences.are_paired(of(2, 4), of(3, 4))
+    assert not differences.are_paired(of(2, 4), of(2, 5))
+    assert not differences.are_paired(of(2, 4), run("b", row("m"), replicates=False))
+
+
+def test_what_cannot_be_compared_is_refused_with_its_cure():
+    rows = [row("m", token_policy=name) for name in ("content", "all")]
+    kept = run("r", *rows, row("h", head=0), row("s", step=1), row("s", step=2))
+
+    def refused(metric, **how):
+        with pytest.raises(UsageError) as fault:
+            differences.compare_runs(kept, kept, metric, **how)
+        return str(fault.value)
+
+    assert refused("m", tokens="none") == (
+        "expected a token policy of m in r; got 'none'. Cure: use all or content"
+    )
+    assert refused("m", heads=True) == (
+        "expected a metric of single attention heads with --heads; got m, which is of whole layers."
+        " Cure: leave --heads out"
+    )
+    assert refused("s") == (
+        "expected runs of one model each; got the series r. Cure: name the folders of its checkpoints"
+    )
+    assert len(differences.compare_runs(kept, kept, "h", tokens="none")) == 1
+
+
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
