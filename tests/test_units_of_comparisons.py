@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from anisoscope.errors import MeasureError, OutputError, UsageError
+from anisoscope.renamed import METRICS
 from anisoscope.runs import comparison, differences
 from anisoscope.runs.differences import KEYS, Difference, KeptRun
 from anisoscope.store import as_records
@@ -346,6 +347,9 @@ def test_other_tokens_are_explained_by_what_the_user_chose():
     assert cautions(of("p"), of("q", 1024, documents="line", sequences=2000)) == [
         f"{words} (windows of 8 and 1,024 tokens, --documents none and line and --sequences none and 2,000)."
     ]
+    assert cautions(of("p", batch_tokens=1), of("q", batch_tokens=2000)) == [
+        f"{words} (--batch-tokens 1 and 2,000)."
+    ]
     assert cautions(of("p"), of("q")) == [f"{words} (another tokenizer)."]
     assert cautions(of("p"), of("p", 16)) == [] == cautions(of(None), of("q", 16))
     assert cautions(of("p"), of(None)) == []
@@ -430,6 +434,9 @@ def test_what_cannot_be_compared_is_refused_with_its_cure():
         "expected runs of one model each; got the series r. Cure: name the folders of its checkpoints"
     )
     assert len(differences.compare_runs(kept, kept, "h", tokens="none")) == 1
+    mixed = run("r", rows[0], row("m", 2, token_policy=None), row("m", 3, head=0))
+    found = differences.compare_runs(mixed, mixed, "m", tokens="content")
+    assert [one.where["layer"] for one in found] == [1, 2]
 
 
 # ---- places ----------------------------------------------------------------------------------------------------------
@@ -469,6 +476,10 @@ def test_layers_of_either_run_may_have_been_chosen():
 
     assert met({}, {}) == [0, 4]
     assert met(chosen, {}) == met({}, chosen) == [0, 2]
+    # A final norm has the number of the last block, and meets the other's all the same.
+    norms = [run("a", row("m", i, site="final"), **chosen) for i in (2, 7)]
+    (one,) = differences.compare_runs(*norms, "m")
+    assert (one.where["layer"], one.layer_other) == (2, 7)
 
 
 def test_a_difference_holds_what_each_run_had():
@@ -642,6 +653,8 @@ def test_metrics_are_found_by_any_of_their_names():
     kept = run("r", row("mean_cosine"), row("attention.entropy"), row("attentional"))
     assert differences.find_metric(kept, "A") == "mean_cosine"
     assert differences.find_metric(kept, "attention.entropy") == "attention.entropy"
+    for old, new in METRICS.items():
+        assert differences.find_metric(run("r", row(new)), old) == new
     with pytest.raises(UsageError) as fault:
         differences.find_metric(kept, "attention")
     assert str(fault.value) == (
