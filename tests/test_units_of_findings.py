@@ -120,10 +120,10 @@ def test_a_curve_is_of_whole_layers_under_the_first_policy_with_a_level_of_their
     own = [each for each in rows if each["metric"] == A]
     assert sentences(*own, *free) == [("where_anisotropic", expected)]
     # A level of the final norm is not that of the last layer.
-    final = [row(A, 1, 0.05, 0.04, 0.06, site="final"), row(Q95, 1, 0.1, site="final")]
+    final = [row(A, 1, 0.05, 0.04, 0.06, site="final"), row(Q95, 1, 0.3, site="final")]
     (depth,) = rules.judge_stacks(records(*final, *rows))
     assert depth.rows["site"].tolist() == ["hidden", "hidden", "final"]
-    assert depth.rows["q95"].tolist() == [0.1, 0.1, 0.1]
+    assert depth.rows["q95"].tolist() == [0.1, 0.1, 0.3]
     assert depth.rows["verdict"].tolist() == ["anisotropic", "anisotropic", "isotropic"]
     (depth,) = rules.judge_stacks(records(*rows[:3]))
     assert depth.rows["verdict"].tolist() == ["anisotropic", ""]
