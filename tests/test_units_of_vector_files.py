@@ -588,6 +588,14 @@ def test_lines_of_json_with_a_note_of_how_they_were_read(tmp_path):
     assert opened.source["kind"] == "vectors" and opened.name == "x.jsonl"
 
 
+def test_a_source_has_its_whole_path_wherever_it_is_opened_from(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", numbers(4, 3))
+    monkeypatch.chdir(tmp_path)
+    opened = open_vectors("x.npy")
+    assert opened.source["path"] == str((tmp_path / "x.npy").resolve())
+    assert opened.name == "x.npy"
+
+
 # ---- whole messages, and every rule by itself ------------------------------------------------------------------------
 
 
