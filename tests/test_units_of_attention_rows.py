@@ -333,6 +333,21 @@ def test_masks_of_integers_see_all_but_zero_and_sdpa_is_causal_by_itself():
         assert Masking.read(silent, query, None, {}, backend=backend).causal is causal
 
 
+def test_a_mask_of_three_axes_is_one_of_pairs_and_no_padding():
+    """One row of keys for each query, the same for all heads, whatever the module would do without a mask."""
+    pairs = torch.tensor([[[True, False, True], [False, True, True]]])
+    causal = SimpleNamespace(is_causal=True)
+    for mask in (pairs, pairs.long() * 2):
+        read = Masking.read(causal, torch.zeros(1, 1, 2, 2), mask, {}, keys=3)
+        assert read.keys is not None and torch.equal(read.keys, pairs)
+        assert not read.causal and read.bias is None
+    added = torch.tensor([[[0.5, -1e4, 0.25], [-1e4, 0.0, 0.0]]])
+    read = Masking.read(causal, torch.zeros(1, 1, 2, 2), added, {}, keys=3)
+    assert read.keys is not None and torch.equal(read.keys, pairs)
+    assert read.bias is not None
+    assert read.bias.tolist() == [[[0.5, 0.0, 0.25], [0.0, 0.0, 0.0]]]
+
+
 def test_a_bias_hides_pairs_only_if_it_reaches_far_enough_below():
     """By its spread and twice the largest score: 60 + 2 · 30 is beyond 103.2, 60 + 2 · 20 is not."""
     bias = torch.tensor([[[[0.0, -60.0]]]])
