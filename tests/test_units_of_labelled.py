@@ -213,3 +213,18 @@ def test_enough_examples_of_every_class():
 def test_posts_without_words_are_left_out():
     posts = labelled_tables._read_posts([" a b", "\n ", "c"], [2, 1, 0])
     assert posts == [Example(("a", "b"), 2), Example(("c",), 0)]
+
+
+def test_a_random_division_does_not_depend_on_which_class_comes_first():
+    """Who gets which row of a class is drawn class by class, in the order of their numbers."""
+    shares = {"a": 0.5, "b": 0.5}
+    divisions = []
+    for labels in ([0] * 12 + [1] * 12 + [2] * 12, [2] * 12 + [0] * 12 + [1] * 12):
+        places = {label: labels.index(label) for label in (0, 1, 2)}
+        examples = [
+            Example((f"{label}-{row - places[label]}",), label)
+            for row, label in enumerate(labels)
+        ]
+        parts = labelled.split_at_random(examples, shares, 5)
+        divisions.append({k: sorted(e.text for e in v) for k, v in parts.items()})
+    assert divisions[0] == divisions[1]
