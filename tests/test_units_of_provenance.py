@@ -39,6 +39,8 @@ def f(x, y=1):
         (BASE.replace("[x, y]", "[[x], y]"), False),
         (BASE.replace("[x, y]", "(x, y)"), False),
         (BASE.replace("x > y", "x >= y"), False),
+        # What runs only if the condition holds, and what always runs.
+        (BASE.replace("    return g(x)", "        return g(x)"), False),
         (BASE.replace("g(x)", "g(x, x)"), False),
         (BASE.replace("g(x)", "h(x)"), False),
         (BASE.replace("x, y=1", "x, *, y=1"), False),
