@@ -1,6 +1,7 @@
 """How what a caller gives becomes arguments, batches, masks, units and labels: each kind of input on a few numbers."""
 
 import warnings
+from collections import UserList
 from types import SimpleNamespace
 
 import numpy as np
@@ -339,6 +340,14 @@ def test_kinds_of_inputs_and_the_batches_that_they_are():
 
     loader = Loader()
     assert opened(loader) is loader
+    # What a list holds is looked at and kept at once, in a list of another class too.
+    given = [x, x]
+    listed = opened(given)
+    given.append(x)
+    assert len(listed) == 2
+    assert sentence(opened, UserList(["a", "b"])) == (
+        "expected texts in a list; got a UserList of them. Cure: give list(texts)"
+    )
     for empty, kind in (([], "list"), (iter([]), "list_iterator")):
         assert sentence(opened, empty, kind=CorpusError) == (
             f"expected a corpus with at least one batch; got none. Cure: give more data: the {kind} is empty"

@@ -960,3 +960,24 @@ def test_random_numbers_go_on_as_if_nothing_was_drawn():
     second = torch.rand(2)
     torch.manual_seed(3)
     assert torch.equal(torch.rand(4)[2:], second)
+
+
+def test_every_device_of_each_kind_keeps_its_random_numbers(monkeypatch):
+    """One call for a kind with all its numbers; what has no state, or no number, is not asked for one."""
+    kept, restored = [], []
+
+    def fork_rng(devices, device_type="cuda"):
+        kept.append((device_type, [*devices]))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: "state")
+    monkeypatch.setattr(torch.mps, "set_rng_state", restored.append)
+    monkeypatch.setattr(torch, "xpu", SimpleNamespace(get_rng_state=None))
+    monkeypatch.setattr(torch, "xla", SimpleNamespace(), raising=False)
+    names = ("xpu:1", "cuda:2", "cuda:0", "cuda:2", "meta", "cpu", "mps", "xla:0")
+    devices = [*map(torch.device, names), torch.device("xpu")]
+    with fork_random_state(devices):
+        assert restored == []
+    assert kept == [("cuda", []), ("cuda", [0, 2]), ("xpu", [0, 1])]
+    assert restored == ["state"]
