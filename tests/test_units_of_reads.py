@@ -10,7 +10,7 @@ import torch
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.errors import UsageError
 from anisoscope.reads import extremes, vectors
-from anisoscope.reads.base import Batching, Gathered
+from anisoscope.reads.base import Batching, Gathered, draw_cloud, draw_pairs
 from anisoscope.reads.classes import Classes, ClassSums
 from anisoscope.reads.extremes import (
     Keys,
@@ -705,3 +705,38 @@ def test_only_a_first_token_that_was_given_is_not_special(firsts, special):
         for row, real in zip(stream.special, stream.mask, strict=True)
     ]
     assert found == special
+
+
+# ---- test data -------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_vectors_have_a_mean_of_all_and_one_of_each_unit():
+    """Variances by dimension: 0.5² of the common mean, 0.7² of the means of units, 0.6² within a unit."""
+    cloud = draw_cloud(3, [4] * 50, 4000)
+    assert [x.shape for x in cloud] == [(4, 4000)] * 50
+    means = np.stack([x.mean(0) for x in cloud])
+    common = means.mean(0)
+    within = np.mean([x.var(0, ddof=1) for x in cloud])
+    between = means.var(0, ddof=1).mean() - within / 4
+    assert within == pytest.approx(0.36, rel=0.05)
+    assert between == pytest.approx(0.49, rel=0.05)
+    assert np.square(common).mean() - between / 50 == pytest.approx(0.25, rel=0.08)
+    other = draw_cloud(4, [4] * 50, 4000)
+    assert abs(np.corrcoef(common, np.concatenate(other).mean(0))[0, 1]) < 0.1
+
+
+def test_the_second_of_a_drawn_pair_is_a_linear_function_of_the_first_and_noise():
+    sizes = [300, 500, 400]
+    pairs = draw_pairs(3, sizes, 6)
+    assert [(len(x), len(y)) for x, y in pairs] == [(n, n) for n in sizes]
+    for (x, _), drawn in zip(pairs, draw_cloud(3, sizes, 6), strict=True):
+        np.testing.assert_array_equal(x, drawn)
+    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    known = np.column_stack([first, np.ones(len(first))])
+    way, *_ = np.linalg.lstsq(known, second, rcond=None)
+    noise = second - known @ way
+    assert noise.std() == pytest.approx(0.5, rel=0.05)
+    # The noise is of its own: not that of the first side.
+    assert np.abs(np.corrcoef(noise.T, first.T)[:6, 6:]).max() < 0.1
+    assert np.square(way[:6]).sum(0).mean() > 0.3
+    assert np.abs(way[6]).max() > 0.1
