@@ -505,6 +505,10 @@ def test_ranges_of_heads_are_of_each_kind_of_vector_and_stack(drawn):
     ]
     (figure,) = figures.draw_head_range(results(rows[:5]), described)
     assert set(show(drawn, figure)[1]["where"]) == {"queries", "keys"}
+    # Layers may have numbers of heads of their own: the largest is named.
+    uneven = [*rows[:5], *of_heads("mean_cosine", "query.raw", 4, (2,))]
+    (figure,) = figures.draw_head_range(results(uneven), described)
+    assert figure.caption == "4 heads"
     assert figures.draw_head_range(results(POLICIES[-5:]), described) == []
 
 

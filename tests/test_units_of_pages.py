@@ -346,6 +346,29 @@ def test_tiles_are_of_the_highest_layer_and_name_it():
     ]
 
 
+def test_the_head_of_a_series_is_of_its_last_step_alone(monkeypatch, tmp_path):
+    """The first step has the higher A, more layers and more vectors; a second seed has the last step too."""
+    given = {}
+    monkeypatch.setattr(page, "write_page", lambda *_, **content: given.update(content))
+    monkeypatch.setattr(page, "draw_figures", lambda *_, **__: {})
+    rows = []
+    for seed, step, layers, value in ((1, 0, 3, 0.9), (1, 50, 2, 0.5), (2, 50, 4, 0.8)):
+        for layer in range(1, layers + 1):
+            of_step = row("mean_cosine", layer, value - 0.1 / layer)
+            of_step |= {"seed": seed, "step": step, "n_vectors": 1000 * layers + layer}
+            rows.append(of_step)
+    words = {"position": "patch", "unit": "image", "counted": "sample"}
+    about = {"checkpoints": [{"step": 50}, {"step": 0}], "corpus": {"words": words}}
+    page.write_run(results(rows, about), tmp_path, ("svg",))
+    assert given["facts"] == [
+        ("checkpoints", "2"),
+        ("steps", "0 to 50"),
+        ("patches", "2,002"),
+        ("blocks", "2"),
+    ]
+    assert given["tiles"][0][:2] == ("highest anisotropy A", ".450")
+
+
 def test_heads_of_tiles_attend_to_something():
     """A head that is uniform with its whole interval has no alignment to speak of."""
     entropy = [

@@ -23,7 +23,7 @@ from anisoscope.reads.modalities import Modalities, ModalitySums
 from anisoscope.reads.pairs import LayerPair
 from anisoscope.reads.query_key import QueryKey
 from anisoscope.reads.rows import CentredRows, Rows, Scores, compute_rows
-from anisoscope.reads.sample import KeptSample, Sample, select_sample
+from anisoscope.reads.sample import KeptSample, Sample, is_usable, select_sample
 from anisoscope.reads.vectors import Vectors, VectorSums
 from anisoscope.reads.weights import Weights, summarise_matrix
 from anisoscope.sums.extremes import Extremes
@@ -636,6 +636,66 @@ def test_longest_queries_and_keys_are_each_of_their_own_tokens():
     assert kept["key_norm"][0].tolist() == [3, 3]
     assert kept["key_norm"][1].tolist() == [[6, 0, 0, 100]] * 2
     assert running.added[site.name]["part_mass"][0, :, 0].tolist() == [0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("groups", "of_spectra", "found"),
+    [(3, 2, 2), (3, 5, 3), (3, None, 3), (9, None, 8), (9, 9, 9)],
+)
+def test_products_of_heads_are_of_counted_vectors_in_few_groups(
+    groups, of_spectra, found
+):
+    """Unit 10 has a vector of zeros, an infinite one, padding, and one that the first policy leaves out."""
+    real = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    first = real.clone()
+    first[1, 0] = False
+    running = Running(real, policies=torch.stack([first, real], 1))
+    running.settings.groups, running.settings.spectrum_groups = groups, of_spectra
+    running.sums, running.group = Sums(groups), torch.tensor([4, 10]) % groups
+    x = torch.zeros(2, 2, 4, 2)
+    x[0, :, :, 0] = torch.tensor([[1.0, 2, 3, 99], [4, 0, 5, 99]])
+    x[1, :, :, 1] = torch.tensor([[90.0, 0, math.inf, 6], [90, 7, 8, 9]])
+    site = Site("encoder", 1, "key", "raw")
+    VectorSums({"key": frozenset({"head_moment"})}).add(site, x, running)
+    moment = running.sums.terms[site.name, "head_moment"]
+    count = running.sums.terms[site.name, "head_moment_n"]
+    expected, vectors = np.zeros((found, 2, 2, 2)), np.zeros((found, 2))
+    for unit, dim, squares, numbers in (
+        (4, 0, (14, 41), (3, 2)),
+        (10, 1, (36, 194), (1, 3)),
+    ):
+        expected[unit % groups % found, :, dim, dim] += squares
+        vectors[unit % groups % found] += numbers
+    np.testing.assert_array_equal(moment, expected)
+    np.testing.assert_array_equal(count, vectors)
+
+
+def test_whole_images_are_summed_once_whatever_the_policies_count():
+    real = torch.ones(3, 1, dtype=torch.bool)
+    running = Running(real, policies=torch.stack([real, ~real], 1))
+    running.settings.flatten, running.group = "image", torch.tensor([1, 9, 2])
+    running.sums = Sums(12)
+    x = torch.tensor([[[3.0, 4]], [[6, 8]], [[0, 0]]])
+    terms = frozenset({"vector", "unit", "unit_square", "norm"})
+    VectorSums({"hidden": terms}).add(Site("encoder", 1, "hidden"), x, running)
+    kept = {name: total for (_, name), total in running.sums.terms.items()}
+    assert set(kept) == {"n", "vector", "unit", "norm", "zero", "nonfinite"}
+    # Policy and head have one place each.
+    summed = ("n", "vector", "unit", "norm")
+    assert {tuple(kept[name].shape[1:3]) for name in summed} == {(1, 1)}
+    # Unit 9 of 12 is in group 1 of 8.
+    assert kept["n"].flatten().tolist() == [0, 2] + [0] * 10
+    assert kept["vector"][1].flatten().tolist() == [9, 12]
+    assert kept["unit"][1].flatten().tolist() == pytest.approx([1.2, 1.6])
+    assert kept["norm"][1].item() == 15
+    assert kept["zero"].flatten().tolist() == [0, 0, 1] + [0] * 9
+
+
+def test_a_vector_with_one_infinite_number_is_not_usable():
+    x = np.array(
+        [[1, 0], [0, 0], [math.nan, 1], [2, math.inf], [-math.inf, 0], [1, -1]]
+    )
+    assert is_usable(x).tolist() == [True, False, False, False, False, True]
 
 
 def test_tokens_of_images_and_texts_are_summed_apart():
