@@ -394,6 +394,63 @@ def test_heads_of_tiles_attend_to_something():
     assert page._list_head_tiles(results(two))[0][2].endswith("encoder layer 1, head 0")
 
 
+def test_a_uniform_head_hides_no_head_of_another_stack_or_kind():
+    """Layer 1 has a head 0 in three places: the first two are uniform, and have the stronger alignments."""
+    places = (
+        ({"stack": "encoder"}, 0.999, 0.9),
+        ({"stack": "decoder"}, 0.999, -0.8),
+        ({"stack": "decoder", "kind": "cross"}, 0.5, 0.3),
+        ({"stack": "encoder", "layer": 2}, 0.7, 0.1),
+    )
+    rows = []
+    for place, entropy, cosine in places:
+        of = {"layer": 1, "head": 0, **place}
+        rows.append(
+            of_head(
+                "attention.entropy_normalised",
+                value=entropy,
+                low=entropy - 1e-4,
+                high=1.0,
+                **of,
+            )
+        )
+        rows.append(of_head("query_key.cosine", value=cosine, **of))
+    found = page._list_head_tiles(results(rows))
+    assert [tile[:2] for tile in found] == [
+        ("sharpest head", ".500"),
+        ("strongest alignment", ".300"),
+    ]
+    assert found[1][2] == "cos(Q̄, K̄), decoder layer 1, head 0"
+
+
+def test_heads_of_cross_attention_belong_to_the_layer_of_their_stack():
+    rows = [row("mean_cosine", 1, 0.4), row("mean_cosine", 1, 0.6, stack="decoder")]
+    places = (
+        (("encoder", "self"), 2),
+        (("decoder", "self"), 3),
+        (("decoder", "cross"), 4),
+    )
+    for (stack, kind), heads in places:
+        for head in range(heads):
+            rows.append(of_head("h", 1, head, 0.1 * head, stack=stack, kind=kind))
+    found = results(rows)
+    described = {"metric": "h", "draw": {"title": "up"}, "group": "of h"}
+    figure = parts.Figure("h", "t", "c", "b", "a", {"": None})
+    made = head_map.build_head_map(
+        found, [(described, found.select_heads("h"), figure)]
+    )
+    assert [(panel.name, len(panel.heads)) for panel in made.panels] == [
+        ("encoder", 2),
+        ("decoder", 3),
+        ("decoder, cross-attention", 4),
+    ]
+    assert made.layers == (
+        "Layer 1 has 2 heads. A of its output: .400.",
+        "Layer 1 has 3 heads. A of its output: .600.",
+        "Layer 1 has 4 heads. A of its output: .600.",
+    )
+
+
 def test_notices_are_warnings_and_what_no_warning_counts():
     manifest = {
         "warnings": ["2 zero vectors at encoder.1.hidden"],
