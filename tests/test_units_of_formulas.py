@@ -805,6 +805,20 @@ def test_a_group_more_or_less_changes_the_interval_of_separability() -> None:
     assert not class_direction.are_equal(np.array([[1.0, 0], [-1, 0], [0, 0]]))
 
 
+def test_directions_of_classes_fill_at_most_one_dimension_less_than_classes() -> None:
+    """Three classes far apart lie nearly in a plane with equal extents; the interval ends below 2."""
+    x = drawn(18, 3, seed=2) + 3 * np.eye(3)[np.arange(18) % 3]
+    labels = np.arange(18) % 3
+    found = class_direction.separability(x, labels, 3, 4)["dimensions"]
+    replicates = class_direction.separability_replicates(x, labels, 3, 4)[:, 2]
+    exact = jackknife_interval(replicates, bounds=(1.0, 2.0))
+    assert (found.low, found.high) == (
+        pytest.approx(exact.low),
+        pytest.approx(exact.high),
+    )
+    assert 1 < found.low < found.value < found.high < 2
+
+
 def test_a_metric_of_a_module_takes_the_place_of_another_of_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
