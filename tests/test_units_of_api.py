@@ -26,7 +26,7 @@ from anisoscope.api import (
 from anisoscope.batch import Batch
 from anisoscope.cures.trial import Trials
 from anisoscope.data.arrays import wrap_vectors
-from anisoscope.errors import UsageError
+from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.inputs import LONGEST
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions
@@ -218,6 +218,22 @@ def test_merged_states_add_up_and_go_on_behind_both():
     described = both._describe()
     assert (described["sequences"], described["numbered"]) == (5, 9)
     assert described["names"] == ["one", "two"] and described["tokens"] == 13
+
+
+def test_states_of_one_name_are_merged_unless_both_number_their_units():
+    draw = np.random.default_rng(0)
+    counted = state.State("x").add(draw.normal(size=(4, 3)))
+    named = state.State("x").add(draw.normal(size=(3, 3)), units=["a", "b", "c"])
+    assert counted.merge(named).n_units == named.merge(counted).n_units == 7
+    other = state.State("x").add(draw.normal(size=(2, 3)))
+    message = (
+        "expected states of different data; got two called 'x' whose units have no names. "
+        "Cure: name the data of each, State(name=…), or its units, units=…"
+    )
+    for first in (counted, counted.merge(named)):
+        with pytest.raises(MeasureError) as refused:
+            first.merge(other)
+        assert str(refused.value) == message
 
 
 def test_a_state_keeps_every_count_through_a_file(tmp_path):
