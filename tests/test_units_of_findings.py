@@ -76,6 +76,8 @@ def test_records_behind_a_curve():
     assert numbers(*strongest)[0] == [(1, 0.55), (2, 0.475)], "an end that is touched"
     isotropic = curve((0.0, 0.02), (0.03, 0.05))
     assert numbers(*isotropic) == [[(0, 0.01), (1, 0.04)]]
+    mixed = sentences(row(A, 2, 0.9), *curve((0.0, 0.02), (0.03, 0.05)))
+    assert mixed == [("where_anisotropic", "Isotropic at layers 0 and 1.")]
     bare = [row(A, 0, 0.2), row(A, 1, 0.9)]
     assert numbers(*bare) == [[(1, 0.9)]]
 
