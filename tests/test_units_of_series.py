@@ -1,6 +1,7 @@
 """Series and merged runs, step by step: which folder, which file, which checkpoint, without a model."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -492,6 +493,35 @@ def test_a_revision_without_a_step_is_not_read_from_the_name():
         "expected a step that can be read from each name; got 'o/m-step5@main'. Cure: name them "
         "…step-1000, …checkpoint-1000 or …step_20k, or write `name step` lines into a file"
     )
+
+
+def test_revisions_of_a_gap_lie_between_its_ends_and_come_by_number(monkeypatch):
+    """An end is written in the pattern already; a revision that writes its number in another way is not the end."""
+    there = ("step9", "step10", "step02", "step002", "step64", "step064", "main")
+    asked = []
+    monkeypatch.setattr(
+        names, "list_revisions", lambda repository: asked.append(repository) or there
+    )
+    gap = names.Gap(re.compile(r"o/m@step(\d+)"), 2, 64)
+    implied = ["o/m@step32", "o/m@step9", "o/m@step4"]
+    found = names._select_revisions("o/m", implied, [gap])
+    assert found == ["o/m@step9", "o/m@step9", "o/m@step10"]
+    assert asked == ["o/m"]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "last", "more"),
+    [
+        (1, 2, 17, [4, 8, 16]),
+        (1, 2, 16, [4, 8]),
+        (2, 6, 54, [18]),
+        (4, 10, 200, []),
+        (0, 3, 9, []),
+        (5, 20, 80, []),
+    ],
+)
+def test_numbers_go_on_by_a_whole_factor_up_to_the_last(one, two, last, more):
+    assert names._continue_by_factor(one, two, last) == more
 
 
 def test_what_is_a_series_and_what_its_folders_are_called(tmp_path, monkeypatch):
