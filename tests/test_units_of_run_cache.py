@@ -1,4 +1,4 @@
-"""When a finished run may be used again: stamps of files, code that is trusted; and entries of findings as JSON."""
+"""When a finished run may be used again, what a finding keeps, and how many classes a metric of classes needs."""
 
 import json
 import os
@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from anisoscope.runs import finding, run_cache
+from anisoscope.runs import finding, run_cache, vectors
 from anisoscope.runs.job import Job
 
 
@@ -33,3 +34,21 @@ def test_an_entry_of_a_finding_can_be_written_as_json():
     found = finding.entry(SimpleNamespace(**row))
     assert (found["value"], found["layer"], found["component"]) == (0.5, 3, None)
     assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("classes", "cure"),
+    [
+        ((), "give labels of two classes"),
+        (("a",), "give labels of two classes"),
+        (("a", "b"), ""),
+        (("a", "b", "c"), ""),
+    ],
+)
+def test_a_metric_of_classes_needs_two_of_them(classes, cure):
+    reads = SimpleNamespace(
+        of_layers=True, labelled=True, layers=1, is_of_sequences=lambda _: False
+    )
+    metric = SimpleNamespace(reads=reads, needs=())
+    given = SimpleNamespace(classes=classes, layers=[0], are_sequences=False)
+    assert vectors._explain_missing(metric, given) == cure  # type: ignore[arg-type]
