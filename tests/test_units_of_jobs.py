@@ -353,6 +353,18 @@ def test_classes_are_kept_apart_layer_by_layer(monkeypatch):
     assert "left out of a shard" in vectors._measure_separability(given, shard)[1][0]
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [(torch.bfloat16, "bfloat16"), (torch.float16, "float16"), (torch.float64, "float64"),
+     (torch.float32, "float32"), (torch.int64, "float32")],
+)  # fmt: skip
+def test_vectors_are_measured_in_the_type_that_they_have(monkeypatch, given, written):
+    asked = []
+    monkeypatch.setattr(vectors, "run", lambda job, *_, **__: asked.append(job))
+    vectors.run_vectors(wrap_vectors(torch.from_numpy(X).to(given)), Job(model="m"))
+    assert [job.dtype for job in asked] == [written]
+
+
 # ---- facts of a run --------------------------------------------------------------------------------------------------
 
 
