@@ -732,6 +732,20 @@ def test_figures_are_found_by_their_old_names(monkeypatch):
     assert old["title"] == new["title"] and old["width"] == 300
 
 
+def test_figures_of_a_run_are_built_with_its_replicates(monkeypatch):
+    """Without them means over heads would have no intervals, unlike on the page."""
+    from anisoscope.report import sections
+
+    built = []
+    monkeypatch.setattr(sections, "build_sections", lambda found: built.append(found) or [])  # fmt: skip
+    run = a_run()
+    run.replicates = np.array([[0.25, 0.75]])
+    assert run.figures == []
+    (results,) = built
+    assert results.records is run.records and results.manifest is run.manifest
+    assert results.replicates is run.replicates
+
+
 def test_texts_are_explained_with_the_notes_on_the_classifier_first(monkeypatch):
     from anisoscope.classes import sentence
 
