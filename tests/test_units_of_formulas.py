@@ -109,6 +109,16 @@ def test_vectors_are_centred_by_the_mean_of_all_that_were_measured() -> None:
     assert set(calibrated.compute(sampled(x[:2]))) == {"centred", "pairs_above_q95"}
 
 
+def test_vectors_in_a_plane_have_calibrated_values() -> None:
+    """A twentieth of a plane's directions are within 9 degrees: 8 are a close pair, 10 are not."""
+    angles = np.deg2rad([0.0, 8.0, 18.0])
+    x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    found = calibrated.compute(sampled(x, mean=np.zeros(2)))
+    assert found["pairs_above_q95"][0] == pytest.approx(1 / 3)
+    cosines = np.cos(np.deg2rad([8.0, 10.0, 18.0]))
+    assert found["centred"][0] == pytest.approx(cosines.mean())
+
+
 @pytest.mark.parametrize("n", [3, 4, 5])
 def test_cka_is_defined_from_four_tokens_on(n: int) -> None:
     x, y = drawn(n, 4, seed=1) * 3 + 7, drawn(n, 2, seed=2)
