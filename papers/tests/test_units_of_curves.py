@@ -64,6 +64,24 @@ def test_odd_figures_show_clouds_and_even_ones_paths_of_their_own_plane():
     }
 
 
+def test_paths_are_recorded_with_the_losses_of_their_checkpoints(monkeypatch, context):
+    def answer(place, name, expected):
+        def call(*given):
+            assert given == expected
+            return pd.DataFrame({"metric": [name]})
+
+        monkeypatch.setattr(place, name, call)
+
+    monkeypatch.setattr(checkpoints, "measure", lambda *given: given)
+    series = checkpoints.SETTINGS["bytes"]
+    pieces = (series, context)
+    answer(checkpoints, "read_records", (pieces, fig11_12_trajectories.COSINES))
+    answer(checkpoints, "read_losses", (pieces,))
+    answer(fig11_12_trajectories, "measure_planes", (pieces, ("key",)))
+    found = fig11_12_trajectories.measure("key", False, series, context)
+    assert found["metric"].tolist() == ["read_records", "read_losses", "measure_planes"]
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "limit", "sequences", "recipe"),
     [
