@@ -1,6 +1,7 @@
 """What frames every command: exit codes, signals and messages of the program, names of the package, its diagnosis."""
 
 import errno
+import io
 import os
 import pickle
 import signal
@@ -553,6 +554,24 @@ def test_a_bar_counts_begins_again_and_says_what_follows(monkeypatch):
         (1, 4, "work"),
         (2, "other", "clips"),
     ]
+
+
+def test_a_line_of_progress_is_gone_from_the_terminal_at_the_end(monkeypatch):
+    """The cursor goes up to the line and erases it, and nothing is printed after that."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "is_animated", lambda: True)
+    for name, value in (
+        ("TERM", "xterm"),
+        ("TTY_COMPATIBLE", "1"),
+        ("TTY_INTERACTIVE", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    with progress.show_spinner("work", quiet=False):
+        pass
+    assert "work …" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[1A\x1b[2K")
 
 
 def test_a_folder_may_be_there_and_locked_or_not_there_and_writable():
