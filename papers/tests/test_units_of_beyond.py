@@ -25,6 +25,7 @@ from anisoscope_papers.beyond import (
     dimension,
     erased,
     frozen,
+    modalities,
     needed,
     outcomes,
     reactions,
@@ -713,6 +714,31 @@ def test_the_loss_of_a_guess_is_of_hidden_tokens_alone():
     examples = [{"labels": torch.tensor(row)} for row in labels]
     found = trained.compute_unigram_loss(shares, examples)
     assert found == pytest.approx((1 + 2 + 2) / 3 * np.log(2))
+
+
+def test_a_model_of_images_is_measured_on_its_probe_alone(monkeypatch, tmp_path):
+    asked = []
+
+    def open_plan(*given, **how):
+        asked.append((given, how))
+        return "plan", {}
+
+    def train(*given):
+        asked.append(given)
+
+    made = SimpleNamespace(model="model", processor="processor")
+    monkeypatch.setattr(modalities, "prepare_material", lambda *_: made)
+    monkeypatch.setattr(modalities, "open_plan", open_plan)
+    monkeypatch.setattr(modalities, "compute_guess_loss", lambda *_: 0.5)
+    monkeypatch.setattr(modalities, "train_and_measure", train)
+    recipe = modalities.KindRecipe("vit", 4, looks=(2,), probe=6)
+    recipe.train(arms.BASE, 3, tmp_path, "cpu")
+    opened, (of, how, *rest) = asked
+    corpus = "builtin:digits"
+    assert opened == ((corpus, "model", "processor"), {"modality": "image", "limit": 6})
+    assert of is made and how.settings["use_cpu"] and how.settings["max_steps"] == 4
+    named = {"model": arms.BASE, "seed": 3, "corpus": corpus}
+    assert rest == ["plan", (0, 2, 4), 0.5, tmp_path, named]
 
 
 # ---- reactions, small models -----------------------------------------------------------------------------------------
