@@ -668,6 +668,13 @@ def test_a_metric_of_two_layers_takes_two_arrays():
     )
 
 
+def test_two_layers_of_one_metric_may_differ_in_width():
+    x = np.random.default_rng(5).normal(size=(30, 4))
+    wider = np.hstack([x, np.zeros((30, 2))])
+    found = anisoscope.metric("cka", (x, wider))
+    assert found["cka"].value == pytest.approx(1)
+
+
 def test_vectors_that_are_left_out_are_counted_by_their_kind():
     x = np.random.default_rng(4).normal(size=(9, 4))
     x[0], x[1], x[2, 1] = 0, np.nan, np.inf

@@ -384,6 +384,15 @@ def test_lists_called_vectors_go_before_others_whatever_their_case():
     assert len(left_out) == 2
 
 
+def test_lists_beside_a_column_called_vector_need_not_be_like_it():
+    content = Content({"parts": OTHER[:, :3], "embedding": VEC})
+    left_out: dict[str, str] = {}
+    wide = ["parts", "embedding"]
+    found = vector_roles._decide_lists(content, wide, left_out, "f.x")
+    assert found == {"embedding": ("embedding",)}
+    assert left_out == {"parts": "lists as well as a column named vector"}
+
+
 def test_columns_of_lists_must_be_alike_in_their_last_axis_and_their_kind():
     deep = Content({"a": decimals(6, 2, 4), "b": decimals(6, 3, 4, seed=2)})
     vector_roles._require_alike(deep, ["a", "b"], "f.x")
