@@ -68,13 +68,6 @@ def expand_home(name: str | Path) -> Path:
 def _refuse_bool(value: Any) -> Any:
     """Return the value, but refuse True and False, which Python takes for the numbers 1 and 0."""
     if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "not a number")
-    return value
-
-
-def _refuse_bool_as_number(value: Any) -> Any:
-    """Return the value, but refuse True and False where any number is allowed, not only a whole one."""
-    if isinstance(value, bool):
         raise PydanticCustomError("float_type", "not a number")
     return value
 
@@ -106,19 +99,20 @@ def check_device(name: str) -> str:
     raise UsageError(expected, repr(name), cure)
 
 
-def _refuse_other_digits(value: Any) -> Any:
-    """Return the value, but refuse text that is not a whole number: pydantic takes `0-3` for −3."""
-    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
+def _require_whole_number(value: Any) -> Any:
+    """Return the value, but refuse what pydantic would take for a whole number: `0-3` (as −3), True and False."""
+    is_other_text = isinstance(value, str) and not re.fullmatch(
+        r"\s*[+-]?\d+\s*", value
+    )
+    if is_other_text or isinstance(value, bool):
         raise PydanticCustomError("int_type", "not a number")
-    return _refuse_bool(value)
+    return value
 
 
 UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
-Whole = Annotated[int, BeforeValidator(_refuse_other_digits), Field(ge=-MOST, le=MOST)]
-Number = Annotated[
-    float, BeforeValidator(_refuse_bool_as_number), Field(allow_inf_nan=False)
-]
+Whole = Annotated[int, BeforeValidator(_require_whole_number), Field(ge=-MOST, le=MOST)]
+Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 CorpusName = Annotated[Text, AfterValidator(rename_typed_corpus)]
 FilePath = Annotated[Path, AfterValidator(_check_readable)]

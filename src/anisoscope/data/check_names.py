@@ -144,7 +144,7 @@ def _must_be_path(name: str) -> bool:
     # Ids of the hub are `name` or `owner/name`.
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
-    if ENDING.search(name) or _has_letter_too_many(name):
+    if ENDING.search(name) or _ends_with_doubled_letter(name):
         return True
     similar = suggest_path(name, surely=True)
     if "/" in name:
@@ -153,13 +153,16 @@ def _must_be_path(name: str) -> bool:
     return bool(ENDING.search(similar))
 
 
-def _has_letter_too_many(name: str) -> bool:
-    """Return whether a name ends as files do but for one letter too many, such as `.csvv` or `.npyy`."""
+def _ends_with_doubled_letter(name: str) -> bool:
+    """Return whether a name ends as files do if one of two equal letters is taken away, such as `.csvv` or `.npyy`."""
     _, dot, ending = name.rpartition(".")
-    shorter = [ending[:place] + ending[place + 1 :] for place in range(len(ending))]
-    # Of endings of two letters (`.pt`, `.h5`) too many other names are one letter away.
-    return bool(dot) and any(
-        len(each) > 2 and ENDING.search(f".{each}") for each in shorter
+    if not dot:
+        return False
+    # Other slips are not told from endings that names of the hub may have: `.data` is near `.dat`.
+    return any(
+        ENDING.search(f".{ending[:place]}{ending[place + 1 :]}")
+        for place in range(1, len(ending))
+        if ending[place] == ending[place - 1]
     )
 
 
