@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import draw_tensor
 from torch import Tensor
 
 from anisoscope.capture import (
@@ -20,11 +21,6 @@ from anisoscope.capture.rows import attention_rows
 NONE = Masking(None, False, None)
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-
 # ---- rows block by block
 
 
@@ -32,21 +28,25 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("form", ["span", "causal", "pairs", "bias"])
 def test_blocks_of_any_size_give_everything_of_rows(monkeypatch, size, form):
     """Ranges that begin late, other numbers of queries than of keys, sinks, and a query and a key without numbers."""
-    query, key, value = drawn(3, 4, 5, 3), drawn(3, 2, 6, 3, seed=1), drawn(3, 2, 6, 2)
+    query, key, value = (
+        draw_tensor(3, 4, 5, 3),
+        draw_tensor(3, 2, 6, 3, seed=1),
+        draw_tensor(3, 2, 6, 2),
+    )
     query[2, 1, 3, 0], key[0, 1, 4, 1] = math.nan, math.inf
     real = torch.tensor([[1, 1, 1, 0, 1], [0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]).bool()
     keys = torch.tensor([[0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     keys = keys.bool()[:, None, None]
-    pairs = drawn(3, 1, 5, 6, seed=5) > -0.7
+    pairs = draw_tensor(3, 1, 5, 6, seed=5) > -0.7
     masking = {
         "span": Masking(keys, False, None),
         "causal": Masking(None, True, None),
         "pairs": Masking(pairs, False, None),
-        "bias": Masking(keys, True, 30 * drawn(1, 4, 5, 6, seed=7)),
+        "bias": Masking(keys, True, 30 * draw_tensor(1, 4, 5, 6, seed=7)),
     }[form]
     how: dict[str, Any] = {
         "scale": 0.8,
-        "sinks": drawn(4, seed=9),
+        "sinks": draw_tensor(4, seed=9),
         "real": real,
         "median": True,
         "histogram": torch.tensor([-1.0, 0.25, 1.0]),
@@ -74,7 +74,7 @@ def test_blocks_of_any_size_give_everything_of_rows(monkeypatch, size, form):
 
 def test_rows_of_grouped_keys_without_numbers_by_hand():
     """A key of one head that is not finite spoils the rows of the two query heads that see it, and gives nothing."""
-    query, key = drawn(1, 4, 3, 2), drawn(1, 2, 4, 2, seed=1)
+    query, key = draw_tensor(1, 4, 3, 2), draw_tensor(1, 2, 4, 2, seed=1)
     key[0, 0, 1, 0] = math.nan
     masking = Masking(
         torch.tensor([[[[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]]]]).bool(), False, None
@@ -104,8 +104,8 @@ def test_kernels_of_rows_are_checked_for_each_form_of_a_call(monkeypatch):
 
     monkeypatch.setattr(rows_of, "compute_checked", note)
     monkeypatch.setattr(rows_of, "has_kernels", lambda *_: True)
-    query, key = drawn(1, 4, 3, 2), drawn(1, 4, 3, 2)
-    bias, keys = drawn(1, 1, 3, 3), torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    query, key = draw_tensor(1, 4, 3, 2), draw_tensor(1, 4, 3, 2)
+    bias, keys = draw_tensor(1, 1, 3, 3), torch.ones(1, 1, 3, 3, dtype=torch.bool)
 
     def call(query=query, key=key, masking=NONE, **how):
         attention_rows(query, key, masking, scale=1.0, **how)
@@ -114,7 +114,7 @@ def test_kernels_of_rows_are_checked_for_each_form_of_a_call(monkeypatch):
         {},
         {"key": key[:, :2]},
         {"query": query.float(), "key": key.float()},
-        {"query": drawn(1, 4, 3, 6), "key": drawn(1, 4, 3, 6)},
+        {"query": draw_tensor(1, 4, 3, 6), "key": draw_tensor(1, 4, 3, 6)},
         {"masking": Masking(None, True, None)},
         {"masking": Masking(None, False, bias)},
         {"masking": Masking(keys, False, None)},
@@ -202,19 +202,22 @@ def plain_rows(call: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def odd_rows() -> dict[str, dict[str, Any]]:
-    query, key = drawn(3, 4, 5, 3).float(), drawn(3, 2, 7, 3, seed=1).float()
+    query, key = (
+        draw_tensor(3, 4, 5, 3).float(),
+        draw_tensor(3, 2, 7, 3, seed=1).float(),
+    )
     of_keys = torch.tensor(
         [[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1], [0, 1, 0, 1, 1, 0, 1]]
     ).bool()[:, None, None]
     longer = torch.cat([of_keys, torch.zeros(3, 1, 1, 2, dtype=torch.bool)], -1)
     late = torch.tensor([0, 2, 1])
     ranges = (torch.arange(7) >= late[:, None])[:, None, None]
-    pairs = (drawn(3, 1, 5, 7, seed=5) > -0.7) & of_keys
-    by_head = (drawn(1, 4, 1, 7, seed=6) > -0.4).expand(3, -1, -1, -1)
+    pairs = (draw_tensor(3, 1, 5, 7, seed=5) > -0.7) & of_keys
+    by_head = (draw_tensor(1, 4, 1, 7, seed=6) > -0.4).expand(3, -1, -1, -1)
     nan_key, inf_query = key.clone(), query.clone()
     nan_key[1, 1, 3, 0], nan_key[0, 0, 4, 2] = math.nan, math.inf
     inf_query[2, 1, 1, 0] = -math.inf
-    bias = 150 * drawn(1, 4, 5, 7, seed=7).float()
+    bias = 150 * draw_tensor(1, 4, 5, 7, seed=7).float()
     forms: dict[str, dict[str, Any]] = {
         "all": {},
         "gaps": {"masking": Masking(of_keys, False, None)},
@@ -272,7 +275,10 @@ def test_rows_of_odd_forms_are_those_of_one_query_at_a_time(monkeypatch, form, b
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rows_of_half_precision_are_those_of_the_same_numbers_in_float32(dtype):
-    query, key = drawn(1, 2, 4, 8).to(dtype), drawn(1, 2, 5, 8, seed=1).to(dtype)
+    query, key = (
+        draw_tensor(1, 2, 4, 8).to(dtype),
+        draw_tensor(1, 2, 5, 8, seed=1).to(dtype),
+    )
     found = attention_rows(query, key, NONE, scale=0.4, value=key, columns=True)
     exact = attention_rows(
         query.float(), key.float(), NONE, scale=0.4, value=key.float(), columns=True

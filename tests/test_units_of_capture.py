@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from random_numbers import draw_tensor
 from torch import nn
 
 from anisoscope.axes import Site
@@ -30,11 +31,6 @@ from anisoscope.capture.scores import sum_scores
 from anisoscope.errors import MeasureError, UsageError
 
 NONE = Masking(None, False, None)
-
-
-def drawn(*shape, seed=0):
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
 
 
 def visible(masking, queries, keys, sequences=1):
@@ -244,8 +240,8 @@ def called(query, key, mask=None, module=None, **settings):
 
 def test_logits_are_capped_then_biased_then_hidden_and_end_with_the_sink():
     """Four heads share two heads of keys; each number differs from every other."""
-    query, key = drawn(2, 4, 3, 5), drawn(2, 2, 6, 5, seed=1)
-    bias, sinks = drawn(1, 4, 3, 6, seed=2), drawn(4, seed=3)
+    query, key = draw_tensor(2, 4, 3, 5), draw_tensor(2, 2, 6, 5, seed=1)
+    bias, sinks = draw_tensor(1, 4, 3, 6, seed=2), draw_tensor(4, seed=3)
     keys = torch.tensor([1, 1, 0, 1, 1, 1]).bool().view(1, 1, 1, 6)
     known = Masking(keys, True, bias)
     call = Call(
@@ -324,10 +320,10 @@ FORMS = ("none", "causal", "keys", "pairs", "by head", "bias", "keys and flag")
 
 def a_form(form):
     keys = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]).bool()[:, None, None]
-    pairs = drawn(2, 1, 4, 5, seed=5) > -0.5
+    pairs = draw_tensor(2, 1, 4, 5, seed=5) > -0.5
     pairs[0, 0, 1] = False
-    by_head = drawn(1, 4, 4, 5, seed=6) > -0.5
-    bias = 3 * drawn(1, 4, 4, 5, seed=7)
+    by_head = draw_tensor(1, 4, 4, 5, seed=6) > -0.5
+    bias = 3 * draw_tensor(1, 4, 4, 5, seed=7)
     return {
         "none": NONE,
         "causal": Masking(None, True, None),
@@ -352,11 +348,15 @@ def plain_pairs(masking):
 @pytest.mark.parametrize("form", FORMS)
 def test_everything_of_rows_is_what_their_weights_say(form, with_sinks):
     """Also what each key receives, the output, the ends of logits and the histogram, with padded queries left out."""
-    query, key, value = drawn(2, 4, 4, 3), drawn(2, 2, 5, 3, seed=1), drawn(2, 2, 5, 2)
+    query, key, value = (
+        draw_tensor(2, 4, 4, 3),
+        draw_tensor(2, 2, 5, 3, seed=1),
+        draw_tensor(2, 2, 5, 2),
+    )
     real = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]).bool()
     masking, seen = a_form(form), plain_pairs(a_form(form))
     edges = torch.tensor([-1.0, 0.25, 1.0])
-    sinks = drawn(4, seed=9) if with_sinks else None
+    sinks = draw_tensor(4, seed=9) if with_sinks else None
     found = attention_rows(
         query,
         key,
@@ -424,7 +424,7 @@ def test_everything_of_rows_is_what_their_weights_say(form, with_sinks):
 @pytest.mark.parametrize("form", FORMS)
 def test_sums_of_scores_are_those_of_each_row_in_turn(form):
     """One query and one key are not finite: neither counts, nor does what is padding."""
-    query, key = drawn(2, 4, 4, 3), drawn(2, 2, 5, 3, seed=1)
+    query, key = draw_tensor(2, 4, 4, 3), draw_tensor(2, 2, 5, 3, seed=1)
     query[1, 2, 3] = math.inf
     key[0, 1, 2, 0] = math.nan
     real = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]).bool()
@@ -771,7 +771,7 @@ def test_means_are_of_scaled_queries_and_of_each_head_of_keys():
 
 def test_rows_have_the_cap_the_sinks_and_the_scale_of_their_call():
     module = OwnAttention()
-    query, key = drawn(1, 2, 3, 4), drawn(1, 2, 3, 4, seed=1)
+    query, key = draw_tensor(1, 2, 3, 4), draw_tensor(1, 2, 3, 4, seed=1)
     sinks = torch.tensor([0.3, -0.4])
     settings = {"scaling": 0.6, "softcap": 0.5, "s_aux": sinks}
     real = torch.tensor([[True, True, False]])
@@ -1452,10 +1452,12 @@ def test_equations_of_attention_are_read_by_their_letters():
 
 
 def fitted(scale, noise=0.0, dim=4):
-    product = drawn(1, 2, 6, 6)
+    product = draw_tensor(1, 2, 6, 6)
     hidden = torch.ones(6, 6, dtype=torch.bool).triu(1).expand(1, 2, 6, 6)
     scores = (
-        scale * product + drawn(1, 2, 6, 1, seed=3) + noise * drawn(1, 2, 6, 6, seed=4)
+        scale * product
+        + draw_tensor(1, 2, 6, 1, seed=3)
+        + noise * draw_tensor(1, 2, 6, 6, seed=4)
     )
     scores = scores.masked_fill(hidden, -1e9)
     return entry_points._fit_scale(product, scores, hidden, dim)
@@ -1475,7 +1477,7 @@ def test_a_scale_is_fitted_over_visible_pairs_of_each_row():
     for scale in (0.7, 0.3, 1.3, 2.0, -0.5):
         assert fitted(scale) == pytest.approx(scale)
     assert fitted(0.26, dim=16) == 0.25
-    product = drawn(1, 1, 2, 3)
+    product = draw_tensor(1, 1, 2, 3)
     scores = 3.0 * product
     scores[..., 1, :] = -1e9
     none = torch.zeros(1, 1, 2, 3, dtype=torch.bool)
@@ -1525,8 +1527,12 @@ def looked_at(function):
 
 
 def test_the_arguments_of_the_fused_product_by_place_and_by_name():
-    q, k, v = drawn(2, 3, 4, 5), drawn(2, 3, 6, 5, seed=1), drawn(2, 3, 6, 2, seed=2)
-    mask = drawn(4, 6)
+    q, k, v = (
+        draw_tensor(2, 3, 4, 5),
+        draw_tensor(2, 3, 6, 5, seed=1),
+        draw_tensor(2, 3, 6, 2, seed=2),
+    )
+    mask = draw_tensor(4, 6)
     product = nn.functional.scaled_dot_product_attention
     (call,), output = looked_at(
         lambda: nn.functional.scaled_dot_product_attention(
@@ -1554,7 +1560,11 @@ def test_the_arguments_of_the_fused_product_by_place_and_by_name():
 @pytest.mark.parametrize("how", ["matmul", "baddbmm", "einsum", "swapped"])
 def test_products_around_a_softmax_are_one_call(how):
     """The scale is that of the call, and what was added, hidden pairs among it, is its mask."""
-    q, k, v = drawn(4, 3, 5), drawn(4, 6, 5, seed=1), drawn(4, 6, 2, seed=2)
+    q, k, v = (
+        draw_tensor(4, 3, 5),
+        draw_tensor(4, 6, 5, seed=1),
+        draw_tensor(4, 6, 2, seed=2),
+    )
     hidden = torch.ones(3, 6, dtype=torch.bool).triu(4)
 
     def attend():
@@ -1585,7 +1595,7 @@ def test_products_around_a_softmax_are_one_call(how):
 
 
 def test_only_a_softmax_over_the_last_axis_of_a_product_is_attention():
-    q, v = drawn(2, 3, 3), drawn(2, 3, 3, seed=1)
+    q, v = draw_tensor(2, 3, 3), draw_tensor(2, 3, 3, seed=1)
     for function in (
         lambda: (q @ q.mT).softmax(1) @ v,
         lambda: q.softmax(-1) @ v,
@@ -1669,7 +1679,7 @@ def test_tensors_are_compared_by_shape_size_and_some_numbers():
     def alike(*tensors):
         return splitting._are_alike([splitting._summarise(x) for x in tensors])
 
-    x = drawn(5, 40)
+    x = draw_tensor(5, 40)
     assert alike(x, x.clone(), x + 1e-6) and not alike(x, x.view(40, 5))
     assert not alike(x, x, -x)
     moved = x.clone()
@@ -1700,11 +1710,15 @@ class Doubled(splitting.Parts):
 
 def test_a_call_is_joined_in_all_that_heads_have_of_their_own():
     """Queries, keys, values, sinks; masks and biases if they have an entry for each head; the output."""
-    query, key, value = drawn(3, 2, 4, 5), drawn(3, 1, 6, 5), drawn(3, 1, 6, 7)
-    bias, sinks = drawn(1, 2, 4, 6), drawn(2)
-    output = drawn(3, 4, 2, 7)
+    query, key, value = (
+        draw_tensor(3, 2, 4, 5),
+        draw_tensor(3, 1, 6, 5),
+        draw_tensor(3, 1, 6, 7),
+    )
+    bias, sinks = draw_tensor(1, 2, 4, 6), draw_tensor(2)
+    output = draw_tensor(3, 4, 2, 7)
     settings = {"position_bias": bias, "s_aux": sinks, "softcap": 2.0}
-    mask = drawn(3, 2, 4, 6)
+    mask = draw_tensor(3, 2, 4, 6)
     call = Call(
         nn.Linear(1, 1), query, key, value, mask, settings, result=lambda: [output, 1]
     )
@@ -1718,7 +1732,12 @@ def test_a_call_is_joined_in_all_that_heads_have_of_their_own():
     assert whole.settings["softcap"] == 2 and settings["s_aux"] is sinks
     assert torch.equal(whole.result(), torch.cat([output, output], 2))
     assert not any(split for _, split in parts.axes)
-    for mask in (drawn(3, 1, 4, 6), drawn(2, 4), None, drawn(2, 2, 6)):
+    for mask in (
+        draw_tensor(3, 1, 4, 6),
+        draw_tensor(2, 4),
+        None,
+        draw_tensor(2, 2, 6),
+    ):
         found = Doubled().join_call(replace(call, mask=mask), with_output=False)
         assert found.mask is mask and found.result is call.result
     for result in (None, lambda: None, lambda: output[0], lambda: (None, output)):

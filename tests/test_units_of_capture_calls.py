@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from random_numbers import draw_tensor
+from torch import nn
 
 from anisoscope.axes import Site
 from anisoscope.capture import (
@@ -34,11 +35,6 @@ from anisoscope.capture.scores import sum_scores
 from anisoscope.errors import MeasureError
 
 NONE = Masking(None, False, None)
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
 
 
 # ---- attention functions of backends
@@ -69,7 +65,7 @@ def watched(
 def test_a_watched_backend_shows_its_call_and_runs_once_within_every_context():
     """Arguments by place and by name reach it; nobody looks at calls inside of it, or at those of other modules."""
     ran, entered, calls, suspended = [], [], [], []
-    x = [drawn(1, 1, 2, 2, seed=n) for n in range(4)]
+    x = [draw_tensor(1, 1, 2, 2, seed=n) for n in range(4)]
 
     def own(module, query, key, value, mask, *rest, **named):
         ran.append((module, query, key, value, mask, rest, named))
@@ -224,7 +220,7 @@ def test_eager_functions_of_a_model_s_file_are_watched_and_put_back(monkeypatch)
         file.eager_attention_forward = file.old_eager_attention_forward = eager
         file.eager_attention_forward_of_another = file.eager_attention = eager
         monkeypatch.setitem(sys.modules, file.__name__, file)
-    module, calls, x = Own(), [], drawn(1, 1, 2, 2)
+    module, calls, x = Own(), [], draw_tensor(1, 1, 2, 2)
     before = [dict(vars(file)) for file in files]
     with backends.intercept_attention(module, calls.append):
         for file in files:
@@ -255,7 +251,7 @@ def test_sources_of_a_model_are_those_of_its_classes_and_their_bases():
 def test_what_cannot_be_read_is_reported_by_its_name_and_the_next_call_is_read():
     module, calls, failed = Asked(), [], []
     module.function = lambda _module, function: function()
-    q = drawn(2, 3, 4)
+    q = draw_tensor(2, 3, 4)
 
     def look(call):
         if len(failed) < 1:
@@ -305,7 +301,7 @@ class Outer(nn.Module):
 
 
 def test_a_call_is_that_of_the_innermost_module_unless_it_is_a_softmax():
-    q = drawn(2, 3, 4)
+    q = draw_tensor(2, 3, 4)
     for part, count in ((OwnSoftmax(), 1), (nn.Softmax(-1), 1), (Inner(), 0)):
         outer, calls = Outer(part), []
         with entry_points.watch_entry_points({outer}, calls.append):
@@ -358,8 +354,8 @@ def test_a_fused_layer_is_read_with_its_own_norms_and_activation(
         dtype=torch.float64,
     )
     for number, weight in enumerate(layer.parameters()):
-        weight.data = drawn(*weight.shape, seed=number)
-    x, own = drawn(2, 3, 6, seed=50), layer.self_attn
+        weight.data = draw_tensor(*weight.shape, seed=number)
+    x, own = draw_tensor(2, 3, 6, seed=50), layer.self_attn
     hidden = torch.tensor([[False, False, False], [False, False, True]])
     layer.train()
     expected = layer(x, src_key_padding_mask=hidden)
@@ -402,8 +398,8 @@ def test_fused_self_attention_is_read_with_its_mask(kind):
     """A boolean mask says what is hidden, by pairs (0), by keys (1) or by both (2); other numbers are added."""
     own = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64)
     for number, weight in enumerate(own.parameters()):
-        weight.data = drawn(*weight.shape, seed=number)
-    x = drawn(2, 3, 6, seed=50)
+        weight.data = draw_tensor(*weight.shape, seed=number)
+    x = draw_tensor(2, 3, 6, seed=50)
     pairs = torch.ones(3, 3, dtype=torch.bool).triu(1)
     keys = torch.tensor([[False, False, True], [False, True, False]])
     mask, seen, of_kind, named = (
@@ -447,7 +443,7 @@ def test_factors_of_products_are_found_by_place_and_by_name():
     """A batched product names its factor of the product; one of two axes, or of unequal axes, is no score."""
     watch, calls = a_watch(module := nn.Identity())
     watch.pending = entry_points._Pending(module)
-    q, k = drawn(2, 3, 4), drawn(2, 5, 4, seed=1)
+    q, k = draw_tensor(2, 3, 4), draw_tensor(2, 5, 4, seed=1)
     output = q @ k.mT
     watch.matmul(module, output, input=q, other=k.mT)
     watch.bmm(module, output, q, mat2=k.mT)
@@ -477,7 +473,9 @@ def test_factors_of_products_are_found_by_place_and_by_name():
 def test_weights_times_values_by_einsum_keep_the_order_of_their_axes():
     """Values and output with heads behind tokens; of weights of another shape nothing is read."""
     watch, calls = a_watch(module := nn.Identity())
-    q, k, v = (drawn(2, 3, 4, 5, seed=n) for n in range(3))  # [batch, token, head, dim]
+    q, k, v = (
+        draw_tensor(2, 3, 4, 5, seed=n) for n in range(3)
+    )  # [batch, token, head, dim]
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k)
 
     def begin():
@@ -510,8 +508,8 @@ def test_weights_times_values_by_einsum_keep_the_order_of_their_axes():
 def test_a_call_of_three_axes_has_one_head_and_its_mask_a_row_for_each():
     module, calls = nn.Identity(), []
     watch = entry_points._Watch({module}, calls.append, None, 0)
-    x, settings = drawn(4, 3, 5), {"scaling": 0.5, "is_causal": False}
-    mask, output = drawn(4, 3, 3, seed=1), drawn(4, 3, 5, seed=2)
+    x, settings = draw_tensor(4, 3, 5), {"scaling": 0.5, "is_causal": False}
+    mask, output = draw_tensor(4, 3, 3, seed=1), draw_tensor(4, 3, 5, seed=2)
 
     def pass_on(q, mask, output, finish=None, by="products"):
         calls.clear()
@@ -545,12 +543,16 @@ def test_what_was_added_to_scores_is_the_mask_of_their_call():
     """Queries shared by all, a bias, hidden pairs at −10,000 below the others; half precision becomes float32."""
     module = nn.Identity()
     module.num_attention_heads = 2
-    q, k, v = drawn(1, 3, 4), drawn(4, 5, 4, seed=1), drawn(4, 5, 4, seed=2)
-    bias = drawn(4, 3, 5, seed=3) / 100
+    q, k, v = (
+        draw_tensor(1, 3, 4),
+        draw_tensor(4, 5, 4, seed=1),
+        draw_tensor(4, 5, 4, seed=2),
+    )
+    bias = draw_tensor(4, 3, 5, seed=3) / 100
     bias[:, 1, 2] = -10_000
     q = q.expand(4, 3, 4)
     scores = q @ k.mT * 0.5 + bias
-    output = drawn(4, 3, 4, seed=4)
+    output = draw_tensor(4, 3, 4, seed=4)
     product = entry_points._Product(q @ k.mT, q, k)
     (call,) = completed(module, product, scores, v, output)
     assert call.query.shape == (2, 2, 3, 4) and call.scale == 0.5
@@ -579,7 +581,7 @@ def replace_scale(product, scale):
 
 def test_scales_are_near_to_what_is_usual_as_a_share_of_it():
     """At 1/√100 = .1 a fit of .2 is another scale, though it is no further than .25 away."""
-    product, hidden = drawn(1, 1, 5, 5), torch.zeros(1, 1, 5, 5, dtype=torch.bool)
+    product, hidden = draw_tensor(1, 1, 5, 5), torch.zeros(1, 1, 5, 5, dtype=torch.bool)
     for scale, expected in ((0.12, 0.1), (0.2, 0.2), (0.9, 1.0)):
         found = entry_points._fit_scale(product, scale * product, hidden, 100)
         assert found == pytest.approx(expected)
@@ -735,7 +737,7 @@ def test_a_proof_is_described_by_its_own_limit_and_by_errors_that_are_numbers():
 
 def test_the_limit_of_rounding_is_that_of_the_model_s_own_type():
     """Before its output is widened for the comparison; a layer that finishes the output gets it in its own type."""
-    x = drawn(1, 3, 2, 4)
+    x = draw_tensor(1, 3, 2, 4)
     keys = torch.ones(1, 2, 3)
     for dtype in proofs.ROUNDING:
         own, seen = x.to(dtype), []
@@ -766,7 +768,7 @@ def test_the_limit_of_rounding_is_that_of_the_model_s_own_type():
 def test_only_queries_that_are_real_and_see_a_key_are_compared():
     keys = torch.tensor([[[1, 0, 2], [1, 1, 0]]])
     real = torch.tensor([[True, True, False]])
-    x = drawn(1, 3, 2, 2)
+    x = draw_tensor(1, 3, 2, 2)
     call = Call(nn.Identity(), x, x, x, None, {})
     layer = replace(call, finish=torch.neg)
     find = proofs._find_comparable
@@ -801,8 +803,11 @@ def a_tap(model, *wanted, **how):
 
 
 def a_call(module, seed=0, **changed):
-    query, key = drawn(2, 4, 3, 5, seed=seed), drawn(2, 2, 3, 5, seed=seed + 1)
-    value = drawn(2, 2, 3, 5, seed=seed + 2)
+    query, key = (
+        draw_tensor(2, 4, 3, 5, seed=seed),
+        draw_tensor(2, 2, 3, 5, seed=seed + 1),
+    )
+    value = draw_tensor(2, 2, 3, 5, seed=seed + 2)
     call = Call(module, query, key, value, None, {"scaling": 0.6}, backend="other")
     return replace(call, **changed)
 
@@ -856,7 +861,10 @@ def test_centred_rows_are_of_real_queries_and_named_by_what_is_taken_off():
     parent = Parent()
     own = a_tap(parent, "centred")
     own.real["encoder"] = REAL
-    query, key = drawn(4, 5, seed=8), drawn(2, 5, seed=9).repeat_interleave(2, 0)
+    query, key = (
+        draw_tensor(4, 5, seed=8),
+        draw_tensor(2, 5, seed=9).repeat_interleave(2, 0),
+    )
     own.means["encoder", 2, "self"] = query, key
     call = a_call(parent.attn)
     own.heads.look(call)
@@ -928,7 +936,7 @@ def test_a_call_off_the_interface_is_left_out_if_the_interface_has_shown_it():
 def test_a_call_that_cannot_be_read_is_refused_with_its_class_and_reason():
     parent = Parent()
     own = a_tap(parent, "attention")
-    call = a_call(parent.attn, key=drawn(2, 2, 3, 4))
+    call = a_call(parent.attn, key=draw_tensor(2, 2, 3, 4))
     assert own.heads.look(call) is None
     (place,) = own.refused
     assert place == ("encoder", 2, "self")
@@ -943,7 +951,7 @@ def test_a_call_that_cannot_be_read_is_refused_with_its_class_and_reason():
 def test_rows_are_measured_without_an_output_if_values_do_not_fit():
     parent = Parent()
     own = a_tap(parent, "extremes").heads
-    call = a_call(parent.attn, value=drawn(2, 2, 2, 5))
+    call = a_call(parent.attn, value=draw_tensor(2, 2, 2, 5))
     found = own._compute_rows_with_output(call, REAL, True)
     expected = attention_rows(
         call.query, call.key, NONE, scale=0.6, real=REAL, columns=True
@@ -1002,7 +1010,7 @@ def test_attention_is_verified_against_the_output_of_its_own_module():
     assert found and own.proof.attention[place][0] == 0 and not own.refused
     found, own = verify(own_output="none")
     assert found and own.proof.unheard == {place} and not own.proof.attention
-    found, own = verify(own_output=drawn(2, 3, 4, 5, seed=30))
+    found, own = verify(own_output=draw_tensor(2, 3, 4, 5, seed=30))
     assert not found and own.proof.attention[place][0] > own.proof.attention[place][1]
     assert own.refused == {
         place: "softmax(scores)·values is not the output of OwnAttention, and by more than rounding"
@@ -1019,7 +1027,7 @@ def test_attention_is_verified_against_the_output_of_its_own_module():
 def test_more_keys_than_positions_are_named_with_both_numbers():
     parent = Parent()
     own = a_tap(parent, "value").heads
-    call = a_call(parent.attn, query=drawn(2, 4, 2, 5))
+    call = a_call(parent.attn, query=draw_tensor(2, 4, 2, 5))
     with pytest.raises(MeasureError) as raised:
         own._check_keys(call, lambda name: Site("encoder", 2, name))
     assert raised.value.got == "3 keys for 2 positions: some represent several tokens"
@@ -1115,16 +1123,16 @@ def test_only_a_tensor_of_as_many_entries_as_heads_is_joined_by_head():
         ((2, 2, 3), 1),
         ((4,), 0),
     ):
-        x = drawn(*shape)
+        x = draw_tensor(*shape)
         assert parts._join_by_head(x, 2, axis) is x, shape
     for other in (None, 3, "text"):
         assert parts._join_by_head(other, 2, 1) is other
     assert parts._join_by_head(torch.zeros(()), 2, 0).dim() == 0
     joined = splitting.Parts((0, 1))
     joined.join = lambda x, axis: (x, axis)
-    x = drawn(1, 2, 3, 3)
+    x = draw_tensor(1, 2, 3, 3)
     assert joined._join_by_head(x, 2, 1) == (x, 1)
-    sinks = drawn(2)
+    sinks = draw_tensor(2)
     assert joined._join_by_head(sinks, 2, 0) == (sinks, 0)
 
 
@@ -1223,7 +1231,7 @@ class Mixes(nn.Module):
 
 def test_scores_of_one_module_are_not_those_of_another():
     """Both are watched; of scores that the module itself makes the call is read."""
-    q = drawn(2, 3, 4)
+    q = draw_tensor(2, 3, 4)
     part = Scores()
     model, calls = Mixes(part), []
     with entry_points.watch_entry_points({model, part}, calls.append):
@@ -1246,7 +1254,7 @@ def test_products_before_an_error_are_forgotten():
         lambda *given: failed.append(given),
         threading.get_ident(),
     )
-    q = drawn(2, 3, 4)
+    q = draw_tensor(2, 3, 4)
     product = watch.wrap("matmul", torch.matmul, True)
     module(lambda: product(q, q.mT))
     assert len(watch.pending.products) == 1
@@ -1314,12 +1322,12 @@ def test_widths_of_values_and_of_fused_projections_may_differ_from_those_of_keys
 
 def test_the_output_of_a_norm_is_turned_so_that_its_lengths_fit():
     """Of as many heads as tokens: rotation keeps the length of each vector."""
-    like = drawn(2, 3, 3, 4)
+    like = draw_tensor(2, 3, 3, 4)
     rotated = like.flip(-1)
     align = projections._align_axes
     assert align(rotated, like) is rotated
     turned = rotated.transpose(1, 2).contiguous()
     assert torch.equal(align(turned, like), rotated)
-    other = drawn(2, 3, 5, 4)
+    other = draw_tensor(2, 3, 5, 4)
     assert torch.equal(align(other.transpose(1, 2), other), other)
     assert align(other, other) is other

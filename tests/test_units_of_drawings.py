@@ -10,45 +10,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+from charts_asked_for import drawn, entry, results, row
 
 from anisoscope.charts import builders, export, style
 from anisoscope.errors import UsageError
 from anisoscope.report import comparison, figures, head_map, page, parts, sections
 from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure
-from anisoscope.report.results import Results
-from anisoscope.store import as_records
 
+__all__ = ["drawn"]  # a fixture
 NAN = math.nan
 LAW = "mean_cosine.isotropic_q95"
-
-
-def row(metric, layer, value, **keys):
-    found = {"metric": metric, "stack": "encoder", "kind": "self", "layer": layer}
-    found |= {"site": "hidden", "token_policy": "all", "value": value, "seed": 0}
-    found |= {"low": value * 0.99, "high": value * 1.01}
-    return found | {"n_vectors": 1000, "n_units": 40} | keys
-
-
-def results(rows, **manifest):
-    return Results(as_records(pd.DataFrame(rows)), manifest)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """What the builders of charts were asked for: (builder, frame, options)."""
-    calls = []
-    for name in ("trajectory", "layer_curve", "heatmap", "scatter", "bars"):
-
-        def build(frame, *, of=name, **options):
-            calls.append((of, frame, options))
-
-        monkeypatch.setattr(builders, name, build)
-    return calls
-
-
-def entry(**more):
-    texts = {"name": "n", "title": "t", "caption": "c", "alt": "a"}
-    return texts | {"metric": "mean_cosine", "draw": {"title": "up"}} | more
 
 
 def of_heads(metric, values, *, layer=1, site="attention", **keys):

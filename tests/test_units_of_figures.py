@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import altair as alt
 import pandas as pd
 import pytest
+from charts_asked_for import drawn, entry, results, row
 
 from anisoscope.charts import builders, export, style
 from anisoscope.report import (
@@ -25,37 +26,8 @@ from anisoscope.report.parts import NARROW, PANEL, WIDE, Figure, make_figure
 from anisoscope.report.results import Results
 from anisoscope.store import as_records
 
+__all__ = ["drawn"]  # a fixture
 NAN = math.nan
-
-
-def row(metric, layer, value, **keys):
-    """A row of hidden states of an encoder, whose interval is as wide as the hundredth part of its value."""
-    found = {"metric": metric, "stack": "encoder", "kind": "self", "layer": layer}
-    found |= {"site": "hidden", "token_policy": "all", "value": value, "seed": 0}
-    found |= {"low": value * 0.99, "high": value * 1.01}
-    return found | {"n_vectors": 1000, "n_units": 40} | keys
-
-
-def results(rows, **manifest):
-    return Results(as_records(pd.DataFrame(rows)), manifest)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """What the builders of charts were asked for: (builder, frame, options)."""
-    calls = []
-    for name in ("trajectory", "layer_curve", "heatmap", "scatter", "bars"):
-
-        def build(frame, *, of=name, **options):
-            calls.append((of, frame, options))
-
-        monkeypatch.setattr(builders, name, build)
-    return calls
-
-
-def entry(**more):
-    texts = {"name": "n", "title": "t", "caption": "c", "alt": "a"}
-    return texts | {"metric": "mean_cosine", "draw": {"title": "up"}} | more
 
 
 def show(calls, figure, label=None):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_numbers import draw_array
 
 from anisoscope import metrics
 from anisoscope.errors import UsageError
@@ -50,10 +51,6 @@ from anisoscope.sums.jackknife import jackknife_interval
 FOREIGN = replace(drift.METRIC, name="foreign", panel="")
 
 
-def drawn(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).normal(size=shape)
-
-
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 GROUP = np.array([7, 1, 4, 4, 1, 7, 7, 4, 1, 1, 4, 7] * 4)
@@ -75,7 +72,7 @@ def test_a_sample_in_blocks_and_groups_with_gaps_has_the_values_of_its_definitio
     for place in (module, of_sample):
         if hasattr(place, "ROWS"):
             monkeypatch.setattr(place, "ROWS", rows)
-    x = drawn(48, 4) + 0.5
+    x = draw_array(48, 4) + 0.5
     x[30:34] = x[2:6]
     found = module.compute(sampled(x))
     for replicate, left_out in enumerate((None, 1, 4, 7)):
@@ -93,7 +90,7 @@ def test_a_sample_in_blocks_and_groups_with_gaps_has_the_values_of_its_definitio
 def test_vectors_are_centred_by_the_mean_of_all_that_were_measured() -> None:
     """One vector is that mean, and has no direction; on a line directions have no quantile."""
     mean = np.array([1.0, 2.0, 0.5])
-    x = drawn(9, 3) + mean
+    x = draw_array(9, 3) + mean
     x[4] = mean
     found = calibrated.compute(sampled(x, mean=mean))
     around = np.delete(x - mean, 4, axis=0)
@@ -121,7 +118,7 @@ def test_vectors_in_a_plane_have_calibrated_values() -> None:
 
 @pytest.mark.parametrize("n", [3, 4, 5])
 def test_cka_is_defined_from_four_tokens_on(n: int) -> None:
-    x, y = drawn(n, 4, seed=1) * 3 + 7, drawn(n, 2, seed=2)
+    x, y = draw_array(n, 4, seed=1) * 3 + 7, draw_array(n, 2, seed=2)
     one = np.arange(n)
     pair = SampledPair(sampled(x, one), sampled(y, one))
     found = cka.compute(pair)[""]
@@ -226,7 +223,7 @@ def test_intrinsic_dimension_of_points_by_hand() -> None:
     _, group = twonn._find_distinct(sample)
     assert group.tolist() == [twonn.SEVERAL, 2, 6]
     # a dense group: without it the nearest of what is left are found again
-    dense = np.concatenate([drawn(40, 2) * 1e-3, drawn(6, 2, seed=1)])
+    dense = np.concatenate([draw_array(40, 2) * 1e-3, draw_array(6, 2, seed=1)])
     dense[40] = 0
     sample = SampledVectors(dense, np.repeat([0, 1], [40, 6]), 2, dense.mean(0))
     alone = twonn.reference([dense[40:]])
@@ -238,7 +235,7 @@ def test_intrinsic_dimension_of_points_by_hand() -> None:
 @pytest.mark.parametrize("d", [1, 3])
 def test_even_directions_have_the_uniformity_of_a_closed_form(d: int) -> None:
     """On a line half of the pairs are 2 apart; on a sphere the cosine is even over [−1, 1]."""
-    found = uniformity.compute(sampled(drawn(6, d)))["isotropic"]
+    found = uniformity.compute(sampled(draw_array(6, d)))["isotropic"]
     exact = {
         1: math.log((1 + math.exp(-8)) / 2),
         3: math.log(math.exp(-4) * math.sinh(4) / 4),
@@ -249,8 +246,8 @@ def test_even_directions_have_the_uniformity_of_a_closed_form(d: int) -> None:
 
 
 def test_what_is_left_between_two_clouds_after_the_best_rotation() -> None:
-    turn = np.linalg.qr(drawn(3, 3, seed=5))[0]
-    x = drawn(8, 3) + 4
+    turn = np.linalg.qr(draw_array(3, 3, seed=5))[0]
+    x = draw_array(8, 3) + 4
     distance = procrustes._compute_distance
     assert distance(x, 7 * x @ turn - 3) == pytest.approx(0, abs=1e-12)
     assert distance(x[:2], x[:2] * 5 + 1) == pytest.approx(0, abs=1e-12)
@@ -259,7 +256,7 @@ def test_what_is_left_between_two_clouds_after_the_best_rotation() -> None:
     assert distance(flat, other + 9) == pytest.approx(2)
     for pair in ((x[:1], x[:1]), (x, np.ones((8, 2)))):
         assert math.isnan(distance(*pair))
-    y = drawn(8, 5, seed=2) + x @ drawn(3, 5, seed=3)
+    y = draw_array(8, 5, seed=2) + x @ draw_array(3, 5, seed=3)
     assert distance(x, y) == pytest.approx(procrustes.reference([(x, y)])[""])
     reads = procrustes.METRIC.reads
     assert (reads.most, reads.groups) == (2048, 8)  # type: ignore[attr-defined]
@@ -334,7 +331,7 @@ def test_a_variance_spread_over_dimensions_counts_as_a_whole() -> None:
 
 
 def test_the_mean_square_cosine_of_pairs() -> None:
-    u = drawn(6, 3)
+    u = draw_array(6, 3)
     u /= np.linalg.norm(u, axis=1, keepdims=True)
     found = spectrum.compute(
         totals_of(
@@ -350,7 +347,7 @@ def test_cosines_of_subsets_are_of_pairs_of_one_family() -> None:
     """Thirteen subsets in two heads, some of one vector or none."""
     sizes = [3, 1, 0, 2, 2, 1, 0, 4, 2, 3, 1, 2, 5]
     draws = [
-        [drawn(n, 3, seed=10 * h + k) for k, n in enumerate(sizes)] for h in (0, 1)
+        [draw_array(n, 3, seed=10 * h + k) for k, n in enumerate(sizes)] for h in (0, 1)
     ]
     units = [[x / np.linalg.norm(x, axis=1, keepdims=True) for x in of_head] for of_head in draws]  # fmt: skip
     n = np.array([[float(size)] * 2 for size in sizes])
@@ -375,7 +372,7 @@ def test_cosines_of_subsets_are_of_pairs_of_one_family() -> None:
 
 
 def test_images_and_texts_of_unlike_numbers() -> None:
-    images, texts = drawn(5, 3) + 1, drawn(2, 3, seed=1) - 0.5
+    images, texts = draw_array(5, 3) + 1, draw_array(2, 3, seed=1) - 0.5
     sides = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images, texts)]
     found = modality_gap.compute(
         totals_of(
@@ -396,7 +393,7 @@ def test_the_partition_function_is_summed_over_all_rows(
 ) -> None:
     """In blocks of any size, along and against each direction; of numbers that exp could not hold."""
     monkeypatch.setattr(partition, "ROWS", rows)
-    whole = drawn(5, 3) + np.array([0.3, 0, 0])
+    whole = draw_array(5, 3) + np.array([0.3, 0, 0])
     matrix = whole.astype(np.float32)
     kept = partition.sum_partition(matrix)
     assert kept["rows"].tolist() == [5] and kept["log_z"].shape == (1, 6)
@@ -465,7 +462,7 @@ def test_contributions_of_dimensions_and_the_shares_of_the_largest() -> None:
 
 def test_cosines_of_pairs_of_classes_leave_out_each_vector_with_itself() -> None:
     sizes = (4, 1, 2)
-    units = [drawn(n, 3, seed=n) for n in sizes]
+    units = [draw_array(n, 3, seed=n) for n in sizes]
     units = [u / np.linalg.norm(u, axis=1, keepdims=True) for u in units]
     found = class_direction.compute(
         totals_of(
@@ -486,7 +483,7 @@ def test_cosines_of_pairs_of_classes_leave_out_each_vector_with_itself() -> None
 def test_dimensions_count_classes_of_two_and_more() -> None:
     """Four classes of which one has a single text: at most two dimensions; short vectors count as long ones."""
     x = np.concatenate([np.eye(4)[[0, 0, 1, 1, 2, 2]], [[0, 0, 0, 1.0]]])
-    x = (x + 0.01 * drawn(7, 4)) * np.array([1, 9, 1e-3, 5, 1, 2, 1])[:, None]
+    x = (x + 0.01 * draw_array(7, 4)) * np.array([1, 9, 1e-3, 5, 1, 2, 1])[:, None]
     labels = np.array([0, 0, 1, 1, 2, 2, 3])
     assert class_direction.dimensions(x, labels, 4) == pytest.approx(2, abs=1e-2)
     cosine = class_direction.cosine_to_classes(x, labels, 4)
@@ -500,7 +497,7 @@ def test_dimensions_count_classes_of_two_and_more() -> None:
 
 def test_intervals_of_separability_count_units_in_their_groups() -> None:
     """All right: Wilson's interval of three units, not of six texts; dimensions end at one less than classes."""
-    x = np.concatenate([np.eye(3)[[0, 0, 1, 1, 2, 2]]] * 2) + 0.01 * drawn(12, 3)
+    x = np.concatenate([np.eye(3)[[0, 0, 1, 1, 2, 2]]] * 2) + 0.01 * draw_array(12, 3)
     labels = np.array([0, 0, 1, 1, 2, 2] * 2)
     units = np.array([0] * 3 + [1] * 3 + [2] * 3 + [3] * 3)
     by_unit = class_direction.separability(x, labels, 3, 32, units)
@@ -782,7 +779,7 @@ def test_a_quantile_just_behind_the_sorted_cosines_is_found(
 ) -> None:
     """Of 100 pairs ten are sorted, and the one at 90 % is the eleventh from above."""
     monkeypatch.setattr(floor, "FEW", 0.1)
-    x = drawn(20, 3)
+    x = draw_array(20, 3)
     group = np.repeat([2, 5], 10)
     found = floor.compute(SampledVectors(x, group, 6, x.mean(0)))
     exact = floor.reference([x[:10], x[10:]])
@@ -792,7 +789,7 @@ def test_a_quantile_just_behind_the_sorted_cosines_is_found(
 
 
 def test_the_dimension_of_the_heaviest_tail_is_that_of_all_data() -> None:
-    x = drawn(32, 3)
+    x = draw_array(32, 3)
     x[31, 2], x[0, 0] = 99, 30
     group = np.repeat([0, 1, 2, 3], 8)
     found = kurtosis.compute(SampledVectors(x, group, 4, x.mean(0)))
@@ -802,7 +799,7 @@ def test_the_dimension_of_the_heaviest_tail_is_that_of_all_data() -> None:
 
 def test_a_group_more_or_less_changes_the_interval_of_separability() -> None:
     """A zero vector lies at the mean of two opposite ones, which are not equal for that."""
-    x = drawn(18, 3) + np.eye(3)[np.arange(18) % 3]
+    x = draw_array(18, 3) + np.eye(3)[np.arange(18) % 3]
     labels = np.arange(18) % 3
     found = class_direction.separability(x, labels, 3, 4)
     replicates = class_direction.separability_replicates(x, labels, 3, 4)
@@ -817,7 +814,7 @@ def test_a_group_more_or_less_changes_the_interval_of_separability() -> None:
 
 def test_directions_of_classes_fill_at_most_one_dimension_less_than_classes() -> None:
     """Three classes far apart lie nearly in a plane with equal extents; the interval ends below 2."""
-    x = drawn(18, 3, seed=2) + 3 * np.eye(3)[np.arange(18) % 3]
+    x = draw_array(18, 3, seed=2) + 3 * np.eye(3)[np.arange(18) % 3]
     labels = np.arange(18) % 3
     found = class_direction.separability(x, labels, 3, 4)["dimensions"]
     replicates = class_direction.separability_replicates(x, labels, 3, 4)[:, 2]
@@ -842,7 +839,7 @@ def test_a_metric_of_a_module_takes_the_place_of_another_of_its_name(
 
 
 def test_the_partition_function_is_taken_along_and_against_each_eigenvector() -> None:
-    matrix = drawn(6, 3) + np.array([0.5, 0, 0])
+    matrix = draw_array(6, 3) + np.array([0.5, 0, 0])
     found = partition.sum_partition(matrix)["log_z"][0]
     axes = np.linalg.eigh(matrix.T @ matrix)[1].T
     for k, axis in enumerate(axes):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_numbers import draw_array
 
 from anisoscope.axes import Site
 from anisoscope.errors import UsageError
@@ -51,11 +52,6 @@ from anisoscope.reads.weights import summarise_matrix
 from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums
 from anisoscope.sums.reservoir import Reservoir
-
-
-def drawn(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).normal(size=shape)
-
 
 # ---- data that metrics are tested on ---------------------------------------------------------------------------------
 
@@ -114,7 +110,10 @@ def test_sums_of_a_site_are_totals_if_any_group_holds_data() -> None:
 
 
 def test_both_sides_of_a_pair_are_padded_alike() -> None:
-    units = [(drawn(2, 3), drawn(2, 3, seed=1)), (drawn(1, 3), drawn(1, 3, seed=2))]
+    units = [
+        (draw_array(2, 3), draw_array(2, 3, seed=1)),
+        (draw_array(1, 3), draw_array(1, 3, seed=2)),
+    ]
     first, second, real = pad_pairs(units, Batching(padding=2, filler=math.inf))
     assert real.long().tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
     for x in (first, second):
@@ -153,8 +152,8 @@ def feed(reads: Any, units: Any, needs: Any = (), **batching: Any) -> Fed:
     return fed
 
 
-CLOUD = [drawn(n, 2, seed=n) for n in (3, 1, 0, 2)]
-PAIRS = [(drawn(n, 2, seed=n), drawn(n, 2, seed=n + 9)) for n in (3, 1, 0, 2)]
+CLOUD = [draw_array(n, 2, seed=n) for n in (3, 1, 0, 2)]
+PAIRS = [(draw_array(n, 2, seed=n), draw_array(n, 2, seed=n + 9)) for n in (3, 1, 0, 2)]
 
 
 @pytest.mark.parametrize(
@@ -204,10 +203,10 @@ def test_each_unit_is_fed_as_a_sequence_of_its_own(
 
 def test_tokens_of_images_come_before_those_of_texts() -> None:
     units = [
-        (drawn(2, 3), drawn(4, 3, seed=1)),
-        (drawn(3, 3, seed=2), drawn(0, 3)),
-        (drawn(0, 3), drawn(1, 3, seed=3)),
-        (drawn(0, 3), drawn(0, 3)),
+        (draw_array(2, 3), draw_array(4, 3, seed=1)),
+        (draw_array(3, 3, seed=2), draw_array(0, 3)),
+        (draw_array(0, 3), draw_array(1, 3, seed=3)),
+        (draw_array(0, 3), draw_array(0, 3)),
     ]
     fed = feed(Modalities(), units, batch=3, padding=1)
     assert [batch.unit.tolist() for batch in fed.batches] == [[0, 1, 2], [3]]
@@ -226,7 +225,7 @@ def test_tokens_of_images_come_before_those_of_texts() -> None:
 
 def test_each_unit_is_a_class_and_each_of_its_vectors_a_text() -> None:
     """Texts of one number are of one unit, whatever their class; the token behind is padding."""
-    units = [drawn(n, 2, seed=n) for n in (2, 3, 0)]
+    units = [draw_array(n, 2, seed=n) for n in (2, 3, 0)]
     fed = feed(Classes(), units, batch=3, padding=2, filler=9.0)
     assert [batch.unit.tolist() for batch in fed.batches] == [[0, 1, 0], [1, 2]]
     assert [batch.label.tolist() for batch in fed.batches] == [[0, 0, 1], [1, 1]]
@@ -236,7 +235,7 @@ def test_each_unit_is_a_class_and_each_of_its_vectors_a_text() -> None:
         x = values["encoder.1.hidden"]
         assert x.shape[1] == 3 and bool((x[:, 1:] == 9).all())
         assert batch.streams["encoder"].mask.long().tolist() == [[1, 0, 0]] * len(x)
-    assert feed(Classes(), [drawn(0, 2)]).batches == []
+    assert feed(Classes(), [draw_array(0, 2)]).batches == []
 
 
 def softmax(scores: Any) -> Any:
@@ -360,7 +359,7 @@ HIDDEN = Site("encoder", 2, "hidden")
 
 def test_vectors_of_a_layer_are_summed_by_sequence_policy_and_subset() -> None:
     """One zero vector, padding of NaN; second moments are of the first policy, and of what is drawn."""
-    x = torch.from_numpy(drawn(2, 4, 3))
+    x = torch.from_numpy(draw_array(2, 4, 3))
     x[0, 1] = 0
     x[1, 3] = math.nan
     policies = torch.stack([masks_of("xxxx", "xxx."), masks_of(".xxx", "..x.")], 1)
@@ -397,7 +396,7 @@ def test_vectors_of_a_layer_are_summed_by_sequence_policy_and_subset() -> None:
 
 def test_vectors_made_elsewhere_are_summed_by_the_group_of_their_unit() -> None:
     """Twelve sequences of one vector in three groups: straight into the sums, with both policies and all subsets."""
-    x = torch.from_numpy(drawn(12, 1, 3))
+    x = torch.from_numpy(draw_array(12, 1, 3))
     x[4] = 0
     policies = torch.ones(12, 2, 1, dtype=torch.bool)
     policies[::2, 1] = False
@@ -429,7 +428,7 @@ def test_vectors_made_elsewhere_are_summed_by_the_group_of_their_unit() -> None:
 
 
 def test_whole_images_are_summed_in_eight_groups_whatever_the_policy() -> None:
-    x = torch.from_numpy(drawn(5, 1, 6))
+    x = torch.from_numpy(draw_array(5, 1, 6))
     real = torch.tensor([[True], [True], [True], [True], [False]])
     policies = torch.zeros(5, 2, 1, dtype=torch.bool)
     group = torch.tensor([1, 9, 17, 30, 2])
@@ -455,7 +454,7 @@ def test_whole_images_are_summed_in_eight_groups_whatever_the_policy() -> None:
 def test_second_moments_of_heads_are_of_the_first_policy_in_few_groups(
     spectrum: int | None, groups: int, used: int
 ) -> None:
-    x = torch.from_numpy(drawn(4, 2, 3, 2))
+    x = torch.from_numpy(draw_array(4, 2, 3, 2))
     x[1, 1, 0] = 0
     policies = torch.stack([masks_of("xx.", "xxx", "x..", ".x.")] * 2, 1)
     policies[:, 1] = False
@@ -488,7 +487,7 @@ def test_directions_of_texts_are_summed_by_their_group_and_class(
     at: str, tokens: list[int]
 ) -> None:
     """Of real tokens, special ones too; a text without a class is left out."""
-    x = torch.from_numpy(drawn(3, 3, 2))
+    x = torch.from_numpy(draw_array(3, 3, 2))
     real = masks_of("xx.", ".xx", "x..")
     running = Running(
         at=at, real=real, policies=(~real).unsqueeze(1), classes=("a", "b"),
@@ -506,7 +505,7 @@ def test_directions_of_texts_are_summed_by_their_group_and_class(
 
 def test_heads_are_sampled_token_by_token_and_whole_images_not_at_all() -> None:
     running = Running()
-    query = torch.from_numpy(drawn(2, 3, 4, 5))
+    query = torch.from_numpy(draw_array(2, 3, 4, 5))
     sites = Site("encoder", 1, "query", "raw"), HIDDEN
     keeper = KeptSample(heads=True)
     keeper.add(sites[0], query, running)
@@ -620,11 +619,11 @@ def test_only_vectors_that_count_are_tokens_of_an_image_or_a_text() -> None:
 def test_stacks_of_two_runs_are_named_each_by_its_own() -> None:
     hashes = np.arange(4)
     first = SampledStack(
-        hashes, np.array([7, 7, 8, 9]), {Site("encoder", 2, "hidden"): drawn(4, 2)}
+        hashes, np.array([7, 7, 8, 9]), {Site("encoder", 2, "hidden"): draw_array(4, 2)}
     )
     second = SampledStack(
-        hashes, hashes + 50, {Site("decoder", None, "final"): drawn(4, 3, seed=1),
-                              Site("decoder", 5, "hidden"): drawn(4, 3, seed=2)},
+        hashes, hashes + 50, {Site("decoder", None, "final"): draw_array(4, 3, seed=1),
+                              Site("decoder", 5, "hidden"): draw_array(4, 3, seed=2)},
     )  # fmt: skip
     rows = [r.columns for r in read_across(RunPair(), first, second, 4)]
     assert rows == [
@@ -638,8 +637,8 @@ def test_stacks_of_two_runs_are_named_each_by_its_own() -> None:
 
 def test_tokens_unusable_in_either_run_are_left_out_of_every_layer() -> None:
     """A NaN in one layer of the second run; a zero vector in one of the first, whose unit goes with it."""
-    x, y = drawn(5, 2), drawn(5, 2, seed=1)
-    other, more = drawn(5, 2, seed=2), drawn(5, 2, seed=3)
+    x, y = draw_array(5, 2), draw_array(5, 2, seed=1)
+    other, more = draw_array(5, 2, seed=2), draw_array(5, 2, seed=3)
     y[1], more[3, 0] = 0, math.nan
     hashes, units = np.arange(5), np.array([10, 11, 12, 13, 14])
     first = SampledStack(
@@ -689,7 +688,7 @@ def test_layers_of_a_sample_come_from_input_to_output() -> None:
 
 
 def test_what_is_computed_of_a_sample_once_is_not_taken_for_a_part_of_it() -> None:
-    sample = SampledVectors(drawn(4, 2), np.array([0, 2, 2, 5]), 7, np.zeros(2))
+    sample = SampledVectors(draw_array(4, 2), np.array([0, 2, 2, 5]), 7, np.zeros(2))
     calls: list[int] = []
 
     def count(given: SampledVectors) -> int:
@@ -708,7 +707,8 @@ def test_what_is_computed_of_a_sample_once_is_not_taken_for_a_part_of_it() -> No
 def test_a_pair_of_layers_reads_the_first_tokens_and_is_named_by_its_second() -> None:
     """The input of the first block, which came second, is layer 0; of six tokens two are read."""
     x = {
-        name: drawn(6, 2, seed=k) for k, name in enumerate(("e.1.hidden", "e.0.hidden"))
+        name: draw_array(6, 2, seed=k)
+        for k, name in enumerate(("e.1.hidden", "e.0.hidden"))
     }
     x["e.1.hidden"][4] = x["e.0.hidden"][5] = 0
     kept = Reservoir(6, 0)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from random_numbers import draw_array
 
 from anisoscope import metrics
 from anisoscope.axes import Site
@@ -43,11 +44,6 @@ from anisoscope.sums.groups import (
     sum_vectors,
 )
 from anisoscope.sums.reservoir import Reservoir, draw_tokens, hash_tokens
-
-
-def drawn(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape)
-
 
 # ---- arithmetic that metrics share
 
@@ -90,7 +86,7 @@ LABELS = np.array([0, 0, 0, 1, 1, 2, 3, 3])
 
 
 def test_a_vector_is_left_out_of_its_own_class_alone():
-    x = drawn(8, 4)
+    x = draw_array(8, 4)
     x[1] = 0
     unit = base.normalise(x)
     found = class_direction.cosine_to_classes(x, LABELS, 5)
@@ -109,7 +105,7 @@ def test_a_vector_is_left_out_of_its_own_class_alone():
 
 def test_separability_is_that_of_classes_of_two_and_more():
     """Each class by itself; the nearest is judged for those that have others; groups are those of units."""
-    x = drawn(8, 4, seed=3) + 2 * np.eye(4)[LABELS]
+    x = draw_array(8, 4, seed=3) + 2 * np.eye(4)[LABELS]
     cosine = class_direction.cosine_to_classes(x, LABELS, 4)
     whole = class_direction.separability_replicates(x, LABELS, 4, groups=3)
     aucs = [class_direction.auc(cosine[:, c], c == LABELS) for c in (0, 1, 3)]
@@ -166,7 +162,7 @@ def test_dimensions_of_classes_on_a_line_and_in_the_plane():
 
 def test_neighbours_of_some_vectors_are_found_among_those_alone():
     """Also where the group that is left out holds most of what is remembered; ties go to smaller indices."""
-    x = np.concatenate([drawn(60, 5) * 0.05 + 1, drawn(15, 5, seed=1)])
+    x = np.concatenate([draw_array(60, 5) * 0.05 + 1, draw_array(15, 5, seed=1)])
     unit = base.normalise(x)
     order, cosine = neighbours._find_nearest(unit, neighbours.REMEMBERED)
     kept = np.ones(75, dtype=bool)
@@ -260,7 +256,7 @@ def test_each_value_of_sinks_has_its_own_denominator():
 
 def test_sums_of_vectors_are_those_of_each_policy_and_head():
     """Zero vectors and those that are not finite are counted, once, and enter nothing."""
-    x = drawn(3, 2, 6, 4)
+    x = draw_array(3, 2, 6, 4)
     x[0, 1, 2] = 0
     x[1, 0, 1, 3] = np.inf
     masks = np.random.default_rng(5).random((3, 2, 6)) > 0.3
@@ -320,7 +316,7 @@ def test_sums_of_vectors_are_those_of_each_policy_and_head():
     "group", [(0, 1, 2, 0, 1, 2), (2, 0, 0, 1, 2, 2), (3, 1, 3, 1, 3, 1)]
 )
 def test_single_vectors_are_summed_by_their_group(group):
-    x = torch.from_numpy(drawn(6, 1, 3))
+    x = torch.from_numpy(draw_array(6, 1, 3))
     masks = (
         torch.tensor([[1, 1], [1, 0], [0, 0], [1, 1], [1, 0], [1, 1]])
         .bool()
@@ -349,7 +345,7 @@ def test_sums_of_rows_leave_out_padding_and_what_is_not_finite():
         "keys",
     )
     rows = {
-        name: torch.from_numpy(drawn(2, 3, 4, seed=i)).abs()
+        name: torch.from_numpy(draw_array(2, 3, 4, seed=i)).abs()
         for i, name in enumerate(names)
     }
     rows["entropy"][0, 1, 2] = math.nan
@@ -474,7 +470,7 @@ def test_tokens_are_drawn_by_share_and_kept_by_the_smallest_hash():
 
 def a_sample(n=9, groups=4, seed=0):
     group = np.array([3, 1, 1, 3, 1, 0, 0, 3, 1])[:n]
-    return SampledVectors(drawn(n, 3, seed=seed), group, groups, np.zeros(3))
+    return SampledVectors(draw_array(n, 3, seed=seed), group, groups, np.zeros(3))
 
 
 def test_pairs_of_a_sample_are_left_out_with_either_vector(monkeypatch):
@@ -526,7 +522,7 @@ def gathered(**vectors):
 
 
 def test_pairs_of_layers_are_of_the_tokens_that_all_of_them_can_use():
-    x, y, z = drawn(6, 2), drawn(6, 2, seed=1), drawn(6, 2, seed=2)
+    x, y, z = draw_array(6, 2), draw_array(6, 2, seed=1), draw_array(6, 2, seed=2)
     x[1], y[4, 1] = 0, np.nan
     kept = gathered(h1=x, h2=y, final=z)
     found = list(LayerPair().readings(None, kept))
@@ -574,7 +570,7 @@ def test_tokens_of_two_runs_are_matched_by_their_hashes():
             sites[Site("e", layer, "final" if layer is None else "hidden")] = x
         return SampledStack(np.array(hashes), np.array(hashes) * 10, sites)
 
-    x, y = drawn(4, 2), drawn(5, 2, seed=1)
+    x, y = draw_array(4, 2), draw_array(5, 2, seed=1)
     y[1] = 0
     first = stack([1, 3, 5, 7], h1=x, final=x * 2)
     second = stack([3, 4, 5, 7, 9], h0=y, h6=y + 1, h7=y * 0)

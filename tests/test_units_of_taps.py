@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import draw_tensor
 from torch import Tensor, nn
 
 from anisoscope.axes import Site
@@ -17,11 +18,6 @@ from anisoscope.capture.masking import Masking
 from anisoscope.errors import MeasureError, UsageError
 
 NONE = Masking(None, False, None)
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64)
 
 
 class OwnAttention(nn.Module):
@@ -112,7 +108,7 @@ def test_the_final_vectors_are_those_of_the_norm_behind_the_last_block():
 
     model = Stacked(Normed(), Normed())
     for number, weight in enumerate(model.parameters()):
-        weight.data = drawn(*weight.shape, seed=number).float()
+        weight.data = draw_tensor(*weight.shape, seed=number).float()
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
     found, own, output = captured(model, "hidden", "final", x=x)
     assert [*found] == [f"encoder.{n}.hidden" for n in range(3)] + ["encoder.final"]
