@@ -776,46 +776,9 @@ def test_a_classifier_s_names_are_checked_and_its_numbers_shown(
         assert rows == [row | {"validation": 0.75, "test": 0.625}]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_classifier_is_trained_at_its_place_with_a_hint_on_what_is_kept(
-    monkeypatch, tmp_path, overwrite
-):
-    from anisoscope_papers.training import classifier
-
-    asked, shown, hints = [], [], []
-
-    @contextlib.contextmanager
-    def progress(title, unit, *, quiet):
-        shown.append((title, unit, quiet))
-        yield "progress"
-
-    @contextlib.contextmanager
-    def hint(kept):
-        yield
-        hints.append(kept())
-
-    def fit(recipe, **how):
-        asked.append((recipe, how))
-        return "trained"
-
-    monkeypatch.setattr(api, "show_progress", progress)
-    monkeypatch.setattr(api, "interrupt_hint", hint)
-    monkeypatch.setattr(classifier, "train_classifier", fit)
-    recipe = SimpleNamespace(model="m", corpus="c", seed=4)
-    place = OutputOptions(output=tmp_path, overwrite=overwrite)
-    assert api.train_classifier(recipe, place, True, "cuda") == "trained"
-    assert shown == [("m × c, seed 4", "steps", True)]
-    assert hints == ["" if overwrite else "the steps that are done are kept"]
-    how = asdict(place) | {"device": "cuda", "progress": "progress"}
-    assert asked == [(recipe, how)]
-
-
-@pytest.mark.parametrize("state", [False, True])
-def test_a_language_model_hints_at_its_last_state_once_there_is_one(
-    monkeypatch, tmp_path, state
-):
-    from anisoscope_papers.training import language_model
-
+@pytest.fixture
+def shown_and_hinted(monkeypatch):
+    """What a training shows as its progress (title, unit, quiet), and what it would say if it were stopped."""
     shown, hints = [], []
 
     @contextlib.contextmanager
@@ -830,6 +793,40 @@ def test_a_language_model_hints_at_its_last_state_once_there_is_one(
 
     monkeypatch.setattr(api, "show_progress", progress)
     monkeypatch.setattr(api, "interrupt_hint", hint)
+    return shown, hints
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_classifier_is_trained_at_its_place_with_a_hint_on_what_is_kept(
+    monkeypatch, shown_and_hinted, tmp_path, overwrite
+):
+    from anisoscope_papers.training import classifier
+
+    shown, hints = shown_and_hinted
+    asked = []
+
+    def fit(recipe, **how):
+        asked.append((recipe, how))
+        return "trained"
+
+    monkeypatch.setattr(classifier, "train_classifier", fit)
+    recipe = SimpleNamespace(model="m", corpus="c", seed=4)
+    place = OutputOptions(output=tmp_path, overwrite=overwrite)
+    assert api.train_classifier(recipe, place, True, "cuda") == "trained"
+    assert shown == [("m × c, seed 4", "steps", True)]
+    assert hints == ["" if overwrite else "the steps that are done are kept"]
+    how = asdict(place) | {"device": "cuda", "progress": "progress"}
+    assert asked == [(recipe, how)]
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_language_model_hints_at_its_last_state_once_there_is_one(
+    monkeypatch, shown_and_hinted, tmp_path, state
+):
+    from anisoscope_papers.training import language_model
+
+    shown, hints = shown_and_hinted
+
     monkeypatch.setattr(
         language_model, "train", lambda *given, **how: (given, how["progress"])
     )
