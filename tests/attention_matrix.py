@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +35,17 @@ FORMS = ("boolean", "additive")
 """How a mask says what is seen. A call without a mask (`is_causal`) stands for both if nothing is padded."""
 WINDOW = 100
 """Keys of a sliding window: fewer than a block of rows has."""
-COUNT, KEY_HEADS, DIM = 4, 2, 8
+
+
+class Size(NamedTuple):
+    """How many heads of queries and of grouped keys there are, and their dimensions."""
+
+    heads: int
+    key_heads: int
+    dim: int
+
+
+SMALL = Size(heads=4, key_heads=2, dim=8)
 SOFTCAP = 3.0
 NEAR = {"rtol": 2e-5, "atol": 2e-6}
 """Float32 sums over at most 700 keys, and exponentials of scores below 30: some ten units in the last place."""
@@ -152,31 +163,30 @@ def plain_statistics(
     }
 
 
-def tensors_of(shape, seed):
+def tensors_of(shape, seed, size):
     """Query, key and value [sequence, head, position, dim] of one cell, and its sinks."""
     generator = torch.Generator().manual_seed(seed)
     lengths = shape.lengths()
-    key_heads = KEY_HEADS if shape.heads == "grouped" else COUNT
+    key_heads = size.key_heads if shape.heads == "grouped" else size.heads
     dtype = getattr(torch, shape.dtype)
     made = []
-    for heads in (COUNT, key_heads, key_heads):
-        made.append(
-            torch.randn(len(lengths), heads, max(lengths), DIM, generator=generator).to(
-                dtype
-            )
+    for heads in (size.heads, key_heads, key_heads):
+        numbers = torch.randn(
+            len(lengths), heads, max(lengths), size.dim, generator=generator
         )
-    sinks = (
-        torch.randn(COUNT, generator=generator) * 2 if shape.heads == "sinks" else None
-    )
+        made.append(numbers.to(dtype))
+    sinks = None
+    if shape.heads == "sinks":
+        sinks = torch.randn(size.heads, generator=generator) * 2
     return (*made, sinks)
 
 
-def call_of(shape, seed):
+def call_of(shape, seed, size=SMALL):
     """The attention call of one cell as the attention interface gets it, and what is real and seen in it."""
-    query, key, value, sinks = tensors_of(shape, seed)
+    query, key, value, sinks = tensors_of(shape, seed, size)
     real = real_tokens(shape.lengths(), shape.side)
     seen = visible_pairs(shape.pattern, real)
-    settings = {"scaling": DIM**-0.5, "is_causal": shape.pattern == "causal"}
+    settings = {"scaling": size.dim**-0.5, "is_causal": shape.pattern == "causal"}
     if shape.heads == "softcap":
         settings["softcap"] = SOFTCAP
     if sinks is not None:

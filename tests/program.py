@@ -278,6 +278,17 @@ def _drawn_once(folder):
     vl_convert.vegalite_to_svg = drawn
 
 
+def _import_unless_triton_lacks(name):
+    """Import a module of ours; kernels for GPUs are left out if Triton is not installed."""
+    import importlib
+
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+
+
 def _serve(folder):
     import importlib
     import pkgutil
@@ -292,7 +303,7 @@ def _serve(folder):
             "integrations",
             "studies",
         ):
-            importlib.import_module(module.name)
+            _import_unless_triton_lacks(module.name)
     for name in LATE.split():
         importlib.import_module(name)
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping

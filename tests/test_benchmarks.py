@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import attention_matrix as matrix
 import numpy as np
 import pytest
 import torch
@@ -71,6 +72,7 @@ MINIATURES = {
         "1",
     ],
     "fused_rows": ["--lengths", "16", "--pairs", "1"],
+    "attention_shapes": ["--lengths", "16", "--pairs", "1"],
     "spectrum_intervals": [*SMALL, "--limit", "4", "--dims", "16"],
     "spectrum_share": ["--limit", "1", "--dims", "16"],
     "dtypes": [*SMALL, "--dtypes", "bfloat16", "--limit", "1", "--batch-tokens", "64"],
@@ -89,6 +91,7 @@ KEPT = {
     "sizes",
     "vectors",
     "fused_rows",
+    "attention_shapes",
     "dtypes",
 }
 KEPT |= {"planning", "spectrum_intervals", "spectrum_share"}
@@ -290,6 +293,17 @@ def test_intervals_of_differences_of_heads_cover_in_simulation(benchmark, how):
     assert 0.93 <= np.mean([row["coverage"] for row in own]) <= 0.97
     assert all(0.90 <= row["coverage"] <= 0.985 for row in own)
     assert all((row["width"] < 0.5) == (how != "other units") for row in own)
+
+
+def test_shapes_that_are_timed_are_those_of_the_matrix(benchmark):
+    """Every benchmark of attention had full windows, and the default command crashed on all others."""
+    module = benchmark("attention_shapes")
+    timed = module.list_shapes(matrix.LENGTHS, "")
+    assert {shape.name for shape in timed} == {
+        shape.name for shape in matrix.all_shapes() if shape.form == "boolean"
+    }
+    padded = module.list_shapes((300,), "causal-right-300-sinks-bfloat16")
+    assert [shape.lengths() for shape in padded] == [(300, 149, 1)]
 
 
 @pytest.mark.parametrize("name", ["minilm", "llama-like"])

@@ -10,6 +10,7 @@ import documentation
 import pytest
 
 import anisoscope
+from anisoscope.registry import list_entries_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -41,6 +42,12 @@ def test_a_generated_page_is_what_its_generator_writes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
+    if name == "scaling.md":
+        pytest.importorskip(
+            "triton", reason="Triton, whose launches are counted, is not installed"
+        )
+    if name == "cli.md" and not list_entries_of("listings"):
+        pytest.skip("the papers are not installed, whose commands are on the page")
     written = (ROOT / "docs" / name).read_text("utf-8")
     if name == "inputs.md":  # test_inputs.py runs its lines, and compares the results
         results = {row.partition(" | ")[0]: row for row in written.splitlines()}

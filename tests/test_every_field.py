@@ -30,6 +30,7 @@ from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models import download, hub_memory
+from anisoscope.models.families import Family
 from anisoscope.models.hub import ModelPlace
 from anisoscope.models.load import DRAWN, load
 from anisoscope.models.series import Checkpoint
@@ -731,13 +732,20 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
         "decoder_start_id": start,
         "vocab_size": tiny.VOCABULARY,
     }
-    manta = SimpleNamespace(
-        config=SimpleNamespace(model_type="manta", vocab_size=9),
-        modules=list,
-        named_modules=list,
+
+
+def test_a_model_whose_blocks_depend_on_the_batch_reads_texts_alone(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        "anisoscope.data.text.plan_text", lambda *_, **how: seen.update(how)
     )
-    opening._plan_text("corpus", manta, "tokenizer", 33, 77)
-    assert seen["batch_tokens"] == 1  # its blocks depend on what else is in the batch
+    monkeypatch.setattr(
+        "anisoscope.models.families.family_named", {"own": Family(alone=True)}.get
+    )
+    config = SimpleNamespace(model_type="own", vocab_size=9)
+    model = SimpleNamespace(config=config, modules=list, named_modules=list)
+    opening._plan_text("corpus", model, "tokenizer", 33, 77)
+    assert seen["batch_tokens"] == 1
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,17 @@ def test_rows_that_cannot_be_read_are_named(tmp_path):
         find_image_text_set(str(tmp_path / "saved"), column="captoin")
 
 
+def test_a_chat_with_an_image_that_cannot_be_read_says_so(tmp_path):
+    """Its mark had no image, and was blamed for that."""
+    rows = make_chats().to_dict()
+    rows["images"][2][1] = {"bytes": b"no image", "path": None}
+    cast = datasets.Sequence(datasets.Image())
+    broken = datasets.Dataset.from_dict(rows).cast_column("images", cast)
+    broken.save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(CorpusError, match=r"row 3 \(it is no image\)"):
+        find_image_text_set(str(tmp_path / "saved"))()
+
+
 def test_the_first_of_several_captions_is_read(tmp_path):
     made = make_captions().remove_columns("caption")
     made.add_column("captions", [[text, "9 9 9"] for text in captions()]).save_to_disk(

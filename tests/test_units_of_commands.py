@@ -23,6 +23,7 @@ from anisoscope.cli import (
     faults,
     measure_commands,
     printed_tables,
+    reading,
     view,
     words,
 )
@@ -817,7 +818,7 @@ USAGE = {
     "measure --limit 0": "--limit of at least 1; got 0. Cure: raise --limit",
     "mesure": "a command of anisoscope; got 'mesure'. Cure: did you mean measure?",
     "list": "what of anisoscope list; got none. Cure: add it: anisoscope list --help shows where",
-    "list metric": "one of metrics, models, corpora, studies to list; got 'metric'. Cure: did you mean metrics?",
+    "list metric": f"one of {', '.join(reading.LISTS)} to list; got 'metric'. Cure: did you mean metrics?",
     "list models x": "fewer arguments after anisoscope list; got 'x'. Cure: anisoscope list --help lists all options",
     "measure --quiet=maybe": "true or false for --quiet; got 'maybe'. Cure: type --quiet alone",
     "measure --attention mode": "--attention among model, fused; got 'mode'. Cure: did you mean model?",

@@ -894,6 +894,7 @@ def test_comparisons_are_lines_bars_or_a_map(drawn):
     assert kind == "bars" and options == {
         "category": "run",
         "titles": ("drift", ""),
+        "panel": None,
         "size": (WIDE, 26),
     }
     assert frame["value"].tolist() == [0.1, 0.2]

@@ -1017,10 +1017,38 @@ def test_runs_of_equal_depth_are_drawn_by_layer_whatever_their_final_norm(drawn)
     assert name == "bars" and frame["run"].tolist() == ["ours", "theirs"]
     assert options["category"] == "run" and options["size"] == (WIDE, 26)
     assert options["titles"] == ("anisotropy A", "")
-    assert bars.alt == "Bars of anisotropy A by run."
+    assert bars.alt == "Bars of anisotropy A by run." and options["panel"] is None
     given = compared(table)
     given.table = given.table[:0]
     assert comparison.build_figures(given) == []
+
+
+def test_what_is_in_no_layer_is_compared_in_bars(drawn):
+    """The accuracy of two classifiers made a figure without bars."""
+    accuracies = [
+        of_run(run, None, value, stack=None, site=None, component=name)
+        for run, right in (("ours", (0.9, 0.8, 1.0)), ("theirs", (0.7, 0.6, 0.8)))
+        for name, value in zip((None, "a", "b"), right, strict=True)
+    ]
+    table = [difference("theirs", None, -0.2, stack=None, site=None, layer_other=None)]
+
+    def draw_bars(values):
+        (figure,) = comparison.build_figures(compared(table, values, metric="accuracy"))
+        name, frame, options = show(drawn, figure)
+        assert name == "bars" and options["category"] == "run"
+        return frame, options["panel"]
+
+    frame, panel = draw_bars(accuracies)
+    assert panel is None and frame["value"].tolist() == [0.9, 0.7]
+    frame, panel = draw_bars([row for row in accuracies if row["component"]])
+    assert panel == "panel" and frame["panel"].tolist() == ["a", "b"] * 2
+    matrices = [
+        of_run(run, None, 0.5, stack=None, site=f"embedding.{end}")
+        for run in ("ours", "theirs")
+        for end in ("input", "output")
+    ]
+    frame, panel = draw_bars(matrices)
+    assert panel == "site" and len(frame) == 4
 
 
 def test_stacks_kinds_and_components_of_runs_have_panels(drawn):

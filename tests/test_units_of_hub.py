@@ -312,6 +312,9 @@ def test_names_are_split_at_their_first_sign(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     assert hub.split_name("o/m@a@b") == ("o/m", "a@b")
+    assert sentence(hub.split_name, "@main") == (
+        "expected a model's name before @; got @main. Cure: write ID@main"
+    )
     assert sentence(hub.split_name, "own@main") == (
         "expected a folder without a revision; got own@main. Cure: name own, or a hub id with @main"
     )

@@ -498,10 +498,13 @@ def test_a_chat_of_a_set_may_name_images_elsewhere(tmp_path):
     (tmp_path / "a.png").write_bytes(png(3))
     parts = [{"type": "image", "path": str(tmp_path / "a.png")}, {"type": "image"}]
     columns = {"messages": [{"role": "u", "content": parts}]}
-    row = image_texts.SetRow("row 4", columns, [Item("own", None, png(4))], "f")
+    row = image_texts.SetRow("row 4", columns, [Item("own", None, png(4))])
     entry, fault = image_texts._read_chat_of_set(row)
     assert [item.read() for item in entry.images] == [png(3), png(4)]
-    assert (entry.unit, fault) == ("row 4", "f")
+    assert (entry.unit, fault) == ("row 4", "")
+    # an image that cannot be read is not at hand, so its mark must not be blamed
+    faulty = row._replace(images=[], fault="it is no image")
+    assert image_texts._read_chat_of_set(faulty)[1] == "it is no image"
 
 
 def gathered(*entries, is_chat=False, **options):

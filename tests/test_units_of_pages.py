@@ -344,6 +344,8 @@ def test_tiles_are_of_the_highest_layer_and_name_it():
         ("carried by 3 dimensions", "60 %", "of A at layer 2"),
         ("effective rank there", "7 of 9", "directions used"),
     ]
+    without_interval = page.list_tiles(results([row("mean_cosine", 2, 0.5)]))
+    assert without_interval == [("highest anisotropy A", ".500", "at layer 2")]
 
 
 def test_the_head_of_a_series_is_of_its_last_step_alone(monkeypatch, tmp_path):

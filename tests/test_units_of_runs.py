@@ -749,6 +749,8 @@ def test_cautions_tell_what_else_may_differ():
     assert cautions(ours, ours | {"plan": "q"}) == [
         "The same text as other tokens (another tokenizer)."
     ]
+    old = {"corpus": {"name": "c", "fingerprint": "f"}, "plan": "q"}
+    assert cautions(ours, old) == cautions(ours, ours | {"plan": "q"})
     hashed = ours | {"tokens_hash": "t"}
     assert cautions(hashed, hashed | {"plan": "q"}) == []
     assert cautions(hashed, hashed | {"plan": "q", "tokens_hash": "u"}) == cautions(

@@ -35,6 +35,7 @@ def page() -> str:
         rates=_table(("operation", "in a processor second"), _rates(held["limit"])),
         limits=_table(LIMITS, _limits(held["overhead"], rates)),
         others="\n\n".join(_others(held)),
+        **_attention_shapes(held["attention_shapes"]),
         **_fused_rows(held["fused_rows"]),
         **_spectrum_intervals(held["spectrum_intervals"]),
         **_tabulate_shares(held["spectrum_share"]),
@@ -216,6 +217,27 @@ def _least(window: int, rates: dict[str, float]) -> dict[str, tuple[str, float]]
             spectrum / rates["symmetric"],
         ),
         "attention": (needs, rows + 2 * heads / rates["read and write"]),
+    }
+
+
+def _attention_shapes(rows: Rows) -> dict[str, str]:
+    """Return the table of calls of every shape: ratios over kinds of heads and dtypes, by pattern, side and length."""
+    lengths = sorted({row["length"] for row in rows})
+    ratios: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for row in rows:
+        of_shape = ratios.setdefault((row["pattern"], row["side"]), {})
+        of_shape.setdefault(row["length"], []).append(row["processor"][0])
+    cells = []
+    for (pattern, side), of_lengths in ratios.items():
+        ranges = []
+        for length in lengths:
+            found = of_lengths.get(length, [])
+            ranges.append(f"{min(found):.1f} to {max(found):.1f}" if found else "")
+        cells.append([pattern, side, *ranges])
+    head = ("who sees whom", "padding", *(f"{length} tokens" for length in lengths))
+    return {
+        "attention_shapes": _table(head, cells),
+        "attention_shapes_machine": rows[0]["machine"],
     }
 
 
@@ -485,6 +507,17 @@ Times of single operations are the best of five on a busy machine. They are not 
 - **Fused attention of torch** is not faster than our blocks on this CPU: see the next section.
 - **Training** of small models (`anisoscope train`). The model takes more than nine tenths of the time of a step. In the smallest one, the attention-only
   classifier, it takes less: of the 10 ms of a step, the training loop takes a tenth, making batches a thirtieth, and the optimiser an eighth.
+
+## Attention calls of every shape
+
+How long the statistics of attention rows take for calls of every shape, as a multiple of the time of torch's own attention
+product of the same call. The shapes are those of `make matrix`: who sees whom, side of padding, kind of heads (plain, grouped, with sinks, with a softcap) and
+dtype. A padded batch has a sequence of the length, one of half of it, and one of a single token. Each cell has the smallest and the largest ratio over
+kinds of heads and dtypes (one thread, processor time, {attention_shapes_machine}, `benchmarks/attention_shapes.py`):
+
+{attention_shapes}
+
+torch's product takes neither caps nor sinks, so it is timed without them.
 
 ## Attention rows from torch's fused attention
 

@@ -199,7 +199,8 @@ def test_gigabytes_have_one_decimal_from_half_of_a_tenth_on(gigabytes, words):
 @pytest.mark.parametrize(
     ("hours", "words"),
     [
-        (0.0, "1 minutes"),
+        (0.0, "1 minute"),
+        (0.03, "2 minutes"),
         (0.5, "30 minutes"),
         (0.94, "56 minutes"),
         (0.96, "1.0 hours"),

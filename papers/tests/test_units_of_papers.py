@@ -511,7 +511,7 @@ def test_what_an_earlier_study_loads_and_computes_costs_nothing_more(monkeypatch
     assert "under 0.1 GB to download; about 3.0 hours" in lines
     assert "and 1 of unknown size" in lines[-2]
     hours = [runner._format_hours(x) for x in (10, 9.96, 0.95, 0.94, 0.001)]
-    assert hours == ["10 hours", "10.0 hours", "0.9 hours", "56 minutes", "1 minutes"]
+    assert hours == ["10 hours", "10.0 hours", "0.9 hours", "56 minutes", "1 minute"]
 
 
 def test_what_cannot_be_found_is_noted_and_other_faults_end_the_run(tmp_path):

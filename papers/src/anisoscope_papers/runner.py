@@ -230,7 +230,8 @@ def _format_hours(x: float) -> str:
         return f"{x:,.0f} hours"
     if x >= 0.95:
         return f"{x:.1f} hours"
-    return f"{max(60 * x, 1):.0f} minutes"
+    minutes = f"{max(60 * x, 1):.0f}"
+    return f"{minutes} minute{'' if minutes == '1' else 's'}"
 
 
 def measure_speed() -> float:

@@ -196,6 +196,9 @@ def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
 
 def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
     """Return (chat of a row of a data set, why its images cannot be read; empty if they can)."""
+    # Without its images its marks would be blamed.
+    if row.fault:
+        return Entry([], [], row.place), row.fault
     messages, places = _read_messages(Row(row.place, row.columns), list(row.images))
     images: list[Item | SavedImage] = []
     for place in places:
@@ -204,7 +207,7 @@ def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
             images.append(_find_image(place, Path()))
         else:
             images.append(place)
-    return Entry(messages, images, row.place), row.fault
+    return Entry(messages, images, row.place), ""
 
 
 def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:

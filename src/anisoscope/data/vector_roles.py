@@ -113,7 +113,6 @@ KINDS = {
     "c": "complex numbers",
 }
 """What the kinds of an array that numpy gives letters are called; all others are text."""
-NO_NAME = "(no name)"
 
 
 @dataclass

@@ -58,10 +58,15 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
             _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
             _wait_for_all(_Notices.store, rank, world)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
-            with _end_at_signals():
-                dist.init_process_group(
-                    "nccl" if alone else "gloo", timeout=PATIENCE, **group
-                )
+            try:
+                with _end_at_signals():
+                    dist.init_process_group(
+                        "nccl" if alone else "gloo", timeout=PATIENCE, **group
+                    )
+            except BaseException:
+                # Without a group nobody reads the store's signals.
+                _Notices.store = None
+                raise
     try:
         yield
     finally:

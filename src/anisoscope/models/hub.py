@@ -93,6 +93,12 @@ def split_name(name: str) -> tuple[str, str | None]:
     if Path(name).is_dir():
         return name, None
     base, _, revision = name.partition("@")
+    if revision and not base:
+        raise ModelError(
+            "a model's name before @",
+            name,
+            f"write ID@{revision}",
+        )
     if not revision:
         return base, None
     if Path(base).is_dir():

@@ -86,11 +86,14 @@ def build_figures(compared: ComparedRuns) -> list[Figure]:
     if compared.heads:
         return [_build_head_map(compared, table)]
     values = _collect_values(compared)
-    differences = _collect_differences(compared, table)
+    # A classifier as a whole, and a matrix of embeddings, are in no layer.
+    if values["layer"].isna().all():
+        return [_build_bars(compared, _select_whole(values))]
     places = values.drop_duplicates(["panel", "layer", "site"])
     # A line through a single point says nothing.
     if len(places) < 2:
         return [_build_bars(compared, values)]
+    differences = _collect_differences(compared, table)
     # The final norm comes after the last block in any depth, so that it does not
     # decide.
     blocks = table[table["site"].ne("final").fillna(True)]
@@ -179,14 +182,28 @@ def _build_lines(
     )
 
 
+def _select_whole(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the values of all classes together; all values if there are none for all together."""
+    whole = values[values["component"].isna()]
+    return whole if len(whole) else values
+
+
 def _build_bars(compared: ComparedRuns, values: pd.DataFrame) -> Figure:
-    """Build a figure with a bar for each run, used if there is only one layer. `values` holds one row per run."""
+    """Build a figure with a bar for each run, used if there is only one layer, or none.
+
+    values   a row per run; if there are more, one per run and site, or per run and panel, which are drawn apart
+    """
     metric = name_metric(compared.metric)
+    panels = [name for name in ("site", "panel") if values[name].nunique() > 1]
 
     def draw(width: int) -> ChartType:
         """Draw the bars at this width in pixels."""
         return charts.bars(
-            values, category="run", titles=(metric, ""), size=(width, 26)
+            values,
+            category="run",
+            titles=(metric, ""),
+            panel=panels[0] if panels else None,
+            size=(width, 26),
         )
 
     caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
@@ -300,7 +317,7 @@ def _collect_differences(compared: ComparedRuns, table: pd.DataFrame) -> pd.Data
 def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
     """Return only the columns that a chart needs (`run`, `panel`, `layer`, `value`, …), as text and floats.
 
-    Rows without a value or a layer are left out.
+    Rows without a value are left out, and those without a layer if others have one.
     """
     kept = frame[
         [
@@ -317,7 +334,10 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
             "n",
         ]
     ]
-    kept = kept[kept["value"].notna() & kept["layer"].notna()]
+    kept = kept[kept["value"].notna()]
+    in_layer = kept["layer"].notna()
+    if in_layer.any():
+        kept = kept[in_layer]
     # Plain columns, with NaN for what is missing, as the builders expect.
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")
     numbers = dict.fromkeys(("layer", "depth", "value", "low", "high", "n"), "float64")

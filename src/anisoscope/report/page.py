@@ -246,7 +246,7 @@ def _list_peak_tiles(results: Results, peak: pd.Series) -> list[tuple[str, str, 
         (
             "highest anisotropy A",
             format_number(peak["value"]),
-            f"{format_ends(peak)} at {place}",
+            f"{format_ends(peak)} at {place}".lstrip(),
         )
     ]
     share = results.find_row(peak, "drift.share")

@@ -279,7 +279,8 @@ def _warn_of_tokens(
     if not same_corpus or not is_text or not _have_other_tokens(first, second):
         return
     reasons = []
-    if length != other_length:
+    # A manifest of another version may lack it.
+    if other_length is not None and length != other_length:
         reasons.append(f"windows of {length:,} and {other_length:,} tokens")
     settings = first.manifest.get("settings", {})
     other_settings = second.manifest.get("settings", {})
