@@ -234,7 +234,8 @@ def _attention_shapes(rows: Rows) -> dict[str, str]:
             found = of_lengths.get(length, [])
             ranges.append(f"{min(found):.1f} to {max(found):.1f}" if found else "")
         cells.append([pattern, side, *ranges])
-    head = ("who sees whom", "padding", *(f"{length} tokens" for length in lengths))
+    columns = [f"{n} token{'s' if n > 1 else ''}" for n in lengths]
+    head = ("who sees whom", "padding", *columns)
     return {
         "attention_shapes": _table(head, cells),
         "attention_shapes_machine": rows[0]["machine"],
