@@ -1,5 +1,6 @@
 """The monitor: what it logs is what `measure` says, and the training does not notice it."""
 
+import importlib
 import json
 import os
 import random
@@ -489,36 +490,48 @@ def test_a_corpus_is_a_probe(minilm):
     assert sum(len(batch.unit) for batch in monitor.probe) == 3
 
 
-def test_lightning_s_loggers_are_given_each_look(monkeypatch):
-    """With a stand-in for the library, which need not be installed: which network, at which step, and to whom."""
+@pytest.fixture
+def lightning_monitor(monkeypatch):
+    """`LightningMonitor` with a stand-in for the library, which need not be installed."""
+    name = "anisoscope.integrations.lightning_callback"
     stand_in = SimpleNamespace(Callback=object)
     monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=stand_in))
     monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
-    monkeypatch.delitem(
-        sys.modules, "anisoscope.integrations.lightning_callback", raising=False
-    )
-    from anisoscope.integrations.lightning_callback import LightningMonitor
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(name).LightningMonitor
+    # Not by monkeypatch, which would put it back for the tests of the library itself.
+    sys.modules.pop(name)
 
+
+def test_lightning_is_told_at_every_look_and_at_no_other_step(lightning_monitor):
+    """Which network, at which step, and to whom."""
     model, looked, logged = model_of(), [], []
     module = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "net": model})
 
     def monitor(network, step):
         looked.append((network, step))
-        return {"A": 0.5} if step == 2 else {}
+        return {"A": 0.5} if step == 2 else None
 
     loggers = [
         SimpleNamespace(log_metrics=lambda values, step: logged.append((values, step)))
         for _ in range(2)
     ]
-    for chosen in (None, lambda each: each["head"]):
-        watch = LightningMonitor(monitor, chosen)
-        watch.on_train_start(SimpleNamespace(global_step=1, loggers=loggers), module)
-        watch.on_train_batch_end(
-            SimpleNamespace(global_step=2, loggers=loggers), module, None, None, 0
-        )
-    assert looked == [(model, 1), (model, 2), (module["head"], 1), (module["head"], 2)]
-    assert logged == [({"A": 0.5}, 2)] * 4
-    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
+    for chosen, expected in (
+        (None, model),
+        (lambda each: each["head"], module["head"]),
+    ):
+        looked.clear(), logged.clear()
+        watch = lightning_monitor(monitor, chosen)
+        watch.on_train_start(SimpleNamespace(global_step=0, loggers=loggers), module)
+        for step in (1, 2):
+            trainer = SimpleNamespace(global_step=step, loggers=loggers)
+            watch.on_train_batch_end(trainer, module, None, None, step)
+        assert looked == [(expected, 0), (expected, 1), (expected, 2)]
+        assert logged == [({"A": 0.5}, 2)] * 2
+    plain = torch.nn.Linear(2, 2)
+    assert lightning_monitor(monitor).model(plain) is plain, (
+        "without a transformers model it is the module itself"
+    )
 
 
 def test_lightning_logs_it_and_trains_the_same(tmp_path):
@@ -561,55 +574,6 @@ def test_lightning_logs_it_and_trains_the_same(tmp_path):
 def test_only_the_first_process_looks(monkeypatch):
     monkeypatch.setitem(os.environ, "RANK", "1")
     assert Monitor(probe(), every=1)(model_of(), 1) is None
-
-
-def test_lightning_is_told_at_every_look_and_at_no_other_step(monkeypatch):
-    """What Lightning calls, without Lightning: the callback's own lines."""
-    import sys
-    from types import ModuleType, SimpleNamespace
-
-    stand_in = ModuleType("lightning.pytorch")
-    stand_in.Callback = object
-    monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
-    monkeypatch.delitem(
-        sys.modules, "anisoscope.integrations.lightning_callback", raising=False
-    )
-    from anisoscope.integrations.lightning_callback import LightningMonitor
-
-    seen, told = [], []
-    inner, plain = model_of(), torch.nn.Linear(2, 2)
-    module = torch.nn.ModuleDict({"plain": plain, "network": inner})
-    loggers = [
-        SimpleNamespace(log_metrics=lambda values, step: told.append((values, step)))
-    ] * 2
-
-    def monitor(model, step):
-        seen.append((model, step))
-        return {"A": 0.5} if step == 2 else None
-
-    for chosen, expected in ((None, inner), (lambda given: given["plain"], plain)):
-        seen.clear(), told.clear()
-        watch = LightningMonitor(monitor, chosen)
-        watch.on_train_start(SimpleNamespace(global_step=0, loggers=loggers), module)
-        for step in (1, 2):
-            watch.on_train_batch_end(
-                SimpleNamespace(global_step=step, loggers=loggers),
-                module,
-                None,
-                None,
-                step,
-            )
-        assert [(model is expected, step) for model, step in seen] == [
-            (True, 0),
-            (True, 1),
-            (True, 2),
-        ]
-        assert told == [({"A": 0.5}, 2)] * 2
-    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
-    assert LightningMonitor(monitor).model(plain) is plain, (
-        "without a transformers model it is the module itself"
-    )
 
 
 def test_without_a_trainer_the_state_keeps_it():

@@ -6,7 +6,7 @@ Needs `pip install 'anisoscope[integrations]'`.
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch import Callback  # type: ignore[import-not-found]
+from lightning.pytorch import Callback
 from torch import nn
 from transformers import PreTrainedModel
 
