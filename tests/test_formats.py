@@ -77,6 +77,9 @@ OTHERS = {
     "doctor": "doctor",
     "list": "list metrics",
     "report": "report {folder}/run",
+    "reading": "measure {folder}/vectors.npy --dry-run",
+    "cost": "measure {model} --dry-run",
+    "checkpoints": "measure {folder}/step{{1,2}} --dry-run",
     "push": "push {folder}/run jane/geometry --dry-run -o {folder}/pushed",
     "card": "card {folder}/run",
     "apply": "apply {folder}/fit.safetensors {folder}/vectors.npy -o {folder}/cured.npy",
@@ -88,7 +91,8 @@ DEFINED = {
     "report": "done",
     "apply": "done",
 }
-DEFINED |= {"push": "done", "card": "done"}
+DEFINED |= {"push": "done", "card": "done", "reading": "done"}
+DEFINED |= {"cost": "done", "checkpoints": "done"}
 """Commands whose answer has the definition of another name."""
 
 

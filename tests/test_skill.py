@@ -34,7 +34,7 @@ def answers(tmp_path_factory):
             words = shlex.split(line)
             done = invoke(words)
             assert done.exit_code == 0, (line, done.output)
-            published = "measure" if words[0] == "measure" else words[0]
+            published = "reading" if "--dry-run" in words else words[0]
             given.append(
                 (
                     words,
@@ -63,7 +63,8 @@ def test_answers_hold_what_the_page_reads(answers):
         answer for _, answer in answers
     )
     assert doctor["works"] and doctor["versions"]
-    assert "400" in reading
+    assert reading["records"][0]["vectors"] == 400
+    assert "400 vectors" in reading["records"][0]["reading"]
     of = {row["metric"]: row for row in measured["records"] if row["component"] is None}
     a, floor = of["mean_cosine"], of["mean_cosine.isotropic_q95"]
     assert a["low"] > floor["value"] and (a["n_vectors"], a["n_units"]) == (400, 400)

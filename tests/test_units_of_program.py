@@ -612,7 +612,7 @@ def test_what_was_measured_is_shown_and_logged(monkeypatch):
     asked.clear()
     monkeypatch.setattr(measure_commands, "_show_cost", lambda *of: asked.append(of))
     measure_commands._measure_model(job, place, form, True, (), True)
-    assert asked == [(job, True)]
+    assert asked == [(job, form, True)]
 
 
 def test_a_dry_run_says_how_a_file_of_vectors_is_read(monkeypatch, capsys):
@@ -719,7 +719,7 @@ def test_the_cost_of_a_model_is_shown_line_by_line(monkeypatch, capsys):
     from anisoscope.measure.cost import format_bytes
 
     job = Job(model="m", dtype="bfloat16")
-    measure_commands._show_cost(job, True)
+    measure_commands._show_cost(job, view.View(), True)
     lines = [
         f"m: weights {format_bytes(2_000_000)} in bfloat16",
         "a line",
@@ -728,7 +728,7 @@ def test_the_cost_of_a_model_is_shown_line_by_line(monkeypatch, capsys):
     ]
     assert capsys.readouterr().out.splitlines() == lines
     cost.unmeasured = False
-    measure_commands._show_cost(job, True)
+    measure_commands._show_cost(job, view.View(), True)
     assert capsys.readouterr().out.splitlines() == lines[:-1]
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -10,11 +10,13 @@ from anisoscope.cli.view import (
     Config,
     Format,
     Quiet,
+    Table,
     View,
     echo_wrapped,
     format_path,
     say,
     show,
+    show_row,
 )
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
@@ -35,7 +37,7 @@ from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumn
 from anisoscope.wording import list_first
 
 if TYPE_CHECKING:
-    from anisoscope.cli.view import Table
+    from anisoscope.models.series import Checkpoint
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
 
@@ -89,7 +91,7 @@ def measure(
         check_trackers(trackers)
     # Neither a path nor a series: a model of the hub, whose cost is told without importing what measures.
     if dry_run and not expand_home(job.model).exists() and not is_series(job.model):
-        _show_cost(job, quiet)
+        _show_cost(job, view, quiet)
         return
     with show_spinner(f"loading {job.model}", quiet=quiet):
         # Both load torch, which takes seconds.
@@ -114,7 +116,7 @@ def _measure_model(
 ) -> None:
     """Measure one model and show what was found; in a dry run, show what it would cost."""
     if dry_run:
-        _show_cost(job, quiet)
+        _show_cost(job, view, quiet)
         return
     from anisoscope.api.functions import measure_job
 
@@ -131,20 +133,25 @@ def _measure_vectors(
 ) -> None:
     """Measure a file of vectors and show what was found; in a dry run, show how the file is read."""
     if dry_run:
-        _show_reading(job)
+        _show_reading(job, view)
         return
     from anisoscope.api.functions import measure_vectors
 
     _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, trackers)
 
 
-def _show_reading(job: Job) -> None:
+def _show_reading(job: Job, view: Format) -> None:
     """Show how a file of vectors is read: which columns are vectors, units and labels."""
     from anisoscope.data.vector_files import open_vectors
 
     columns = select_fields(job, VectorColumns)
     arrays = open_vectors(job.model, split=job.split, **columns)
-    echo_wrapped(arrays.source["reading"], indent="  ")
+    reading = arrays.source["reading"]
+    if view.format == "table":
+        echo_wrapped(reading, indent="  ")
+        return
+    count, dimensions = arrays.shape[0], arrays.shape[-1]
+    show_row({"vectors": count, "dimensions": dimensions, "reading": reading}, view)
 
 
 def _measure_series(
@@ -159,25 +166,37 @@ def _measure_series(
     from anisoscope.models.series import describe, expand
 
     checkpoints = expand(job.model)
+    is_list = dry_run and view.format == "table"
     echo_wrapped(
         f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}",
-        err=not dry_run,
+        err=not is_list,
         indent="  ",
     )
     if dry_run:
-        for checkpoint in checkpoints:
-            missing = ""
-            if _is_missing_sibling(checkpoint.subject):
-                missing = "  (no such folder)"
-            say(
-                f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}"
-            )
+        _list_checkpoints(checkpoints, view)
         return
     from anisoscope.api.functions import measure_checkpoints
 
     series = measure_checkpoints(job, output, quiet)
     _show_series(series, job.settings.tokens[0], view, quiet)
     _log_to_trackers(series.records, series.folder, trackers)
+
+
+def _list_checkpoints(checkpoints: Sequence["Checkpoint"], view: Format) -> None:
+    """Show seed, step and name of each checkpoint of a series, and which of them have no folder."""
+    if view.format == "table":
+        for one in checkpoints:
+            missing = "  (no such folder)" if _is_missing_sibling(one.subject) else ""
+            say(f"seed {one.seed:<3d} step {one.step:<9,d} {one.subject}{missing}")
+        return
+    import pandas as pd
+
+    head = ("seed", "step", "model", "missing")
+    rows: list[tuple[Any, ...]] = []
+    for one in checkpoints:
+        rows.append((one.seed, one.step, one.subject, _is_missing_sibling(one.subject)))
+    cells = [[str(value) for value in row] for row in rows]
+    show([Table(head, cells, pd.DataFrame(rows, columns=list(head)))], view)
 
 
 def _ask_for_corpus() -> NoReturn:
@@ -197,8 +216,8 @@ def _ask_for_corpus() -> NoReturn:
     )
 
 
-def _show_cost(job: Job, quiet: bool) -> None:
-    """Show what measuring one model costs, from its configuration alone."""
+def _show_cost(job: Job, view: Format, quiet: bool) -> None:
+    """Show what measuring one model costs, from its configuration alone; sizes in bytes if not as a table."""
     # The configuration of a model of the hub is read by its library.
     require_extra("models", f"to read the configuration of {job.model}")
     with show_spinner(f"reading the configuration of {job.model}", quiet=quiet):
@@ -206,6 +225,17 @@ def _show_cost(job: Job, quiet: bool) -> None:
         from anisoscope.runs.run import estimate_cost_before
 
         cost = estimate_cost_before(job)
+    if view.format != "table":
+        row = {
+            "model": job.model,
+            "dtype": job.dtype,
+            "weights": cost.weights,
+            "state": cost.state,
+            "window": cost.tokens,
+            "cost": cost.line,
+        }
+        show_row(row, view)
+        return
     state = f"a state that --resume reads: {format_bytes(cost.state)}; windows of {cost.tokens:,} tokens"
     echo_wrapped(
         f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  "
