@@ -466,6 +466,17 @@ def test_a_damaged_file_of_vectors_is_told(tmp_path, ending, damage):
         open_vectors(path)
 
 
+def test_a_header_with_a_size_that_no_machine_has_is_told(tmp_path):
+    """It ended in an OverflowError."""
+    path = tmp_path / "x.npy"
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**20, 3)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(999))
+    with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.npy"):
+        open_vectors(path)
+
+
 DESCRIBED = [{}, [], 3, {"index_columns": ["none"]}, {"index_columns": [7]}]
 
 

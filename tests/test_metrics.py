@@ -12,10 +12,11 @@ import pytest
 import tiny
 import torch
 
+import anisoscope
 from anisoscope import metrics
 from anisoscope.axes import POSITION_EDGES, SUBSET_FAMILIES
 from anisoscope.capture.masking import Masking
-from anisoscope.metrics import LayerPair, Sample, group_cosine, spectrum
+from anisoscope.metrics import LayerPair, Sample, Vectors, group_cosine, spectrum
 from anisoscope.reads.base import draw_cloud
 from anisoscope.reads.query_key import HEAD_MOMENTS
 from anisoscope.reads.vectors import MOMENTS
@@ -32,6 +33,36 @@ EACH = [
     for name, metric in METRICS.items()
     for law in laws.laws_of(metric)
 ]
+
+
+OF_VECTORS = [
+    name
+    for name, metric in METRICS.items()
+    if isinstance(metric.reads, Vectors | Sample | LayerPair) and metric.reads.runs == 1
+]
+
+
+@pytest.mark.parametrize("exponent", [-400, 400])
+@pytest.mark.parametrize("name", OF_VECTORS)
+def test_no_value_leaves_the_range_of_float64_with_the_vectors(name, exponent):
+    """Ranks of vectors of 1e-113 were wrong by as much as a sixth: squares of their eigenvalues were 0."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 10, 12)) + 0.5
+    layers = {"0": x, "1": x @ rng.standard_normal((12, 12))}
+    factor = 2.0**exponent
+    scaled = {layer: vectors * factor for layer, vectors in layers.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before, after = (
+            anisoscope.measure(given, metrics=name).records["value"].to_numpy(float)
+            for given in (layers, scaled)
+        )
+    assert len(before) and len(before) == len(after)
+    found = np.isclose(after, before, rtol=1e-9, atol=1e-12, equal_nan=True)
+    # lengths, and squares of lengths
+    for lengths in (before * factor, before * factor**2):
+        found |= np.isclose(after, lengths, rtol=1e-9, atol=0)
+    assert found.all()
 
 
 @pytest.mark.parametrize(("metric", "law"), EACH)

@@ -1590,6 +1590,7 @@ def test_colours_and_shapes_follow_the_order_of_names():
     assert (plain["field"], plain["type"]) == ("n", "nominal")
     assert plain["scale"] == {"domain": ["b", "a"]} and plain["legend"]["columns"] == 0
     pale = style.colour(names, "n", 300, pale={"a": "b"}).to_dict()
+    assert pale["scale"]["domain"] == ["b", "a"]
     assert pale["scale"]["range"] == [
         style.PALETTE[0],
         style._lighten(style.PALETTE[0]),

@@ -669,7 +669,8 @@ def test_tokens_unusable_in_either_run_are_left_out_of_every_layer() -> None:
 def test_layers_of_a_sample_come_from_input_to_output() -> None:
     """Of two stacks, and of one that was sampled on its own under its own name."""
     kept = Reservoir(2, 0)
-    names = ("e.10.hidden", "e.final", "e.2.hidden", "e.2.head.query.raw")
+    # of a layer of a convolutional network maps before the ReLU are kept, too
+    names = ("e.10.hidden", "e.final", "e.2.hidden", "e.2.head.query.raw", "e.3.preact")
     x = {name: torch.full((2, 1), k + 1.0) for k, name in enumerate(names)}
     kept._kept = torch.tensor([1, 2]), torch.tensor([5, 6]), x
     alone = Reservoir(1, 0)

@@ -1,5 +1,6 @@
 """Labelled corpora: which split, column, class and mark is which, on a few rows each."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -54,6 +55,9 @@ def test_a_folder_of_splits_has_every_field_of_its_rows(folder):
     described = corpus.described()
     assert described["rationales"] == {"train": 4, "validation": 4, "test": 4}
     assert described["labels"] == ["no", "yes"] and described["pairs"] is True
+    # a label is the number of its class, so that their order is not that of the alphabet
+    turned = dataclasses.replace(corpus, labels=("yes", "no")).described()
+    assert turned["labels"] == ["yes", "no"]
     for given, message in (
         ({"words": "premise"}, r"roles of columns among .*got words"),
         ({"text": "none"}, r"a column 'none' for text in c"),

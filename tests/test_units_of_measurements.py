@@ -217,6 +217,27 @@ def test_words_of_tokens_keep_line_breaks():
     assert found == {"tokens": {"0": "a", "3": "\n"}}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_processes_know_what_was_measured_before(monkeypatch, tmp_path, rank):
+    """Process 0 alone reads the states, and tells the others."""
+    read, told = [], []
+    monkeypatch.setattr(of_runs, "rank_and_world", lambda: (rank, 2))
+    monkeypatch.setattr(
+        of_runs, "take_over_states", lambda *given: read.append(given) or frozenset({4})
+    )
+    monkeypatch.setattr(
+        of_runs,
+        "broadcast_from_first",
+        lambda held: told.append(held) or frozenset({9}),
+    )
+    target, job = RunFolder(tmp_path), Job()
+    plan = SimpleNamespace(fingerprint="f")
+    assert of_runs._take_over_interrupted(target, job, plan) == {9}
+    assert told == [frozenset() if rank else frozenset({4})]
+    state = target.state_path(0)
+    assert read == [] if rank else [(target.states(), job.settings, "f", state)]
+
+
 @pytest.mark.parametrize(
     ("rank", "reads_all", "share", "saved", "resumed"),
     [(0, False, {0, 2, 6}, True, True), (1, False, {3, 7}, True, False), (1, True, {2, 3, 4, 6, 7}, False, False)],

@@ -279,6 +279,9 @@ def test_cells_have_ranks_in_their_panel_ranges_of_their_layer_and_shades():
     assert head_map._write_ranges(CELLS) == (".500", "1.000", ".000")
     two = CELLS.assign(value=[0.25, 0.5, NAN, NAN, 0.0, 2.0])
     assert head_map._write_ranges(two) == (".250 to .500", "", ".000 to 2.000")
+    # panels keep the order of the map, which is not that of their names
+    turned = two.assign(**{head_map.PANEL: ["y"] * 4 + ["x"] * 2})
+    assert head_map._write_ranges(turned) == head_map._write_ranges(two)
     last = head_map.DIGITS[-1]
     middle = head_map.DIGITS[len(head_map.DIGITS) // 2]
     assert head_map._choose_shades(CELLS, (0.0, 1.0)) == f"{middle}{middle}-{last}0 "

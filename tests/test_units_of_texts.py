@@ -94,6 +94,7 @@ def test_blocks_are_documents_if_half_of_them_are_long():
         (["  a", "  b", "", "", "  c"], ["  a\n  b", "  c"]),
         (["a", "\u00a0", "b"], ["a\n\u00a0\nb"]),
         (["a", "", "b "], ["a", "b "]),
+        (["a"], ["a"]),
         ([""], []),
         ([], []),
     ],

@@ -434,6 +434,29 @@ def test_the_range_of_heads_is_from_the_lowest_to_the_highest_of_all_seeds():
 # ---- figure 7 --------------------------------------------------------------------------------------------------------
 
 
+def test_histograms_count_scores_by_system_and_ascending_bias():
+    places = {
+        ("bert", "10"): {3: 7, 5: 2},
+        ("bert", "3.162"): {0: 4},
+        ("t5", "0"): {1: 9},
+    }
+    rows = [
+        {"metric": "m", "model": model, "component": f"{n} {at}", "value": float(value)}
+        for (model, n), bins in places.items()
+        for at, value in bins.items()
+    ]
+    other = {"metric": "other", "model": "bert", "component": "0 0", "value": 1.0}
+    found = fig07_scores._counts(pd.DataFrame([*rows, other]), "m")
+    assert {system: [*counts] for system, counts in found.items()} == {
+        "bert": ["N = 3.162", "N = 10"],
+        "t5": ["N = 0"],
+    }
+    for (model, n), bins in places.items():
+        counts = found[model][f"N = {n}"]
+        assert len(counts) == len(fig07_scores.MIDDLES)
+        assert {at: counts[at] for at in np.flatnonzero(counts)} == bins
+
+
 def test_scores_are_binned_again_without_moving_them():
     """Ten scores between two edges, thirty between two others: each part lies between the edges it came from."""
     edges = row_scores.EDGES

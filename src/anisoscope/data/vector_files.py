@@ -75,8 +75,10 @@ DAMAGED = (
     TokenError,
     RuntimeError,
     SyntaxError,
+    OverflowError,
 )
-"""What readers of arrays raise: an archive that wants a password RuntimeError, a header that is no Python the last."""
+"""What readers of arrays raise: an archive that wants a password RuntimeError, a header that is no Python SyntaxError,
+one with a size that no machine has OverflowError."""
 LOOKED = 100  # lines of a text that tell whether it holds numbers
 MOST_PACKED = 100  # times that an archive of arrays may unpack to its own size
 SMALL = 1 << 26  # bytes that an archive may unpack to in any case

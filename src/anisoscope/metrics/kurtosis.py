@@ -12,7 +12,7 @@ Source     Elhage et al. 2023 (Privileged Bases in the Transformer Residual Stre
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import Array, Metric, Values, find_exponent, ratio
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import SampledVectors
 
@@ -48,9 +48,12 @@ def _compute_by_dimension(sample: SampledVectors) -> Array:
 
     Replicate 0 is of all vectors; the others leave out one group of units each.
     """
-    centre = sample.vectors.mean(axis=0)
+    # Fourth powers of very small or large numbers would leave the range of float64.
+    exponent = find_exponent(np.abs(sample.vectors).max(axis=0, initial=0.0))
+    vectors = np.ldexp(sample.vectors, -exponent)
+    centre = vectors.mean(axis=0)
     # Moments of nearly centred numbers keep their digits.
-    x = sample.vectors - centre
+    x = vectors - centre
     # x**3 and x**4 take 100 times as long as products do.
     square = x * x
     sums = []

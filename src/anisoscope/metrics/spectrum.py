@@ -28,6 +28,7 @@ from anisoscope.metrics.base import (
     Array,
     Metric,
     Values,
+    find_exponent,
     leave_diagonal_out,
     ratio,
 )
@@ -56,6 +57,12 @@ def compute(totals: Totals) -> Values:
     mean = ratio(totals["moment_vector"], n[..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
     scale = np.trace(uncentred, axis1=-2, axis2=-1)
+    # No value depends on the scale, but squares of very small or large eigenvalues
+    # would leave the range of float64.
+    half = find_exponent(scale) // 2
+    mean = np.ldexp(mean, -half[..., None])
+    uncentred = np.ldexp(uncentred, -2 * half[..., None, None])
+    scale = np.ldexp(scale, -2 * half)
     eigenvalues, of_uncentred = _compute_eigenvalues(uncentred, mean, scale)
     # Less variance than that may be rounding alone.
     vary = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
