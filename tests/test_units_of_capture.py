@@ -1144,6 +1144,10 @@ def test_a_whole_layer_has_its_own_mask_scale_and_heads():
         layer.keep_mask(None, given, {})
     layer.keep_mask(None, (1, 2, mask), {})
     assert layer.masks == [None, None, None, mask]
+    # a chunk's mask of 1 and 0 is no bias: a text of one chunk would see its padding
+    layer.keep_mask(None, (1, 2, torch.tensor([[[1.0, 0.0]]])), {})
+    assert layer.masks[-1].dtype == torch.bool
+    assert layer.masks[-1].tolist() == [[[[True, False]]]]
 
 
 # ---- vectors of a block

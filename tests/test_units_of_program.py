@@ -523,13 +523,13 @@ def test_a_file_of_options_is_toml_or_a_run(tmp_path, monkeypatch):
     path = tmp_path / "run.toml"
     path.write_text('limit = 20\npanel = "hidden"\n')
     assert config.read_config(path) == {"limit": 20, "panel": "hidden"}
-    path.write_text("limit 20")
-    with pytest.raises(UsageError) as caught:
-        config.read_config(path)
-    assert caught.value.expected == f"options as TOML in {path}"
-    assert (
-        caught.value.cure == 'write one option per line: limit = 20, panel = "hidden"'
-    )
+    cure = 'write one option per line: limit = 20, panel = "hidden"'
+    for content in (b"limit 20", 'corpus = "é.txt"'.encode("latin-1")):
+        path.write_bytes(content)
+        with pytest.raises(UsageError) as caught:
+            config.read_config(path)
+        assert caught.value.expected == f"options as TOML in {path}"
+        assert caught.value.cure == cure
     with pytest.raises(UsageError) as caught:
         config.read_config(tmp_path)
     assert caught.value.got == f"{tmp_path}, which is neither"

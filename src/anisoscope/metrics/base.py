@@ -173,8 +173,8 @@ def dot(a: Array, b: Array) -> Array:
 def find_exponent(x: Array) -> NDArray[np.int32]:
     """Return for each number the exponent e for which |x| / 2^e lies between .5 and 1; 0 for zero, NaN and infinity.
 
-    Numbers divided by 2^e (`np.ldexp(x, -e)`) keep every digit, and their squares and fourth powers stay in the range of
-    float64.
+    Numbers divided by 2^e (`np.ldexp(x, -e)`) keep every digit, and their squares and fourth powers stay in the range
+    of float64.
     """
     return np.frexp(np.where(np.isfinite(x), x, 0.0))[1]
 

@@ -22,6 +22,7 @@ Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participatio
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anisoscope.metrics.base import (
     SHARE,
@@ -60,10 +61,8 @@ def compute(totals: Totals) -> Values:
     # No value depends on the scale, but squares of very small or large eigenvalues
     # would leave the range of float64.
     half = find_exponent(scale) // 2
-    mean = np.ldexp(mean, -half[..., None])
-    uncentred = np.ldexp(uncentred, -2 * half[..., None, None])
     scale = np.ldexp(scale, -2 * half)
-    eigenvalues, of_uncentred = _compute_eigenvalues(uncentred, mean, scale)
+    eigenvalues, of_uncentred = _compute_eigenvalues(uncentred, mean, scale, half)
     # Less variance than that may be rounding alone.
     vary = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
     eigenvalues = np.where(vary, eigenvalues, np.nan)
@@ -95,13 +94,14 @@ def compute(totals: Totals) -> Values:
 
 
 def _compute_eigenvalues(
-    uncentred: Array, mean: Array, scale: Array
+    uncentred: Array, mean: Array, scale: Array, exponent: NDArray[np.int32]
 ) -> tuple[Array, Array]:
     """Return the eigenvalues of covariances, and those of the same second moments without centring, in ascending order.
 
     uncentred   mean products of pairs of dimensions, E[x xᵀ] [..., dim, dim]
     mean        E[x] [..., dim]
-    scale       trace of each matrix [...]; values that are rounding errors, compared with it, become 0
+    exponent    power of 2 [...] by which vectors are divided first: the eigenvalues are those of x / 2^exponent
+    scale       trace of each matrix [...] after that; values that are rounding errors, compared with it, become 0
 
     NaN if a matrix is not finite.
     """
@@ -111,7 +111,8 @@ def _compute_eigenvalues(
     for place in np.ndindex(mean.shape[:-1]):
         if np.isfinite(uncentred[place]).all() and np.isfinite(mean[place]).all():
             spectra[0][place], spectra[1][place] = _decompose_once(
-                uncentred[place], mean[place]
+                np.ldexp(uncentred[place], -2 * exponent[place]),
+                np.ldexp(mean[place], -exponent[place]),
             )
     # The error of an eigenvalue is about this; square roots of such noise would add up
     # in the ranks.
