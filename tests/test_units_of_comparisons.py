@@ -1,5 +1,6 @@
 """Comparisons of runs, whole: values, tables, sentences, cautions and conditions, on a few records of each run."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -57,6 +58,10 @@ def policies(shift=0.0):
             (1, 1, "content", 0.8),
         )
     ]
+    rows += [
+        row("w", 1, times * shift, head=0, token_policy=policy)
+        for policy, times in (("all", 5), ("content", 1))
+    ]
     return [*rows, row("other", 1, 0.5 + shift), row("z", 1, shift, head=0)]
 
 
@@ -79,6 +84,8 @@ def test_a_comparison_of_heads_under_a_policy_is_of_those_alone():
     # Of another metric too, heads and policy are those of the comparison.
     ((name, beyond),) = found.judge("z > .2")
     assert name == "c" and [one.where["head"] for one in beyond] == [0]
+    assert found.judge("w > .6") == []
+    assert len(dataclasses.replace(found, tokens="all").judge("w > .6")) == 2
     with pytest.raises(UsageError, match="a metric of single attention heads"):
         found.judge("other > 0")
     layers = comparison.compare(runs, "x.y", tokens="content")
