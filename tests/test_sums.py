@@ -235,6 +235,14 @@ def test_sums_that_do_not_fit_together_are_refused():
         one.buffer("s", "n", (2, 5))
 
 
+def test_sums_that_are_moved_to_another_device_go_on_there():
+    """Those of a resumed run were read on the CPU; sums added to a copy would be lost."""
+    sums = Sums(2)
+    sums.buffer("s", "n", (2, 3))
+    moved = sums.buffer("s", "n", (2, 3), "meta")
+    assert moved.device.type == "meta" and sums.terms["s", "n"] is moved
+
+
 # ---- over processes --------------------------------------------------------------------------------------------------
 
 RANK = """

@@ -2341,6 +2341,12 @@ def test_who_stops_after_a_failure_asks_nothing_more():
             with pytest.raises(ValueError, match="404" if place == 0 else "503"):
                 hub_memory.get_answer(f"q{place}", answer(status))
     assert asked == [404, 503]
+    # what ends the block is not what asks next
+    with (
+        pytest.raises(ValueError, match="501"),
+        hub_memory.stop_asking_after_failure(),
+    ):
+        hub_memory.get_answer("q2", answer(501))
     with pytest.raises(ValueError, match="500"):
         hub_memory.get_answer("q3", answer(500))
 
