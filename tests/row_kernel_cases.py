@@ -185,7 +185,12 @@ def check_blocks():
         real = torch.ones(len(query), query.shape[2], dtype=torch.bool)
         real[0, query.shape[2] // 2 :] = False
         how = {"scale": query.shape[-1] ** -0.5, "real": real, "columns": True}
-        found[name] = compare(query, key, masking, **how)
+        # A score of size S is rounded by S units in the last place, and its weight by as
+        # much of itself: differently on each processor.
+        largest = float(
+            query.norm(dim=-1).max() * key.norm(dim=-1).max() * how["scale"]
+        )
+        found[name] = compare(query, key, masking, **how) / max(1.0, largest / 100)
     return found
 
 
