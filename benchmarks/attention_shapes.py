@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pairs import BARE, against, keep, options, told, with_threads
+from pairs import BARE, against, keep_by_threads, options, told
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -97,17 +97,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     shapes = list_shapes(given.lengths, given.only)
     if not shapes:
         parser.error(f"no shape has {given.only!r} in its name")
-    for threads in given.threads:
-        with with_threads(threads):
-            rows = [
-                {"threads": threads} | row for row in compare_all(shapes, given.pairs)
-            ]
-        keep(
-            given.results,
-            "attention_shapes",
-            rows,
-            ("pattern", "side", "length", "heads", "dtype", "threads"),
-        )
+    key = ("pattern", "side", "length", "heads", "dtype")
+    keep_by_threads(
+        given, "attention_shapes", lambda: compare_all(shapes, given.pairs), key
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 from overhead import Running, bare
-from pairs import BARE, against, keep, options, told, with_threads
+from pairs import BARE, against, keep_by_threads, options, told
 
 from anisoscope.batch import Batch
 from anisoscope.measure.settings import Settings
@@ -141,15 +141,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=10, help="documents")
     parser.add_argument("--batch-tokens", type=int, default=1024)
     given = parser.parse_args(argv)
-    for threads in given.threads:
-        with with_threads(threads):
-            rows = [{"threads": threads} | row for row in compared(given)]
-        keep(
-            given.results,
-            "dtypes",
-            rows,
-            ("model", "device", "dtype", "attention", "threads"),
-        )
+    key = ("model", "device", "dtype", "attention")
+    keep_by_threads(given, "dtypes", lambda: compared(given), key)
 
 
 if __name__ == "__main__":

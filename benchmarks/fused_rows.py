@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from pairs import BARE, against, keep, options, told, with_threads
+from pairs import BARE, against, keep_by_threads, options, told
 from torch import Tensor
 
 from anisoscope.capture.masking import Masking
@@ -138,19 +138,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         for length in given.lengths
         for dtype in DTYPES
     ]
-    for threads in given.threads:
-        with with_threads(threads):
-            rows = [
-                {"threads": threads} | row
-                for case in cases
-                for row in compared(*case, given.pairs)
-            ]
-        keep(
-            given.results,
-            "fused_rows",
-            rows,
-            ("model", "length", "dtype", "products", "threads"),
-        )
+
+    def measure() -> Iterator[dict[str, Any]]:
+        for case in cases:
+            yield from compared(*case, given.pairs)
+
+    key = ("model", "length", "dtype", "products")
+    keep_by_threads(given, "fused_rows", measure, key)
 
 
 if __name__ == "__main__":

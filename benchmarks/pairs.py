@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -133,6 +133,24 @@ def keep(
         lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in its)
         parts.append(f'"{of}": [\n{lines}\n]')
     path.write_text("{{\n{}\n}}\n".format(",\n".join(parts)), "utf-8")
+
+
+def keep_by_threads(
+    given: argparse.Namespace,
+    name: str,
+    measure: Callable[[], Iterable[Mapping[str, Any]]],
+    key: Sequence[str],
+) -> None:
+    """Measure on each number of threads that was asked for, and keep the rows with that number.
+
+    given     the options that all benchmarks have
+    measure   yields the rows
+    key       columns that tell rows of one number of threads apart
+    """
+    for threads in given.threads:
+        with with_threads(threads):
+            rows = [{"threads": threads, **row} for row in measure()]
+        keep(given.results, name, rows, (*key, "threads"))
 
 
 def machine() -> dict[str, Any]:

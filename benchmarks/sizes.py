@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from overhead import CASES, Running, bare
-from pairs import BARE, against, keep, options, told, with_threads
+from pairs import BARE, against, keep_by_threads, options, told
 from transformers import (
     BertConfig,
     BertModel,
@@ -154,19 +154,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--layers", type=int, help="so many of the model's")
     given = parser.parse_args(argv)
-    for threads in given.threads:
-        with with_threads(threads):
-            rows = [
-                {"threads": threads} | row
-                for name in given.models
-                for row in compared(name, given)
-            ]
-        keep(
-            given.results,
-            "sizes",
-            rows,
-            ("model", "layers", "length", "padding", "panels", "threads"),
-        )
+
+    def measure() -> Iterator[dict[str, Any]]:
+        for name in given.models:
+            yield from compared(name, given)
+
+    key = ("model", "layers", "length", "padding", "panels")
+    keep_by_threads(given, "sizes", measure, key)
 
 
 if __name__ == "__main__":

@@ -278,8 +278,8 @@ def _drawn_once(folder):
     vl_convert.vegalite_to_svg = drawn
 
 
-def _import_unless_triton_lacks(name):
-    """Import a module of ours; kernels for GPUs are left out if Triton is not installed."""
+def _import_what_needs_no_missing_triton(name):
+    """Import a module of ours, unless it needs Triton and Triton is not installed: kernels for GPUs alone do."""
     import importlib
 
     try:
@@ -303,7 +303,7 @@ def _serve(folder):
             "integrations",
             "studies",
         ):
-            _import_unless_triton_lacks(module.name)
+            _import_what_needs_no_missing_triton(module.name)
     for name in LATE.split():
         importlib.import_module(name)
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping

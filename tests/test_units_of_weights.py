@@ -293,6 +293,13 @@ def test_a_group_that_is_open_or_of_one_process_is_left_alone(job, monkeypatch):
     ):
         pass
     assert distributed._Notices.store is None, "no group, so nobody to tell"
+    monkeypatch.setattr(distributed, "_wait_for_all", lost)
+    with (
+        pytest.raises(MeasureError, match="another process that has ended"),
+        distributed.open_process_group("cpu"),
+    ):
+        pass
+    assert distributed._Notices.store is None
     numbers = (signal.SIGINT, signal.SIGTERM)
     assert all(signal.getsignal(n) is not signal.SIG_DFL for n in numbers[:1])
 

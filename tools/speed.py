@@ -1,10 +1,13 @@
 """The page on speed: what `benchmarks/` measured, and how far it is from what the machine can do."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from anisoscope.sums.moments import MOST
+from anisoscope.wording import count_noun
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results.json"
 TOKENS, DIM, LAYERS, HEADS = 4096, 384, 6, 12
@@ -234,12 +237,23 @@ def _attention_shapes(rows: Rows) -> dict[str, str]:
             found = of_lengths.get(length, [])
             ranges.append(f"{min(found):.1f} to {max(found):.1f}" if found else "")
         cells.append([pattern, side, *ranges])
-    columns = [f"{n} token{'s' if n > 1 else ''}" for n in lengths]
+    columns = [count_noun(n, "token") for n in lengths]
     head = ("who sees whom", "padding", *columns)
     return {
         "attention_shapes": _table(head, cells),
         "attention_shapes_machine": rows[0]["machine"],
+        "attention_shapes_short": f"{_median_of_bare(rows, range(3)):.2f}",
+        "attention_shapes_long": f"{_median_of_bare(rows, lengths[2:]):.2f}",
     }
+
+
+def _median_of_bare(rows: Rows, lengths: Collection[int]) -> float:
+    """Return what torch's product takes as a multiple of itself, for calls of these lengths."""
+    ratios: list[float] = []
+    for row in rows:
+        if row["length"] in lengths:
+            ratios.append(row["bare"]["processor"][0])
+    return median(ratios)
 
 
 def _fused_rows(rows: Rows) -> dict[str, str]:
@@ -518,7 +532,8 @@ kinds of heads and dtypes (one thread, processor time, {attention_shapes_machine
 
 {attention_shapes}
 
-torch's product takes neither caps nor sinks, so it is timed without them.
+torch's product takes neither caps nor sinks, so it is timed without them. A product of one or two tokens takes microseconds: repeated at once,
+it takes {attention_shapes_short} of its own time (median), so the first two columns are rough. From 127 tokens on that is {attention_shapes_long}.
 
 ## Attention rows from torch's fused attention
 

@@ -4,7 +4,6 @@ import json
 import math
 import types
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -967,20 +966,3 @@ def test_a_number_by_construction_is_decided_without_an_interval():
         plain = judge.make_test_of_seeds(Claim("c", "", "", above=above), spread)
         assert (test.up, test.down) == (plain.up, plain.down)
         assert 0 < test.up < 1
-
-
-def test_bars_are_as_thick_in_a_chart_of_more_rows_than_panels():
-    rows = []
-    for of, to in product("abc", "xy"):
-        ends = dict.fromkeys(("least", "lower", "middle", "upper", "most"), 0.5)
-        rows.append({"of": of, "stage": "tuned", "to": to, **ends})
-    chart = study_charts.draw_ranges(
-        pd.DataFrame(rows),
-        category="of",
-        series="stage",
-        panel="to",
-        title="cosine",
-        domain=(-1, 1),
-        width=200,
-    )
-    assert chart.to_dict()["spec"]["height"] == 3 * 30

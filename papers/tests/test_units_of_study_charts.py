@@ -268,21 +268,35 @@ def test_models_over_dimensions_are_named_once_and_laws_lie_under_them():
     assert set(tables[1][0]) == drawn
 
 
+def draw_cosines(rows, domain):
+    """A panel for each `to`, a row for each `of`, a colour for each `stage`."""
+    return study_charts.draw_ranges(
+        pd.DataFrame(rows),
+        category="of",
+        series="stage",
+        panel="to",
+        title="cosine",
+        domain=domain,
+        width=200,
+    )
+
+
+def test_bars_are_as_thick_in_a_chart_of_more_rows_than_panels():
+    rows = []
+    for of, to in product("abc", "xy"):
+        ends = dict.fromkeys(("least", "lower", "middle", "upper", "most"), 0.5)
+        rows.append({"of": of, "stage": "tuned", "to": to, **ends})
+    chart = draw_cosines(rows, (-1, 1))
+    assert chart.to_dict()["spec"]["height"] == 3 * 30
+
+
 def test_a_line_a_bar_and_a_dot_show_their_own_quantiles():
     rows = []
     ends = ("least", "lower", "middle", "upper", "most")
     for nth, (of, stage, to) in enumerate(product("za", ("tuned", "raw"), "yx")):
         places = {name: nth / 10 + k for k, name in enumerate(ends)}
         rows.append({"of": of, "stage": stage, "to": to, **places, "seed": 9})
-    chart = study_charts.draw_ranges(
-        pd.DataFrame(rows),
-        category="of",
-        series="stage",
-        panel="to",
-        title="cosine",
-        domain=(-2, 5),
-        width=200,
-    )
+    chart = draw_cosines(rows, (-2, 5))
     described, marks, drawn = read_chart(chart)
     zero, line, bar, dot = marks
     kinds = [read_kind(mark) for mark in marks]

@@ -28,7 +28,7 @@ from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
 from anisoscope.renamed import rename_described
 from anisoscope.store import as_records, read_table, write_json, write_table
-from anisoscope.wording import list_first
+from anisoscope.wording import count_noun, list_first
 from anisoscope_papers.judge import make_verdict_without_test
 from anisoscope_papers.needs import Need
 from anisoscope_papers.origin import describe_provenance
@@ -230,8 +230,7 @@ def _format_hours(x: float) -> str:
         return f"{x:,.0f} hours"
     if x >= 0.95:
         return f"{x:.1f} hours"
-    minutes = f"{max(60 * x, 1):.0f}"
-    return f"{minutes} minute{'' if minutes == '1' else 's'}"
+    return count_noun(max(round(60 * x), 1), "minute")
 
 
 def measure_speed() -> float:

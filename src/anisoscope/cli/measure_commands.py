@@ -166,10 +166,11 @@ def _measure_series(
     from anisoscope.models.series import describe, expand
 
     checkpoints = expand(job.model)
-    is_list = dry_run and view.format == "table"
+    # Of a dry run the list of checkpoints is the answer, and this its beginning.
+    is_answer = dry_run and view.format == "table"
     echo_wrapped(
         f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}",
-        err=not is_list,
+        err=not is_answer,
         indent="  ",
     )
     if dry_run:
@@ -232,6 +233,7 @@ def _show_cost(job: Job, view: Format, quiet: bool) -> None:
             "weights": cost.weights,
             "state": cost.state,
             "window": cost.tokens,
+            "unmeasured": cost.unmeasured,
             "cost": cost.line,
         }
         show_row(row, view)

@@ -55,18 +55,15 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
             # A store outlives its group: with a prefix of its own, a second group in
             # the process does not find the signals of the first.
             _Notices.groups += 1
-            _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
-            _wait_for_all(_Notices.store, rank, world)
-            group = {"store": _Notices.store, "rank": rank, "world_size": world}
-            try:
-                with _end_at_signals():
-                    dist.init_process_group(
-                        "nccl" if alone else "gloo", timeout=PATIENCE, **group
-                    )
-            except BaseException:
-                # Without a group nobody reads the store's signals.
-                _Notices.store = None
-                raise
+            own_store = PrefixStore(f"anisoscope {_Notices.groups}", store)
+            _wait_for_all(own_store, rank, world)
+            group = {"store": own_store, "rank": rank, "world_size": world}
+            with _end_at_signals():
+                dist.init_process_group(
+                    "nccl" if alone else "gloo", timeout=PATIENCE, **group
+                )
+            # Not before: of a group that could not be opened nobody reads the signals.
+            _Notices.store = own_store
     try:
         yield
     finally:
