@@ -517,8 +517,8 @@ def test_of_a_folder_five_names_are_told_in_order(monkeypatch, tmp_path):
     (tmp_path / "d").mkdir()
     names = [Path(name) for name in "hgfedcba"]
     monkeypatch.setattr(Path, "iterdir", lambda _self: iter(names))
-    assert hub._describe_folder_of("d/x") == "the folder d has a, b, c, d, e"
-    assert hub._describe_folder_of("x") == "", "what lies in the current folder"
+    assert hub.describe_folder_of("d/x") == "the folder d has a, b, c, d, e"
+    assert hub.describe_folder_of("x") == "", "what lies in the current folder"
 
 
 # ---- downloads

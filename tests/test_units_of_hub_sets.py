@@ -140,6 +140,19 @@ def test_without_a_network_another_corpus_is_named(
         )
 
 
+def test_a_name_that_may_be_a_path_is_told_what_lies_in_its_folder(
+    monkeypatch, tmp_path
+):
+    """`many/some` beside a folder `many`: it spoke of built-in corpora and the network alone."""
+    monkeypatch.setattr(datasets, "load_dataset", fail_with(ConnectionError()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "part-0.txt").write_text("a")
+    found = hub.HubSet("many/some", None, "")
+    text = message_of(hub.load_splits, found, part(id="many/some", cure=""))
+    assert "Cure: the folder many has part-0.txt; else connect" in text
+
+
 UNREADABLE = "expected a data set n that can be read; got {}. Cure: write a configuration as n:CONFIGURATION"
 FILES = "expected files of data in n; got none that can be read. Cure: name another data set, or a local file"
 

@@ -678,12 +678,12 @@ def test_the_cache_knows_what_a_revision_means_once_all_is_there(move, tmp_path)
 
 
 def test_a_missing_path_is_told_with_what_lies_in_its_folder(tmp_path):
-    assert hub._describe_folder_of("plain") == ""
-    assert hub._describe_folder_of(str(tmp_path / "none" / "x")) == ""
-    assert hub._describe_folder_of(str(tmp_path / "x")).endswith("is empty")
+    assert hub.describe_folder_of("plain") == ""
+    assert hub.describe_folder_of(str(tmp_path / "none" / "x")) == ""
+    assert hub.describe_folder_of(str(tmp_path / "x")).endswith("is empty")
     for name in "gfedcba":
         (tmp_path / name).mkdir()
-    assert hub._describe_folder_of(str(tmp_path / "x")) == (
+    assert hub.describe_folder_of(str(tmp_path / "x")) == (
         f"the folder {tmp_path} has a, b, c, d, e"
     )
 

@@ -19,6 +19,7 @@ from anisoscope.data.local import (
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
+from anisoscope.models.hub import describe_folder_of
 from anisoscope.options import INPUT, Text, declare_settings, option, select_fields
 from anisoscope.registry import list_entries_of
 from anisoscope.renamed import rename_typed_corpus
@@ -246,8 +247,14 @@ class HubPart:
 
     @property
     def suggestion(self) -> str:
-        """Say what to do if there is no such data set: the preset's cure, or similar names."""
-        return self.cure or _suggest(self.name, self.modality)
+        """Say what to do if there is no such data set: the preset's cure, what lies beside it, or similar names."""
+        # The name may be a mistyped path: then what lies in that folder helps more than
+        # names of corpora.
+        return (
+            self.cure
+            or describe_folder_of(self.id)
+            or _suggest(self.name, self.modality)
+        )
 
 
 def resolve_corpus(

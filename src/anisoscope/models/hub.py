@@ -272,7 +272,7 @@ def _explain_absence(path: str, name: str, suggestion: str, fault: Fault) -> Mod
         return ModelError(f"access to {name}", fault.got, fault.cure)
     # The name may be a mistyped path: what lies in that folder helps more than advice
     # on networks.
-    neighbours = _describe_folder_of(path)
+    neighbours = describe_folder_of(path)
     if neighbours:
         got = f"{name!r}, which is not there, and not in the cache of the hub"
         return ModelError(
@@ -288,7 +288,7 @@ def _explain_absence(path: str, name: str, suggestion: str, fault: Fault) -> Mod
     return ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
 
 
-def _describe_folder_of(path: str) -> str:
+def describe_folder_of(path: str) -> str:
     """Say which files are in the folder that a missing path would be in; "" if there is no such folder."""
     above = Path(path).parent
     if above == Path() or not above.is_dir():
