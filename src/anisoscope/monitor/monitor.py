@@ -16,7 +16,11 @@ import torch
 from torch import nn
 
 from anisoscope.batch import Batch
-from anisoscope.data.documents import list_if_texts
+from anisoscope.data.in_memory import (
+    are_texts,
+    fill_missing_texts,
+    read_texts_of_table,
+)
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import GivenInputs
@@ -53,7 +57,8 @@ class Monitor:
     activations, largest logits by layer.
 
     probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
-            `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
+            `Batch`es; texts or a table with a column of them, or the name of a corpus, of which `SEQUENCES` windows are
+            taken. It is read once and kept
     every   steps between measurements; with `early`, also at steps 0, 1, 2, 4, 8 … below that
     output  folder for the records of every measurement, also per head; None: not written
     processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a function that calls the model
@@ -200,7 +205,7 @@ class Monitor:
             return _choose_windows(
                 str(self.probe), model, self.processor, sequences=SEQUENCES
             )
-        if _are_texts(self.probe):
+        if are_texts(self.probe):
             from anisoscope.data.opening import open_texts
 
             plan, _ = open_texts(self.probe, model, self.processor, sequences=SEQUENCES)
@@ -231,8 +236,8 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
 
     UsageError or CorpusError for a probe that `measure` would refuse.
     """
-    probe = list_if_texts(probe)
-    if isinstance(probe, str | Path) or _are_texts(probe):
+    probe = fill_missing_texts(read_texts_of_table(probe, None))
+    if isinstance(probe, str | Path) or are_texts(probe):
         if not hasattr(processor, "tokenize"):
             got = "none" if processor is None else type(processor).__name__
             raise UsageError(
@@ -250,13 +255,6 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
             "a probe with at least one batch", "none", "make the probe of a few batches"
         )
     return batches
-
-
-def _are_texts(probe: Any) -> bool:
-    """Return whether the probe is a list of strings."""
-    if not isinstance(probe, list | tuple) or not probe:
-        return False
-    return all(isinstance(text, str) for text in probe)
 
 
 def _choose_windows(
