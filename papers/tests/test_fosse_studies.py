@@ -1243,8 +1243,12 @@ def test_agreement_is_asked_of_one_more_run(published, n, spread, expected):
     one = Compared("x", published, 0.5, 0.49, 0.51, n, spread)
     assert one.verdict == expected
     assert Counter(count_comparisons([one]).split(", ")) == Counter(
-        f"{int(word == expected)} {verb}"
-        for word, verb in (("open", "open"), ("agrees", "agree"), ("differs", "differ"))
+        f"1 {word}" if word == expected else f"0 {plural}"
+        for word, plural in (
+            ("open", "open"),
+            ("agrees", "agree"),
+            ("differs", "differ"),
+        )
     )
     other = replace(one, apart="another corpus")
     assert other.verdict == "not comparable" and count_comparisons([other]).endswith(

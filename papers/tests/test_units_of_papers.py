@@ -92,7 +92,7 @@ def test_a_published_number_agrees_within_one_more_run():
     ]
     assert alike == ["agrees", "agrees", "differs", "open"]
     found = [compared(None), compared(1.0), compared(1.0), compared(9.0)]
-    assert count_comparisons(found) == "1 open, 2 agree, 1 differ"
+    assert count_comparisons(found) == "1 open, 2 agree, 1 differs"
     assert count_comparisons([*found, compared(1.0, apart="x")]).endswith(
         ", 1 not comparable"
     )

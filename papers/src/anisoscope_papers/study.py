@@ -224,10 +224,14 @@ class Expected(Compared):
 def count_comparisons(compared: Iterable[Compared]) -> str:
     """Count comparisons of published numbers with ours in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
-    verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
+    plurals = {"open": "open", "agrees": "agree", "differs": "differ"}
     # Most studies have none, and a count of 0 would only ask what it means.
-    verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
-    return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
+    if found["not comparable"]:
+        plurals["not comparable"] = "not comparable"
+    return ", ".join(
+        f"{found[name]} {name if found[name] == 1 else plural}"
+        for name, plural in plurals.items()
+    )
 
 
 def _show_no_progress(_text: str, _done: int, _total: int) -> None:
