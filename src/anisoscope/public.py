@@ -315,5 +315,5 @@ NAMES: dict[str, tuple[str, ...]] = {
         "check_metric",
         "laws_of",
     ),
-    "anisoscope.wording": ("list_first",),
+    "anisoscope.wording": ("count_noun", "list_first"),
 }
