@@ -5,6 +5,7 @@ Stacks, policies, seeds, sites and kinds of attention lie side by side in one ta
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -849,6 +850,15 @@ def test_a_page_of_a_series_has_other_sections_than_that_of_a_run():
     of_run = sections.build_sections(results(rows[:1]))
     assert of_run[0].title == "Anisotropy, layer by layer"
     assert all(section.head_map is None and section.mapped == [] for section in of_run)
+
+
+def test_figures_that_the_map_of_heads_does_not_show_are_drawn():
+    shown, other = (SimpleNamespace(name=name) for name in ("entropy", "sinks"))
+    of_heads = SimpleNamespace(quantities=[SimpleNamespace(figure=shown)])
+    with_map = sections.Section("s", "S", "", (shown, other), head_map=of_heads)
+    assert (with_map.mapped, with_map.drawn) == ([shown], [other])
+    without = replace(with_map, head_map=None)
+    assert (without.mapped, without.drawn) == ([], [shown, other])
 
 
 # ---- what is above the figures

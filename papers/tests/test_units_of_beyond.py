@@ -495,6 +495,22 @@ def test_windows_are_found_by_the_mean_of_their_tokens_over_all_batches():
     assert rows == [{"metric": "retrieval.precision", "value": 0.4}]
 
 
+def test_each_outcome_is_measured_on_its_own_windows(monkeypatch):
+    """Sinks and outliers on windows of text, retrieval on those prepared for it; the probe needs a treebank."""
+    asked = {}
+    for part in ("sinks", "outliers", "retrieval"):
+
+        def measure(_model, batches, part=part):
+            asked[part] = batches
+            return [{"metric": part, "value": 1.0}]
+
+        monkeypatch.setattr(outcomes, f"_measure_{part}", measure)
+    monkeypatch.setattr(outcomes, "find_path", lambda _: None)
+    found = outcomes.measure_outcomes(torch.nn.Linear(1, 1), "t", "plan", "texts")
+    assert asked == {"sinks": "plan", "outliers": "plan", "retrieval": "texts"}
+    assert list(found["metric"]) == list(asked)
+
+
 def test_outcomes_of_other_word_vectors_or_penalties_are_no_arm_of_attention():
     kept = {Cell("esnli", arm=arm).label for arm in ("learned", "uniform", "frozen")}
     left_out = {

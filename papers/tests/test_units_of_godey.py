@@ -1203,6 +1203,16 @@ def test_a_layer_is_compared_with_its_published_value_but_not_after_a_norm(monke
 # ---- figure 15 -------------------------------------------------------------------------------------------------------
 
 
+def test_entropies_of_our_own_models_come_with_their_losses(monkeypatch):
+    """Without the losses the tests by the fall of the loss would be left out, and nobody would see it."""
+    monkeypatch.setattr(
+        checkpoints, "measure_heads", lambda metrics, *_: pd.Series(metrics)
+    )
+    series = SimpleNamespace(cells="of an experiment")
+    found = list(fig15_entropy.measure(series, None))
+    assert found == [*fig15_entropy.KEPT, "training.loss"]
+
+
 def test_a_course_that_is_lowest_at_its_end_does_not_turn():
     claim = Claim("c", "s", "", statistic="rise", floor=0.05)
     steps = (0, 100, 1000, 4000)
