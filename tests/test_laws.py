@@ -220,6 +220,22 @@ class MultipliedSums(Keeper):
         )
 
 
+@dataclass(frozen=True)
+class SumsOfTheBatch(MultipliedSums):
+    """Gives each sequence the length of its whole batch, which is another one in half of the data."""
+
+    def add(self, site, value, done):
+        real = done.find_masks(site, value).real.double()
+        length = torch.linalg.vector_norm(value, dim=-1).sum()
+        sums = torch.ones(len(value), 1, 1) * length
+        done.add_sums(site.name, {"n": real.sum(1)[:, None, None], "norm": sums})
+
+
+class VectorsOfTheBatch(Vectors):
+    def keepers(self, needs):  # noqa: ARG002
+        yield SumsOfTheBatch()
+
+
 class MultipliedVectors(Vectors):
     def keepers(self, needs):  # noqa: ARG002
         yield MultipliedSums()
@@ -238,6 +254,19 @@ def test_padding_is_tried_with_what_no_mask_of_zeros_takes_away():
         match=r"its value is nan with three positions of nan behind each sequence",
     ):
         law.hold(Metric(reads=MultipliedVectors(("hidden",)), **length))
+
+
+def test_halves_are_compared_with_the_whole_and_not_with_themselves():
+    """A metric that gives the same number each time it is asked, and another one for each way to share the data."""
+    law = next(law for law in LAWS if law.name == "two halves add up to the whole")
+    metric = Metric(
+        name="foreign",
+        reads=VectorsOfTheBatch(("hidden",)),
+        needs={"n", "norm"},
+        compute=lambda totals: {"": totals["norm"] / totals["n"]},
+    )
+    with pytest.raises(LawBroken, match=r"of two halves and .* of the whole"):
+        law.hold(metric)
 
 
 def test_every_law_has_a_mistake_that_breaks_it():

@@ -701,6 +701,10 @@ def test_heads_are_averaged_and_other_numbers_kept(monkeypatch):
         for head in (0, 1):
             value = 100 * layer + 10 * (site == "value") + (policy == "all")
             rows.append(place | {"head": head, "value": value + head})
+    of_queries = {"stack": "encoder", "kind": "self", "layer": 3, "site": "attention"}
+    for head, value in enumerate((0.25, 0.75)):
+        named = {"metric": "attention.row_similarity", "head": head, "value": value}
+        rows.append(of_queries | named)
     whole = {"layer": 0, "site": "hidden", "metric": "intra_sequence", "value": 7.0}
     rows.append(whole | {"low": 6.0, "high": 8.0})
     rows.append(whole | {"metric": "norms.mean"})
@@ -715,10 +719,13 @@ def test_heads_are_averaged_and_other_numbers_kept(monkeypatch):
 
     monkeypatch.setattr(measurements, "run_pass", run)
     found = measurements.measure_similarities("model", "batches")
-    assert found["head"].isna().all() and len(found) == 10
+    assert found["head"].isna().all() and len(found) == 11
+    # Statistics of the rows of heads are of no token policy.
+    of_rows = found[found["metric"] == "attention.row_similarity"]
+    assert of_rows["value"].tolist() == [0.5]
     own = found[found["layer"] == 0]
     assert own[["value", "low", "high"]].iloc[0].tolist() == [7, 6, 8]
-    for row in found[found["layer"] > 0].itertuples():
+    for row in found[found["layer"].isin((1, 2))].itertuples():
         place = 10 * (row.site == "value") + (row.token_policy == "all")
         assert row.value == 100 * row.layer + place + 0.5
         assert (row.stack, row.kind, row.metric) == (

@@ -154,6 +154,22 @@ def test_two_hops_make_a_frame_of_the_quality_network():
     assert distillmos.config_of({"linear3.weight": None}) is None
 
 
+def test_a_frame_attends_to_frames_of_its_own_window_alone():
+    config = distillmos.DistillMosConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    torch.manual_seed(0)
+    body = distillmos._Transformer(8, config).eval()
+    windows = torch.randn(3, 8, distillmos.FRAMES)
+    together = body(windows)
+    alone = torch.cat([body(window[None]) for window in windows])
+    torch.testing.assert_close(together, alone)
+    changed = windows.clone()
+    changed[0, :, -1] += 1
+    difference = (body(changed) - together).abs().amax((1, 2))
+    assert difference[0] > 1e-3 and difference[1:].max() == 0
+
+
 def test_a_window_is_padded_at_its_end_and_divided_by_its_own_largest_sample():
     model = distillmos.DistillMosModel(
         distillmos.DistillMosConfig(

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -451,6 +452,23 @@ def test_a_single_process_does_the_pieces_in_turn(monkeypatch, given, threads):
     assert counted == [(n, n) for n in range(1, len(pieces) + 1)]
     assert done == pieces
     assert list(processes.run_in_parallel(work, [], given)) == []
+
+
+@pytest.mark.parametrize("before", [set(), {signal.SIGINT}])
+def test_ctrl_c_is_let_through_again_once_the_processes_have_begun(before):
+    """While they begin it is held back, since they inherit what is."""
+    held = []
+
+    def submit(*_):
+        held.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    own = signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        processes._submit_all(SimpleNamespace(submit=submit), print, [(1,), (2,)])
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, own)
+    assert held == [{signal.SIGINT}] * 2
 
 
 def test_no_more_processes_are_begun_than_there_are_pieces(monkeypatch):
