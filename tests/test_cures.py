@@ -505,6 +505,18 @@ def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(
     np.testing.assert_allclose(Fit.load(saved).mean, second.mean(0), atol=1e-9)
 
 
+def test_intervals_of_a_cure_of_a_run_are_over_its_sequences(drifted):
+    """As of independent vectors they would be far too narrow."""
+    folder, _ = drifted
+    kept = read_layer_of_run(folder)
+    given = {"units": kept.units, "cures": "centre"}
+    (of_run,) = anisoscope.cure(folder, cures="centre").trials
+    (of_vectors,) = anisoscope.cure(kept.vectors, **given).trials
+    (of_independent,) = anisoscope.cure(kept.vectors, cures="centre").trials
+    assert of_run.scores["A"].before == of_vectors.scores["A"].before
+    assert of_run.scores["A"].before != of_independent.scores["A"].before
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [

@@ -370,9 +370,10 @@ def test_the_state_of_a_model_of_the_hub_is_the_commit_of_its_revision(monkeypat
 
 def test_the_state_of_a_corpus_is_that_of_all_its_files(monkeypatch, tmp_path):
     asked: list[Any] = []
-    table, clip = tmp_path / "table.csv", tmp_path / "clips" / "a.wav"
-    clip.parent.mkdir()
-    for path in (table, clip):
+    clips = tmp_path / "clips"
+    table, clip, last = tmp_path / "table.csv", clips / "a.wav", clips / "b.wav"
+    clips.mkdir()
+    for path in (table, clip, last):
         path.write_text("x")
 
     def resolve(*given: Any) -> Any:
@@ -380,12 +381,13 @@ def test_the_state_of_a_corpus_is_that_of_all_its_files(monkeypatch, tmp_path):
         return table
 
     item = SimpleNamespace(name="a", unit="u", fault="", place=clip)
+    items = [item, SimpleNamespace(name="b", unit="u", fault="", place=last)]
     monkeypatch.setattr(run_cache, "resolve_corpus", resolve)
     monkeypatch.setattr(run_cache, "detect_modality", lambda _: "speech")
     monkeypatch.setattr(run_cache, "named_corpora", lambda: {"l": SimpleNamespace(modality="labelled"),
                                                             "s": SimpleNamespace(modality="speech")})  # fmt: skip
     monkeypatch.setattr(
-        run_cache, "find_local_items", lambda *given: asked.append(given) or SimpleNamespace(items=[item])
+        run_cache, "find_local_items", lambda *given: asked.append(given) or SimpleNamespace(items=items)
     )  # fmt: skip
     job = Job(corpus="x", split="s", column="c")
     first = run_cache.identify_corpus_state(job)
@@ -394,7 +396,7 @@ def test_the_state_of_a_corpus_is_that_of_all_its_files(monkeypatch, tmp_path):
         run_cache.identify_corpus_state(replace(job, corpus=name))
         assert asked[-2][1] == modality
     states = [first]
-    for path in (clip, table):
+    for path in (clip, last, table):
         path.write_text("xy")
         states.append(run_cache.identify_corpus_state(job))
     for name in ("unit", "name", "fault"):

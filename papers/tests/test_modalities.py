@@ -29,6 +29,13 @@ SMALL = replace(
 RECIPE = KindRecipe("vit", 4, looks=(2,), probe=6)
 
 
+def test_settings_for_what_is_finished_train_nothing():
+    for name, settings in modalities.SETTINGS.items():
+        trains = {setting: experiment.train for setting, experiment in settings.items()}
+        assert trains == {"quick": True, "paper": True, "finished": False}, name
+        assert settings["finished"].arms == settings["paper"].arms
+
+
 @pytest.fixture(autouse=True)
 def _small(tmp_path, monkeypatch):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))

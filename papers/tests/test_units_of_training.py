@@ -685,12 +685,13 @@ def test_forms_of_entropy_by_hand():
         {"row": entropy(0.25, 0.75) / math.log(2), "reported": 0, "again": 0}
     )
     assert set(entropy_forms.compute_of_row(np.ones(1)).values()) == {0}
-    ends = entropy_forms.find_ends(np.array([22, 3]))
+    # Two utterances of three tokens count twice.
+    ends = entropy_forms.find_ends(np.array([22, 3, 3]))
     of_22, of_3 = (entropy_forms._find_ends(n) for n in (22, 3))
     assert of_22["again"][0] == pytest.approx(0.987, abs=5e-4)
     for form, (low, high) in ends.items():
-        assert low == pytest.approx((of_22[form][0] + of_3[form][0]) / 2)
-        assert high == pytest.approx((of_22[form][1] + of_3[form][1]) / 2)
+        assert low == pytest.approx((of_22[form][0] + 2 * of_3[form][0]) / 3)
+        assert high == pytest.approx((of_22[form][1] + 2 * of_3[form][1]) / 3)
     assert ends["row"] == pytest.approx((0, 1))
     assert ends["columns"][0] < ends["columns"][1] == pytest.approx(1)
 
