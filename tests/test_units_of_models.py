@@ -1527,6 +1527,7 @@ def test_checkpoints_are_sorted_by_seed_then_by_step(tmp_path):
         ("0,1,2,4,…,16", "0 1 2 4 8? 16", [(4, 16)]),
         ("2,5,6,…,9", "2 5 6 9", [(6, 9)]),
         ("x,1,2,…,4", "x 1 2 3? 4", []),
+        ("1,2,4,…,16,20,30,…,50", "1 2 4 8? 16 20 30 50", [(4, 16), (30, 50)]),
         ("0,5,…,5", None, "numbers that rise"),
         ("5,…,9", None, "at least two numbers"),
         ("1,b,…,9", None, "at least two numbers"),
