@@ -72,6 +72,8 @@ T5 = COMMON | {
 }
 XLNET = COMMON | {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}
 SPECIAL = {"cls_token_id": 1, "sep_token_id": 2, "mask_token_id": 3}
+XLM = COMMON | {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "pad_index": 0}
+XLM |= {"summary_type": "mean", "n_langs": 1, "use_lang_emb": False}
 
 # family → head, settings, what it reads, and the path of what projects values (`:n` the n-th third of its output)
 FAMILIES = {
@@ -118,6 +120,9 @@ FAMILIES = {
         "mean",
         "model.layers.{}.self_attn.v_proj",
     ),
+    "xlnet mean": ("XLNet", XLNET | {"summary_type": "mean"}, "mean", None),
+    "xlm mean": ("XLM", XLM, "mean", "transformer.attentions.{}.v_lin"),
+    "flaubert mean": ("Flaubert", XLM, "mean", "transformer.attentions.{}.v_lin"),
     "gpt2": ("GPT2", GPT2, "last", "transformer.h.{}.attn.c_attn:2"),
     "llama": ("Llama", GROUPED, "last", "model.layers.{}.self_attn.v_proj"),
     "qwen2": ("Qwen2", GROUPED, "last", "model.layers.{}.self_attn.v_proj"),
@@ -132,6 +137,9 @@ FAMILIES = {
     "bart": ("Bart", BART, "last", "model.decoder.layers.{}.encoder_attn.v_proj"),
     "t5": ("T5", T5, "last", "transformer.decoder.block.{}.layer.1.EncDecAttention.v"),
 }
+# Their mean is over padding too, so that texts of one length alone may be in a batch.
+OF_PADDING_TOO = ("xlnet mean", "xlm mean", "flaubert mean")
+SIDES = {"xlnet": "left"} | dict.fromkeys(OF_PADDING_TOO, "none")
 CROSSED, CAUSAL = ("bart", "t5"), ("gpt2", "llama", "qwen2", "mistral", "gemma")
 
 
@@ -276,7 +284,7 @@ def by_hand(model, row, family):
 def test_maps_are_those_of_each_text_alone_in_float64(family):
     model, rows, way = build(family), texts(family), FAMILIES[family][2]
     padding = find_neutral_padding(model, rows, 0)
-    assert padding.side == ("left" if family == "xlnet" else "right")
+    assert padding.side == SIDES.get(family, "right")
     plan, notes = plan_of(rows, padding, family, batch_tokens=30), []
     assert len(plan) > 1
     ones = dict(iter_captured(model, plan, notes))
