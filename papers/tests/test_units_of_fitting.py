@@ -889,5 +889,8 @@ def test_numbers_note_the_commit_of_studies_and_of_trainings(monkeypatch):
     ((package, parts),) = asked
     assert package == origin.PACKAGE and package.name == "anisoscope_papers"
     assert set(parts) == {*origin.STUDIES, "training"}
+    # Of every paper: a changed study is no study of its commit.
+    papers = {path.parent.name for path in package.glob("*/published.toml")}
+    assert len(papers) == 5 and papers <= set(parts)
     assert found["tool"] == "1" and found["papers"]["commit"] == "c"
     assert set(found["papers"]) == {"version", "commit"}

@@ -18,6 +18,8 @@ STUDIES = (
     "networks",
     "godey2024",
     "fosse2023",
+    "gu2025",
+    "machina2024",
     "beyond",
 )
 """Packages and modules whose code makes records and verdicts of studies. Trained models are found by their settings."""
