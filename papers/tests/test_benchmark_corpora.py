@@ -118,6 +118,39 @@ def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
         open_labelled("esnli")
 
 
+@pytest.mark.parametrize(
+    ("name", "home", "files"),
+    [
+        (
+            "yelphat",
+            benchmarks.YELPHAT,
+            {
+                "train": ("ham_part3", "ham_part4", "ham_part5", "ham_part7"),
+                "test_yelp50": ("ham_part1",),
+                "test_yelp100": ("ham_part6",),
+                "test_yelp200": ("ham_part8",),
+            },
+        ),
+        (
+            "esnli",
+            benchmarks.ESNLI,
+            {
+                "train": ("esnli_train_1", "esnli_train_2"),
+                "validation": ("esnli_dev",),
+                "test": ("esnli_test",),
+            },
+        ),
+    ],
+)
+def test_each_published_file_is_read_into_its_own_split(monkeypatch, name, home, files):
+    monkeypatch.setattr(benchmarks, "fetch", lambda url: url)
+    monkeypatch.setattr(benchmarks, f"read_{name}", lambda path: [path])
+    assert benchmarks.BENCHMARKS[name].home() == {
+        split: [f"{home}/{file}.csv" for file in of_split]
+        for split, of_split in files.items()
+    }
+
+
 def test_words_of_an_annotator_s_page_are_marked_by_its_class_active():
     page = """<p>x</p><span class="w active">two &amp; <b>three</b></span><SPAN id='a' class='inactive'>four</SPAN>
     <span>five</span><span data-x="active">six</span><span class = 'active'></span>"""

@@ -638,6 +638,17 @@ def test_without_margins_the_number_is_found_by_p(over, shown):
     assert verdict.value == shown
 
 
+def test_a_test_without_a_margin_is_shown_for_none_that_has_one():
+    """Its p is of another scale than the margins of the others."""
+    tests = [
+        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over="all", margin=margin)
+        for x, margin in ((0.3, 0.3), (0.1, np.nan), (0.2, 0.2))
+    ]
+    tests[1] = replace(tests[1], up=0.9)
+    (verdict,) = judge_tests(tests)
+    assert verdict.value == 0.2
+
+
 def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
     """A table of several metrics: a norm is no share."""
     values = {"mean_cosine": (0.97, 0.99, 1.0), "norms.mean": (1.0, 5.0, 9.0)}

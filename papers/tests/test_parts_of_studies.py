@@ -137,6 +137,13 @@ def test_every_recipe_of_positions_is_trained_with_every_seed(seeds):
     # Of each depth first four seeds of all recipes, one layer before two.
     learned = [(c.layers, c.seed >= 4) for c in found if c.arm != "frozen"]
     assert learned == sorted(learned)
+    # And of those seeds first the recipes of the paper's text and of its code.
+    first = (RECIPES["no positions"], RECIPES["sinusoids"])
+    later = [
+        (c.arm == "frozen", c.layers, c.seed >= 4, (c.positions, c.scale) not in first)
+        for c in found
+    ]
+    assert later == sorted(later)
 
 
 def test_curves_of_two_seeds_are_whole_before_the_next_begin():
@@ -215,12 +222,14 @@ def test_classes_are_told_apart_by_the_vectors_of_the_last_layer(monkeypatch):
     first = np.ones((6, 2)) + np.arange(12.0).reshape(6, 2) % 5
     vectors = np.stack([first, first[::-1], last], 1)
     monkeypatch.setattr(measurements, "measure_once", at_once)
-    monkeypatch.setattr(measurements, "pool_vectors", lambda *_: vectors)
+    monkeypatch.setattr(
+        measurements, "pool_vectors", lambda _model, limit: vectors[:limit]
+    )
     made = SimpleNamespace(
         classes=(labels, labels),
         classifier=(None, None),
-        batches=lambda _: None,
-        plan=Grid(),
+        batches=lambda limit: limit,
+        plan=Grid(utterances=6, erased=2),
         corpus=SimpleNamespace(labels=("a", "b")),
         cell=Cell("esnli", layers=2),
     )
@@ -329,7 +338,8 @@ def test_what_is_missing_is_named_and_asked_for_once(monkeypatch, tmp_path):
         raise ModelError("a model", "none", "fetch it")
 
     monkeypatch.setattr(trained_cells, "train_cell", train)
-    context = Context(tmp_path, tmp_path)
+    told = []
+    context = Context(tmp_path, tmp_path, progress=lambda *given: told.append(given))
     asked = [
         Cell("yelphat", "an/encoder"),
         Cell("hatexplain", "an/encoder"),
@@ -347,6 +357,7 @@ def test_what_is_missing_is_named_and_asked_for_once(monkeypatch, tmp_path):
     ]
     said = [row["model"] for row in context.lacking]
     assert said == ["an/encoder", "esnli", "builtin:vectors"]
+    assert told == [("classifiers", n, 5) for n in (1, 2, 3, 4, 5)]
 
 
 # ---- cells that are measured once ------------------------------------------------------------------------------------

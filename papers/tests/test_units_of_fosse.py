@@ -2,7 +2,8 @@
 
 import contextlib
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,19 +13,25 @@ import torch
 from scipy import stats
 
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus
-from anisoscope.errors import CorpusError, DivergedError, OutputError
-from anisoscope.store import as_records
+from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
+from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.fosse2023 import (
     __main__ as program,
     entry,
     explained_words,
     fig2_directions,
+    grid,
     measurements,
     replaced_attention,
+    sec2_cones,
+    sec3_curve,
     sec5_compensation,
+    simulated_forms,
+    table1_accuracy,
     table2_examples,
     table3_depth,
+    table4_penalty,
     trained_cells,
 )
 from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds
@@ -417,11 +424,14 @@ def test_cells_of_every_part_of_the_grid():
     arms = plan.by_arm()
     assert len(arms) == len(set(arms))
     every = ("learned", "uniform", "random", "frozen")
-    assert {(c.layers, c.arm, c.seed) for c in arms} == {
-        *((1, arm, seed) for arm in every for seed in range(3)),
-        *((2, arm, 0) for arm in every),
-        *((2, arm, 1) for arm in ("learned", "uniform")),
-    }
+    # Seed by seed all corpora and arms, so that what is half trained can be judged.
+    asked = [(1, 0, every), (1, 1, every), (1, 2, every), (2, 0, every)]
+    assert arms == [
+        Cell(name, layers=layers, seed=seed, arm=arm)
+        for layers, seed, of_seed in [*asked, (2, 1, ("learned", "uniform"))]
+        for name in CORPORA
+        for arm in of_seed
+    ]
     whole = plan.everything()
     of_weights = [c for c in expected["by_weight"] if c.weight != 7]
     assert whole[: len(of_weights)] == of_weights
@@ -470,6 +480,50 @@ def test_options_are_read_back_from_every_name():
         for option in ("steps", "freeze_after", "examples"):
             known = getattr(cell, option)
             assert row[option] == known or (known is None and np.isnan(row[option]))
+
+
+@pytest.mark.parametrize("lost", grid.REAL)
+def test_real_corpora_are_taken_only_if_all_are_at_hand(monkeypatch, lost):
+    monkeypatch.setattr(grid, "find_copy", lambda name: name != lost)
+    assert Grid().names() == grid.SYNTHETIC
+    monkeypatch.setattr(grid, "find_copy", lambda _: True)
+    assert Grid().names() == grid.REAL
+    assert make_plan().names() == CORPORA
+
+
+def test_every_study_asks_for_its_own_classifiers_and_looks_at_them_in_its_own_way():
+    plan = make_plan(
+        seeds=2, weights=(0.0, 0.1, 0.2), large=(6.0,), fine_seeds=2, examples=(20,)
+    )
+    tuned, deep = plan.fine_tuned(), plan.by_depth()
+    one_layer = [cell for cell in deep if cell.layers == 1]
+    geometry = measurements.measure_geometry
+    short = measurements.measure_population
+    expected = {
+        table1_accuracy: ([*tuned, *one_layer, *plan.by_examples()], (), None),
+        table2_examples: (
+            [cell for cell in tuned if cell.corpus == "yelphat"],
+            (table2_examples.find_examples,),
+            None,
+        ),
+        table3_depth: (deep, (geometry,), geometry),
+        table4_penalty: ([*plan.by_weight(), *plan.by_start()], (short,), short),
+        fig2_directions: (tuned, (fig2_directions.measure_directions,), None),
+        sec2_cones: (plan.by_weight(large=False), (sec2_cones.measure_cones,), None),
+        sec3_curve: (tuned, (geometry,), geometry),
+        sec5_compensation: (plan.by_size(), (geometry,), None),
+        replaced_attention: (
+            [*plan.to_replace(), *tuned],
+            (geometry, replaced_attention.measure_replaced),
+            None,
+        ),
+        explained_words: ([*deep, *tuned], (explained_words.explain_words,), None),
+    }
+    for module, (cells, looks, control) in expected.items():
+        measure = module.STUDY.measure
+        assert list(measure.cells(plan)) == cells, module.__name__
+        assert (measure.looks, measure.control) == (looks, control), module.__name__
+        assert module.STUDY.at_hand == measure.at_hand
 
 
 # ---- trained classifiers ---------------------------------------------------------------------------------------------
@@ -571,6 +625,31 @@ def test_classes_and_directions_are_of_the_measured_utterances(monkeypatch, tmp_
     made.directions("another")
     assert [model for model, _ in asked] == ["model", "another"]
     assert {batches[1] for _, batches in asked} == {5}
+    encoded, pad = made.batches(2, TRAIN)
+    assert [e.words[0] for e in encoded.examples] == ["train0", "train4"] and pad == 5
+    # Some tokenizers have no padding token.
+    made.__dict__["classifier"] = ("model", SimpleNamespace(pad_token_id=None))
+    assert made._pad == 0
+
+
+def test_a_corpus_is_opened_at_its_limit_and_divided_by_its_own_seed(monkeypatch):
+    monkeypatch.setattr(trained_cells, "open_labelled", lambda name, **how: (name, how))
+    # Not the cached function: others would get this one.
+    found = trained_cells.open_corpus.__wrapped__("yelphat", 5, 3)
+    assert found == ("yelphat", {"limit": 5, "seed": 3})
+
+
+@pytest.mark.parametrize(("model", "limit"), [("attention", 50), ("an/encoder", 7)])
+def test_a_start_reads_the_corpus_that_its_training_would(
+    monkeypatch, tmp_path, model, limit
+):
+    opened = []
+    monkeypatch.setattr(
+        trained_cells, "open_corpus", lambda *given: opened.append(given)
+    )
+    cell, plan = Cell("yelphat", model, split=3), make_plan(limit=50, fine_limit=7)
+    _ = trained_cells.CellAtStart(cell, plan, tmp_path).corpus
+    assert opened == [("yelphat", limit, 3)]
 
 
 def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
@@ -580,6 +659,7 @@ def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
         Cell("yelphat", layers=2),
         Cell("yelphat", layers=2, start="raw"),
         Cell("lost"),
+        Cell("yelphat", "lost/encoder"),
         Cell("yelphat", layers=2, seed=1),
     ]
     told = []
@@ -591,7 +671,13 @@ def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
         return make_corpus()
 
     monkeypatch.setattr(trained_cells, "open_corpus", open_corpus)
-    monkeypatch.setattr(trained_cells.CellAtStart, "classifier", ("model", "t"))
+
+    def load(start):
+        if not start.cell.attention:
+            raise ModelError("an encoder", "none", "fetch it")
+        return "model", "t"
+
+    monkeypatch.setattr(trained_cells.CellAtStart, "classifier", property(load))
     plan = make_plan()
     found = list(trained_cells.iter_untrained(cells, plan, context))
     own = [Cell("yelphat", layers=2), Cell("yelphat", layers=2, seed=1)]
@@ -600,7 +686,7 @@ def test_a_start_is_one_for_all_that_begin_with_it(monkeypatch, tmp_path):
     for start in found:
         named = trained_cells.name_folder(start.cell, plan, tmp_path).name
         assert start.folder == tmp_path / "untrained" / named
-    assert told == [("models at step 0", n, 3) for n in (1, 2, 3)]
+    assert told == [("models at step 0", n, 4) for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("attention", [True, False])
@@ -733,6 +819,21 @@ def test_heads_are_averaged_and_other_numbers_kept(monkeypatch):
             "self",
             "intra_sequence",
         )
+
+
+def test_what_studies_read_of_a_classifier_is_measured_and_kept(monkeypatch):
+    names = ["intra_sequence", "norms.mean", "norms.variation"]
+    names += ["attention.entropy_normalised", "attention.row_similarity"]
+    place = {"layer": 1, "site": "key.raw", "value": 1.0}
+    given = [*names, "norms.max", "attention.entropy", "attention.row_max"]
+    frame = as_records(pd.DataFrame([place | {"metric": name} for name in given]))
+    measured = SimpleNamespace(records=lambda: frame)
+    monkeypatch.setattr(measurements, "run_pass", lambda *_: measured)
+    found = measurements.measure_similarities("model", "batches")
+    assert found["metric"].tolist() == names
+    asked = measurements.MEASURED
+    assert asked.metrics == ("intra_sequence", "norms", "attention")
+    assert asked.tokens == ("all", "content", "no-first")
 
 
 def test_entropies_have_the_ends_of_their_own_form(monkeypatch):
@@ -880,6 +981,56 @@ def test_a_classifier_is_measured_once_for_all_studies_that_ask(
     ]
 
 
+def test_rows_are_drawn_anew_for_every_number_of_a_simulated_form(
+    monkeypatch, tmp_path
+):
+    lengths = {"a": np.array([3, 5]), "b": np.array([4, 4, 9])}
+    monkeypatch.setattr(simulated_forms, "_read_lengths", lambda name, _: lengths[name])
+    monkeypatch.setattr(simulated_forms, "DRAWS", 3)
+    told = []
+    context = Context(tmp_path, tmp_path, progress=lambda *given: told.append(given))
+    found = simulated_forms.measure(Grid(corpora=("a", "b")), context)
+    assert told == [("corpora", 1, 2), ("corpora", 2, 2)]
+    steps = [f"{step:g}" for step in simulated_forms.STEPS]
+    kinds = {simulated_forms.DRAWN: 3, simulated_forms.ONE_WORD: 1}
+    for (name, own), (kind, draws) in product(lengths.items(), kinds.items()):
+        rows = select(found, metric="forms.simulated", corpus=name, site=kind)
+        assert set(rows["n_units"]) == {len(own)}
+        assert len(rows) == draws * 2 * len(steps)
+        for draw in range(draws):
+            expected = simulated_forms.simulate_forms(kind, own, draw)
+            for form, values in expected.items():
+                one = select(rows, seed=draw, component=form)
+                assert one["model"].tolist() == steps
+                assert one["value"].tolist() == values.tolist()
+    mean = select(found, metric="forms.length")
+    assert dict(zip(mean["corpus"], mean["value"], strict=True)) == {
+        "a": 4,
+        "b": pytest.approx(17 / 3),
+    }
+
+
+def test_a_program_without_words_trains_the_paper_s_grid_where_studies_look(
+    monkeypatch,
+):
+    asked = []
+    plans = {
+        name: SimpleNamespace(everything=tuple, name=name) for name in grid.SETTINGS
+    }
+    monkeypatch.setattr(program, "SETTINGS", plans)
+    monkeypatch.setattr(program.runner, "choose", lambda _: [])
+
+    def apply_to_each(_cells, plan, context, _look):
+        asked.append((plan.name, context.folder, context.cache))
+        return ()
+
+    monkeypatch.setattr(program, "apply_to_each", apply_to_each)
+    monkeypatch.setattr("sys.argv", ["fosse2023"])
+    program.main()
+    place = Path("runs/reproduction")
+    assert asked == [("paper", place, place / "cache")]
+
+
 # ---- what single studies ask for and compare -------------------------------------------------------------------------
 
 
@@ -1005,6 +1156,26 @@ def test_examples_of_table_2_are_found_again_by_their_place_in_the_whole_split(
     assert overlap == pytest.approx(stats.spearmanr(cosines, shares).statistic)
 
 
+def test_shared_words_are_asked_of_every_representative_in_its_own_class():
+    draw = np.random.default_rng(2)
+    unit = draw.normal(size=(10, 3))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
+    words = [frozenset(draw.choice(list("abcdefgh"), 5)) for _ in labels]
+    expected = []
+    for one, others in ((0, (1, 2, 3)), (2, (0, 1, 3)), (5, (4, 6, 7))):
+        cosine = [unit[one] @ unit[i] for i in others]
+        share = [
+            len(words[one] & words[i]) / len(words[one] | words[i]) for i in others
+        ]
+        expected.append(stats.spearmanr(cosine, share).statistic)
+    assert len({round(x, 6) for x in expected}) > 1
+    # The third class has one other text, which has no ranks.
+    able = np.array([0, 2, 5, 8])
+    found = table2_examples.correlate_overlap(unit, labels, able, words)
+    assert found == pytest.approx(np.mean(expected))
+
+
 def test_published_numbers_are_compared_with_the_rows_that_they_are_about():
     here = SimpleNamespace(
         numbers={"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.2, "b": 0.8}},
@@ -1122,3 +1293,151 @@ def test_a_chart_is_named_by_its_study_and_corpus(corpus, name, key):
     found = here.chart(build, frame, name, size=3)
     assert found == {key: (["YelpHat", "synthetic"], {"size": 3})}
     assert here.chart(build, frame.iloc[:0], name) == {}
+
+
+class Caught:
+    """A model of two layers and two heads: what `capture` sees of an utterance is drawn from its number."""
+
+    def __init__(self):
+        self.receive = None
+
+    @contextlib.contextmanager
+    def capture(self, model, sites, *, receive):
+        assert model is self and sites == sec2_cones.SITES
+        self.receive = receive
+        yield
+
+    def draw(self, number, layer):
+        draw = torch.Generator().manual_seed(10 * number + layer)
+        return torch.randn(3, 2, 6, 4, generator=draw)
+
+    def __call__(self, numbers):
+        for layer in (1, 2):
+            # [utterance, side, head, token, dim]
+            found = torch.stack([self.draw(number, layer) for number in numbers])
+            for side, name in enumerate(sec2_cones.SITES):
+                self.receive(SimpleNamespace(layer=layer, label=name), found[:, side])
+
+
+def test_cones_are_of_the_first_layer_and_of_the_mean_over_heads(monkeypatch):
+    model = Caught()
+    monkeypatch.setattr(sec2_cones, "capture", model.capture)
+    lengths = {0: 6, 1: 2, 2: 1, 3: 4}
+    batches = []
+    for numbers in ((0, 1), (2, 3)):
+        # Padding is on the right.
+        mask = torch.arange(6) < torch.tensor([[lengths[i]] for i in numbers])
+        stream = {"encoder": SimpleNamespace(mask=mask)}
+        batches.append(SimpleNamespace(inputs={"numbers": numbers}, streams=stream))
+    made = SimpleNamespace(
+        plan=Grid(erased=7),
+        classifier=(model, None),
+        batches=lambda limit: batches if limit == 7 else None,
+    )
+    found = sec2_cones._measure_each(made)
+    expected = []
+    # A text of one token has no pair.
+    for number in (0, 1, 3):
+        query, key, value = model.draw(number, 1)[:, :, : lengths[number]].double()
+        heads = [
+            sec2_cones.compute_statements(query[head], key[head], value[head])
+            for head in (0, 1)
+        ]
+        expected.append(
+            {name: (heads[0][name] + heads[1][name]) / 2 for name in heads[0]}
+        )
+    pd.testing.assert_frame_equal(found, pd.DataFrame(expected), rtol=1e-12)
+
+
+def test_a_cone_of_values_is_about_the_mean_of_their_directions():
+    """Three short values at 0° and two long ones at ±100°: the mean direction is 0°, that of their sum 180°."""
+    turned = np.radians([0, 0, 0, 100, -100])
+    value = np.stack([np.cos(turned), np.sin(turned)], 1)
+    value[3:] *= 10
+    # The first query sees the first key alone, the others see all keys alike.
+    query, key = np.zeros((5, 2)), np.zeros((5, 2))
+    query[0, 0] = key[0, 0] = 40
+    found = sec2_cones.compute_statements(*map(torch.from_numpy, (query, key, value)))
+    assert (found["cone.inside"], found["cone.narrow"]) == (0.2, 0)
+
+
+def test_keys_and_queries_are_changed_each_alone():
+    draw = np.random.default_rng(4)
+    query, key, value = draw.normal(size=(3, 5, 3)) * draw.uniform(0.2, 3, (3, 5, 1))
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    def turn(x):
+        return np.linalg.norm(x, axis=1, keepdims=True) * unit(x.mean(0))
+
+    def weigh(query, key):
+        raised = np.exp(query @ key.T / 3**0.5)
+        return raised / raised.sum(1, keepdims=True)
+
+    def entropy(rows):
+        return -(rows * np.log(rows)).sum(1).mean() / np.log(5)
+
+    def alike(x):
+        return np.mean([unit(x)[i] @ unit(x)[j] for i, j in combinations(range(5), 2)])
+
+    found = sec2_cones.compute_statements(*map(torch.from_numpy, (query, key, value)))
+    expected = {
+        "keys.similarity": alike(key),
+        "keys.plain": entropy(weigh(query, key)),
+        "keys.equal": 1.0,
+        "keys.parallel": entropy(weigh(query, turn(key))),
+        "queries.plain": alike(weigh(query, key)),
+        "queries.equal": 1.0,
+        "queries.parallel": alike(weigh(turn(query), key)),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_class_that_is_never_predicted_has_no_representative():
+    """Those after it have theirs."""
+    draw = np.random.default_rng(1)
+    unit = draw.normal(size=(9, 3))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    labels = np.repeat([0, 1, 2], 3)
+    found = fig2_directions.compare_directions(unit, labels, labels != 1, tuple("abc"))
+    first = [row["component"] for row in found if row["metric"] == "first.0.5"]
+    assert first == [f"{one} → {other}" for one in "ac" for other in "abc"]
+
+
+def test_generated_pairs_are_judged_as_the_pairs_that_they_stand_for():
+    rows = []
+    for corpus in ("synthetic", "synthetic-pairs"):
+        for name, value in (("neutral", 0.9), ("contradiction", 0.5)):
+            row = make_row("others.mean", value, 0, corpus, "builtin:minilm")
+            rows.append(row | {"site": "tuned", "component": name})
+    frame = add_options(as_records(pd.DataFrame(rows)))
+    tests = fig2_directions.make_tests(Evidence("fig2", frame))
+    found = {
+        test.subject: test.value
+        for test in tests
+        if test.claim.name == "contradiction sees two classes alike"
+    }
+    assert found == {"synthetic-pairs": 0.5}
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_lengths_of_attention_rows_are_those_of_the_texts_of_table_4(
+    monkeypatch, short
+):
+    def make_texts(*lengths):
+        return tuple(
+            Example(("word",) * n, label)
+            for n, label in zip(lengths, (0, 0, 0, 1, 1, 1), strict=True)
+        )
+
+    splits = {TRAIN: make_texts(1, 1, 1, 1, 1, 1), TEST: make_texts(9, 8, 7, 6, 5, 4)}
+    if short:
+        splits["test_yelp50"] = make_texts(12, 11, 13, 15, 14, 16)
+    corpus = LabelledCorpus("c", ("a", "b"), splits)
+    monkeypatch.setattr(
+        simulated_forms, "open_corpus", lambda *given: {("c", 30): corpus}[given]
+    )
+    found = simulated_forms._read_lengths("c", Grid(limit=30, utterances=4))
+    # With [CLS], as many texts of each class.
+    assert sorted(found) == ([12, 13, 15, 16] if short else [6, 7, 9, 10])

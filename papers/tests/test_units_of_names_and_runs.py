@@ -1,5 +1,6 @@
 """Names of papers, studies and settings with their cures, and what a run of a study asks for, writes and says."""
 
+import contextlib
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -280,6 +281,28 @@ def test_a_study_is_measured_with_the_settings_folders_and_device_asked_for(
         (Asked(9), long / "fig1", tmp_path / "cache", "meta"),
         (Asked(9), long / "fig2", tmp_path / "cache", "meta"),
     ]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_progress_of_a_study_is_shown_unless_it_is_to_be_quiet(
+    monkeypatch, tmp_path, quiet
+):
+    told = []
+
+    @contextlib.contextmanager
+    def show(title, unit, *, quiet):
+        told.append((title, unit, quiet))
+        yield lambda done, total: told.append((done, total))
+
+    def measure(_, context):
+        context.progress("parts", 2, 5)
+        return as_records(pd.DataFrame([{"metric": "x", "value": 1.0}]))
+
+    made = make_study(measure=measure)
+    monkeypatch.setattr(runner, "find_studies", lambda: (made,))
+    monkeypatch.setattr(runner, "show_progress", show)
+    list(runner.reproduce([made], "quick", tmp_path, quiet=quiet))
+    assert told == [("godey2024 fig1", "steps", quiet), (2, 5)]
 
 
 def test_only_settings_that_both_versions_have_are_compared(monkeypatch, tmp_path):

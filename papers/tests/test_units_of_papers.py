@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+import anisoscope_papers
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError
 from anisoscope.models.series import Checkpoint
 from anisoscope.store import as_records
@@ -91,6 +92,9 @@ def test_a_published_number_agrees_within_one_more_run():
         for value in (1.25, 0.75, 1.26, None)
     ]
     assert alike == ["agrees", "agrees", "differs", "open"]
+    assert Expected("p", 1.0, 1.0, apart="x").verdict == "not comparable"
+    near = [Expected("p", 0.0, value).verdict for value in (0.05, -0.05, 0.051)]
+    assert near == ["agrees", "agrees", "differs"]
     found = [compared(None), compared(1.0), compared(1.0), compared(9.0)]
     assert count_comparisons(found) == "1 open, 2 agree, 1 differs"
     assert count_comparisons([*found, compared(1.0, apart="x")]).endswith(
@@ -817,7 +821,18 @@ def test_a_study_that_was_run_says_how(monkeypatch, tmp_path):
     }
     assert {name: described[name] for name in expected} == expected
     (claim,) = described["claims"]
-    assert (claim["floor"], claim["because"], claim["primary"]) == (0.1, "b", True)
+    assert claim == {
+        "name": "c",
+        "statement": "A claim",
+        "source": "s",
+        "published": "",
+        "primary": True,
+        "identity": False,
+        "floor": 0.1,
+        "because": "b",
+    }
+    # What made the numbers: the program, and the papers beside it.
+    assert described["papers"]["version"] == anisoscope_papers.__version__
     (compared,) = json.loads((folder / runner.COMPARED).read_text())
     assert compared["verdict"] == "differs" and compared["place"] == "here"
     (verdict,) = json.loads((folder / "verdicts.json").read_text())
@@ -866,6 +881,7 @@ def test_a_study_that_lacked_something_is_run_again(monkeypatch, tmp_path, then)
         ("at hand", False),
         ("no trained models", False),
         ("finished here", False),
+        ("cut off here", True),
         ("not committed", False),
     ],
 )
@@ -890,11 +906,15 @@ def test_committed_records_are_taken_if_nothing_was_trained(
     if case == "finished here":
         folder.mkdir()
         (folder / "study.json").touch()
+    if case == "cut off here":
+        folder.mkdir()
+        (folder / "records.parquet").write_text("half of it")
     found = runner._copy_committed(made, settings, folder, cache)
     assert found == (kept if copied else None)
     assert (folder / "records.parquet").exists() == copied
     if copied:
         assert asked == [(Asked(4), cache)]
+        assert (folder / "records.parquet").read_text() == ""
 
 
 def test_what_would_be_measured_is_asked_of_every_study():

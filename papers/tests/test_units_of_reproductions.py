@@ -3,6 +3,7 @@
 import contextlib
 import re
 import signal
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope.errors import MeasureError, OutputError, UsageError
+from anisoscope.errors import MeasureError, OutputError, Terminated, UsageError
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import as_records
 from anisoscope_papers import (
@@ -487,6 +488,33 @@ def test_no_more_processes_are_begun_than_there_are_pieces(monkeypatch):
         with pytest.raises(Stop):
             next(processes.run_in_parallel(np.sum, [()] * pieces, given))
     assert began == [4, 3, 2]
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), Terminated(143), None])
+def test_processes_are_ended_with_their_caller_and_begin_nothing_after_it(
+    monkeypatch, how
+):
+    """Who is interrupted ends them at once; who only stops to ask lets them finish what has begun."""
+    ended = []
+
+    def submit(_pool, _work, pieces):
+        futures = [Future() for _ in pieces]
+        futures[0].set_result(None)
+        return set(futures)
+
+    pool = SimpleNamespace(shutdown=lambda **given: ended.append(given))
+    child = SimpleNamespace(kill=lambda: ended.append("child"))
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda *_: pool)
+    monkeypatch.setattr(processes, "_submit_all", submit)
+    monkeypatch.setattr(processes, "active_children", lambda: [child])
+    done = processes.run_in_parallel(print, [(1,), (2,)], 2)
+    assert next(done) == 1 and ended == []
+    if how is None:
+        done.close()
+    else:
+        with pytest.raises(type(how)):
+            done.throw(how)
+    assert ended == ["child"] * (how is not None) + [{"cancel_futures": True}]
 
 
 # ---- how studies are found, asked for and computed -------------------------------------------------------------------
