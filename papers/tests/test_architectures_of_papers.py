@@ -10,6 +10,10 @@ from tiny_models import build
 from anisoscope.axes import LAYER_QUANTITIES
 from anisoscope.measure.settings import Settings
 from anisoscope_papers.families import FAMILIES
+from anisoscope_papers.networks.efficientnet_lite import (
+    EfficientNetLiteConfig,
+    EfficientNetLiteModel,
+)
 from anisoscope_papers.networks.van import VanConfig, VanModel
 
 LAYERS = {
@@ -71,6 +75,10 @@ def test_a_network_without_attention_is_measured_in_its_hidden_states():
         "patch_sizes": [3, 3],
         "strides": [2, 2],
     }
-    network, settings = VanModel(VanConfig(**sizes)), Settings()
-    assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
+    settings = Settings()
+    for network in (
+        VanModel(VanConfig(**sizes)),
+        EfficientNetLiteModel(EfficientNetLiteConfig()),
+    ):
+        assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
     assert settings.what_of(build("bert", torch.float32))[0] == settings.what

@@ -11,6 +11,7 @@ from torch import nn
 from anisoscope.capture import capture
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.models import ports
+from anisoscope.models.families import family_of
 from anisoscope.models.load import load
 from anisoscope.models.vectors import word_vectors
 from anisoscope_papers.networks.attention_classifier import (
@@ -125,6 +126,12 @@ def test_the_row_of_cls_alone_gives_the_same_loss_and_gradients(changes, backend
             gradient, expected[name], atol=1e-13, rtol=0, msg=name
         )
     assert max(float(g.abs().max()) for g in expected.values()) > 0.01
+
+
+def test_its_family_names_the_part_that_computes_the_first_row_alone():
+    model = build()
+    part = getattr(model, family_of(model).cls_row_only)
+    assert part is model.attention_classifier and part.row_only == "training"
 
 
 def test_row_only_is_for_training_only():

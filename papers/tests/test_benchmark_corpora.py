@@ -141,6 +141,7 @@ def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
             },
         ),
     ],
+    ids=["yelphat", "esnli"],
 )
 def test_each_published_file_is_read_into_its_own_split(monkeypatch, name, home, files):
     monkeypatch.setattr(benchmarks, "fetch", lambda url: url)
@@ -288,14 +289,23 @@ def test_a_review_is_of_rows_of_one_text_and_maps_of_its_length(tmp_path):
         ("one", "1.0", page(("good", 1), ("food", 1))),
         ("one", "1.0", page(("good", 1), ("food", 1), ("here", 1))),
         ("one", "1.0", page(("good", 1))),
+        # Without a text of its own, a review is known by its words.
+        ("", "1", page(("nice", 1), ("café", 0))),
+        ("", "0", page(("poor", 1))),
+        ("", "1", page(("nice", 1), ("café", 1))),
+        # A page without words is no review.
+        ("three", "1", "<p>good</p>"),
     ]
     lines = [f'{text},{label},"{html}"' for text, label, html in texts]
     head = "Input.text,Input.label,Answer.html_output"
-    path.write_text("\n".join((head, *lines)) + "\n")
-    one, two = benchmarks.read_yelphat(path)
+    # Some pages are of another encoding.
+    path.write_bytes(("\n".join((head, *lines)) + "\n").encode("latin-1"))
+    one, two, *unnamed = benchmarks.read_yelphat(path)
     assert (one["tokens"], one["label"], one["n_hams"]) == (["good", "food"], 1, 2)
     assert one["human_attention"] == [2, 1] and one["hams"] == [[1, 0], [1, 1]]
     assert (two["tokens"], two["label"], two["human_attention"]) == (["bad"], 0, [1])
+    found = [(row["tokens"], row["label"], row["human_attention"]) for row in unnamed]
+    assert found == [(["nice", "caf\ufffd"], 1, [2, 1]), (["poor"], 0, [1])]
 
 
 @pytest.mark.parametrize("copied", [False, True])

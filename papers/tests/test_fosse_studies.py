@@ -439,6 +439,15 @@ def test_keys_of_one_direction_may_give_sharp_attention():
     )
 
 
+def test_values_of_one_direction_lie_on_the_edge_of_their_cone():
+    """Rounding puts some of the outputs outside."""
+    draw = torch.Generator().manual_seed(3)
+    query, key, lengths = torch.rand(3, 40, 7, generator=draw, dtype=torch.float64)
+    value = torch.rand(7, generator=draw, dtype=torch.float64) * lengths[:, :1]
+    found = sec2_cones.compute_statements(query, key, value)
+    assert found["cone.inside"] == found["cone.narrow"] == 1
+
+
 # attributions of words
 
 

@@ -16,6 +16,7 @@ from anisoscope_papers.judge import (
     Test,
     _correct_p,
     _decide,
+    _find_decisive,
     average_over_seeds,
     compute_equivalence_p,
     compute_p_of_replicates,
@@ -638,15 +639,22 @@ def test_without_margins_the_number_is_found_by_p(over, shown):
     assert verdict.value == shown
 
 
-def test_a_test_without_a_margin_is_shown_for_none_that_has_one():
+@pytest.mark.parametrize("seeds", [(0, 0, 0), (0, 1, 2)])
+def test_a_test_without_a_margin_is_shown_for_none_that_has_one(seeds):
     """Its p is of another scale than the margins of the others."""
-    tests = [
-        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over="all", margin=margin)
-        for x, margin in ((0.3, 0.3), (0.1, np.nan), (0.2, 0.2))
-    ]
+    tests = []
+    for x, margin, seed in zip((0.3, 0.1, 0.2), (0.3, np.nan, 0.2), seeds, strict=True):
+        one = Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over="all")
+        tests.append(replace(one, margin=margin, seed=seed))
     tests[1] = replace(tests[1], up=0.9)
     (verdict,) = judge_tests(tests)
     assert verdict.value == 0.2
+
+
+@pytest.mark.parametrize(("over", "place"), [("any", 0), ("most", 2), ("all", 1)])
+def test_a_test_without_p_supports_its_claim_least(over, place):
+    tests = [Test(CLAIM, "A", over=over)] * 3
+    assert _find_decisive(tests, np.array([0.3, np.nan, 0.5])) == place
 
 
 def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():

@@ -167,6 +167,9 @@ def test_other_files_are_refused_with_a_cure(kind, tmp_path):
         "another": "module:function",
         "short": "layer2.0.conv2",
     }[kind] in str(caught.value)
+    if kind == "another":
+        known = "cifar_resnet, crepe, distillmos, efficientnet_lite"
+        assert f"weights of a known network ({known}) in" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

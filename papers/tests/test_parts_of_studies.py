@@ -15,7 +15,7 @@ from anisoscope.charts import builders
 from anisoscope.data.labelled import TEST, Example, LabelledCorpus
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.metrics.class_direction import separability
-from anisoscope.store import as_records, select
+from anisoscope.store import Busy, as_records, make_once, select
 from anisoscope_papers import series_charts
 from anisoscope_papers.beyond import (
     causes,
@@ -358,6 +358,43 @@ def test_what_is_missing_is_named_and_asked_for_once(monkeypatch, tmp_path):
     said = [row["model"] for row in context.lacking]
     assert said == ["an/encoder", "esnli", "builtin:vectors"]
     assert told == [("classifiers", n, 5) for n in (1, 2, 3, 4, 5)]
+
+
+def test_a_stopped_training_goes_on_and_one_in_other_hands_comes_last(
+    monkeypatch, tmp_path
+):
+    plan, context = make_grid(), Context(tmp_path, tmp_path, device="cuda:1")
+    asked = [Cell("esnli", seed=seed) for seed in range(3)]
+    busy, stopped, _ = (
+        trained_cells.name_folder(cell, plan, tmp_path) for cell in asked
+    )
+    # A folder without its last file is no finished classifier.
+    stopped.mkdir(parents=True)
+    trained = []
+
+    def make(folder, work, *, marker, wait):
+        if folder == busy and not wait:
+            raise Busy(folder)
+        make_once(folder, work, marker=marker, wait=wait)
+
+    def train(cell, given, folder, device):
+        assert given is plan
+        trained.append((cell.seed, device))
+        folder.mkdir(exist_ok=True)
+        (folder / trained_cells.TOLD).touch()
+
+    monkeypatch.setattr(trained_cells, "make_once", make)
+    monkeypatch.setattr(trained_cells, "train_cell", train)
+    looked = trained_cells.apply_to_each(
+        asked, plan, context, lambda found: (found.cell.seed, found.folder, found.wait)
+    )
+    folders = [trained_cells.name_folder(cell, plan, tmp_path) for cell in asked]
+    assert list(looked) == [
+        (1, folders[1], False),
+        (2, folders[2], False),
+        (0, folders[0], True),
+    ]
+    assert trained == [(1, "cuda:1"), (2, "cuda:1"), (0, "cuda:1")]
 
 
 # ---- cells that are measured once ------------------------------------------------------------------------------------

@@ -578,8 +578,11 @@ def test_what_a_classifier_is_measured_on_is_what_it_was_trained_on(
 ):
     made, opened = make_trained(monkeypatch, tmp_path, training)
     if words:
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=words) as caught:
             _ = made.corpus
+        # Of a corpus that changed all classifiers are told, of a file this one.
+        folder = tmp_path if "read" in training else tmp_path.parent
+        assert f" in {folder} " in str(caught.value)
         return
     assert made.corpus.name == "reviews"
     assert opened == [("yelphat", 50, 3)]
