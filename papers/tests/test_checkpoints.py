@@ -268,3 +268,35 @@ def test_whisper_is_converted_with_the_sizes_that_were_published(tmp_path, monke
         assert getattr(config, f"{stack}_layers") == 4
         assert getattr(config, f"{stack}_attention_heads") == 6
         assert getattr(config, f"{stack}_ffn_dim") == 4 * config.d_model == 4 * 384
+    assert (config.vocab_size, config.num_mel_bins) == (51_864, 80)
+    ends = (config.pad_token_id, config.bos_token_id, config.eos_token_id)
+    assert ends == (50_256,) * 3 and config.decoder_start_token_id == 50_257
+    # No transcript begins with a blank or with its end.
+    assert config.begin_suppress_tokens == [220, 50_256]
+    assert config.suppress_tokens == []
+    told = json.loads((tmp_path / "generation_config.json").read_text())
+    assert told["begin_suppress_tokens"] == [220, 50_256]
+    told = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    assert (told["feature_size"], told["sampling_rate"]) == (80, 16_000)
+
+
+def test_a_tokenizer_of_whisper_has_one_special_token_for_every_end(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def make(**given):
+        asked.append(given)
+        return SimpleNamespace(save_pretrained=lambda folder: asked.append(folder))
+
+    monkeypatch.setattr("transformers.WhisperTokenizer", make)
+    packaged_weights._write_whisper_tokenizer(tmp_path / "words.json", tmp_path)
+    ends = dict.fromkeys(("bos", "eos", "unk", "pad"), "<|endoftext|>")
+    assert asked == [
+        {
+            "tokenizer_file": str(tmp_path / "words.json"),
+            "model_max_length": 448,
+            **{f"{name}_token": end for name, end in ends.items()},
+        },
+        tmp_path,
+    ]

@@ -238,6 +238,11 @@ def test_no_attention_has_an_entropy_beyond_the_ends_of_its_form():
     )
 
 
+def test_a_penalty_is_on_the_row_of_the_first_layer_unless_another_is_asked_for():
+    penalty = EntropyPenalty(0.5)
+    assert (penalty.weight, penalty.variant, penalty.layers) == (0.5, "entropy", (1,))
+
+
 def test_bad_penalties_are_explained():
     for weight in (-1.0, math.nan, math.inf):
         with pytest.raises(UsageError, match="weight of at least 0"):

@@ -4,8 +4,10 @@ A test goes over every field; a new one that no test names fails until somebody 
 """
 
 import json
+import re
 from dataclasses import asdict, fields, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -117,6 +119,43 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(
 
 
 @pytest.mark.usefixtures("no_training")
+def test_a_training_that_is_overwritten_counts_as_unfinished_while_files_are_written(
+    monkeypatch, tmp_path
+):
+    corpus = open_labelled("synthetic", limit=30)
+    recipe = ClassifierRecipe(vectors="random")
+    told = tmp_path / "run" / "training.json"
+    classifier.train_classifier(recipe, told.parent, corpus=corpus)
+    seen = []
+
+    def save(_folder):
+        seen.append(told.exists())
+
+    saved = SimpleNamespace(save_pretrained=save)
+    parts = SimpleNamespace(model=saved, tokenizer=saved)
+    monkeypatch.setattr(classifier, "build_parts", lambda *_: parts)
+    assert told.exists()
+    classifier.train_classifier(recipe, told.parent, corpus=corpus, overwrite=True)
+    assert seen == [False, False] and told.exists()
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_training_without_a_folder_is_named_by_its_corpus_and_identity(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    corpus = open_labelled("synthetic", limit=30)
+    found = []
+    for seed in (0, 1):
+        recipe = ClassifierRecipe(corpus="org/texts", vectors="random", seed=seed)
+        found.append(classifier.train_classifier(recipe, corpus=corpus).folder)
+    for folder in found:
+        assert folder.parent == Path("runs") and (folder / "training.json").exists()
+        assert re.fullmatch("classifier-org-texts-[0-9a-f]{8}", folder.name)
+    assert apart(found)
+
+
+@pytest.mark.usefixtures("no_training")
 def test_a_training_from_before_code_was_noted_is_compared_by_its_version(
     monkeypatch, tmp_path
 ):
@@ -203,6 +242,67 @@ def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_an
         recipe_module, "hash_training_code", lambda _name: {"m": "other"}
     )
     assert apart([*found, Training().identity("c", 9)])
+
+
+def test_what_nobody_asks_for_is_as_it_was_in_trainings_that_are_kept():
+    """Another default would be another training, and would not be told by its options."""
+    none = ("limit", "max_length", "dim", "vector_norm", "freeze_after", "steps")
+    none += ("rate", "decay", "batch", "epochs", "patience", "columns")
+    off = ("text", "frozen", "separator")
+    assert ClassifierRecipe().described() == {
+        **dict.fromkeys(none),
+        **dict.fromkeys(off, False),
+        **dict.fromkeys(("split_seed", "warmup", "clip", "weight", "seed"), 0),
+        **dict.fromkeys(("layers", "heads", "position_scale"), 1),
+        "model": "attention",
+        "corpus": "synthetic",
+        "vectors": "builtin:minilm",
+        "tokens": "paper",
+        "attention": "learned",
+        "positions": "sinusoidal",
+        "penalty": "none",
+        "penalty_layers": (1,),
+        "buckets": True,
+    }
+    found = Training().identity("c", 9)
+    del found["code"]
+    assert found == {
+        **dict.fromkeys(("split", "column", "limit", "vocabulary")),
+        "task": "masked-lm",
+        "corpus": "builtin:python-docs",
+        "steps": 10_000,
+        "seed": 0,
+        "data_seed": 0,
+        "per_octave": 2,
+        "accumulate": 1,
+        "precision": "float32",
+        "size": {
+            "layers": 4,
+            "width": 128,
+            "heads": 4,
+            "vocabulary": 4096,
+            "window": 64,
+            "batch": 32,
+            "rate": 1e-3,
+            "steps": 10_000,
+            "dropout": 0.0,
+        },
+        "corpus_fingerprint": "c",
+        "vocabulary_size": 9,
+    }
+
+
+def test_a_language_model_is_the_same_however_its_settings_are_said():
+    said = Training(seed=4).identity("c", 9)
+    size = SIZES["small"]
+    for same in (
+        Training(seed=4, data_seed=4),
+        Training(seed=4, steps=size.steps),
+        Training(seed=4, own_size=size),
+        Training(seed=4, preset="mini", own_size=size),
+        Training(seed=4, window=size.window, rate=size.rate),
+    ):
+        assert same.identity("c", 9) == said
 
 
 def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(

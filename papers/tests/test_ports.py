@@ -420,6 +420,7 @@ def test_manta_of_the_earlier_version_loads_from_a_folder(
     layers: int, tmp_path: Path
 ) -> None:
     """It was refused: every name unexpected, no highway, a position table of another length."""
+    ports.register()
     torch.manual_seed(3)
     lengths = {"max_length_inputs": 0, "max_length_encoder_decoder": 48}
     model = manta.MantaModel(
@@ -439,6 +440,9 @@ def test_manta_of_the_earlier_version_loads_from_a_folder(
     weights["encoder_decoder.decoder.embed_tokens.weight"] = weights[
         "encoder_decoder.shared.weight"
     ].clone()
+    # A bias that its attention across stacks never used.
+    unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    weights[f"encoder_decoder.{unused}"] = torch.zeros(32, 3)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("max_length_inputs")
@@ -506,8 +510,20 @@ def test_character_bert_configurations_found_in_the_wild(
     assert torch.equal(states(found, "character_bert"), states(model, "character_bert"))
 
 
+def test_characters_may_be_counted_under_another_name() -> None:
+    config = character_bert.CharacterBertConfig(
+        character_vocab_size=99, character_embeddings_dim=7
+    )
+    assert (config.num_characters, config.character_embedding_dim) == (99, 7)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("max_word_length", 16), ("cnn_activation", "tanh")]
+    ("name", "value"),
+    [
+        ("max_word_length", 16),
+        ("max_characters_per_token", 25),
+        ("cnn_activation", "tanh"),
+    ],
 )
 def test_character_bert_refuses_what_would_be_another_network(
     name: str, value: Any

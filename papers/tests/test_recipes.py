@@ -193,6 +193,22 @@ def test_one_seed_is_of_weights_and_order_alike(caught, tmp_path, labelled):
     assert first == again != [*one.how.order] and first != [*other.how.order]
 
 
+@pytest.mark.parametrize(("device", "on_cpu"), [("cpu", True), ("cuda", False)])
+def test_a_classifier_is_trained_on_the_device_that_is_asked_for(
+    caught, tmp_path, labelled, monkeypatch, device, on_cpu
+):
+    monkeypatch.setattr(classifier, "check_training_device", lambda _: None)
+    go = partial(
+        classifier.train_classifier,
+        BASE,
+        tmp_path / "run",
+        corpus=labelled,
+        device=device,
+    )
+    # Settings alone: without the device, transformers would refuse them.
+    assert caught(go).how.settings["use_cpu"] == on_cpu
+
+
 def test_what_is_held_out_is_not_trained_on_and_the_corpus_is_as_asked(
     caught, tmp_path, monkeypatch
 ):
@@ -377,6 +393,9 @@ def test_sizes_are_as_they_are_asked_for():
         assert Sizes(preset="tiny", **{name: value}).build() == replace(
             tiny, **{field: value}
         )
+    # No dropout is a dropout too.
+    assert Sizes(preset="bert-small").build().dropout == 0.1
+    assert Sizes(preset="bert-small", dropout=0.0).build().dropout == 0.0
     assert Training(seed=4, data_seed=0).order == 0 and Training(seed=4).order == 4
 
 
@@ -437,7 +456,11 @@ def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(
     monkeypatch.setattr(train_small.fit, "fit", fit)
     recipe = train_small.SmallModelRecipe(share=share, patience=7, longest=2)
     (tmp_path / "small").mkdir()
-    done = train_small.train_or_load(kind, 4, recipe, tmp_path)
+    told = []
+    done = train_small.train_or_load(
+        kind, 4, recipe, tmp_path, lambda *at: told.append(at)
+    )
+    assert told == [("small ViT, seed 4", step, 3) for step in (1, 2, 3)]
     best = 2 if share is None else 3
     assert asked == {
         "steps": 2000 if share is None else 100,

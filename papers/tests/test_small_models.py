@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors import SafetensorError
 
-from anisoscope.errors import OutputError, UsageError
+from anisoscope.errors import CorpusError, OutputError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import load
 from anisoscope_papers.godey2024 import layer_curves
@@ -224,6 +224,23 @@ def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     )
 
 
+def test_a_folder_without_spoken_digits_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    with pytest.raises(CorpusError) as error:
+        kinds._list_clips()
+    assert str(error.value) == (
+        f"expected spoken digits in {tmp_path}/speech/fsdd_test; got none. "
+        "Cure: set ANISOSCOPE_DATA to a folder that holds them"
+    )
+
+
+def test_recipes_of_small_models_are_a_part_of_the_steps_or_as_many_as_it_takes():
+    brief, part, long = train_small.BRIEF, train_small.PART, train_small.LONG
+    assert (brief.share, brief.seeds) == (0.2, 2)
+    assert (part.share, part.seeds) == (0.4, 3)
+    assert (long.share, long.seeds, long.patience, long.longest) == (None, 3, 3, 3)
+
+
 def test_unknown_kinds_are_named():
     with pytest.raises(UsageError, match="token-lm"):
         find_kind("token-ml")
@@ -302,6 +319,15 @@ def test_pixels_of_photographs_stand_by_channel_row_and_column(tmp_path):
     pixels, labels = source._read_pixels(tmp_path / "x.parquet")
     assert labels == [4, 7] and pixels.shape == (2, 3, 3, 5)
     np.testing.assert_array_equal(pixels.permute(0, 2, 3, 1), drawn)
+
+
+def test_a_grey_photograph_has_three_channels_too(tmp_path):
+    written = io.BytesIO()
+    Image.new("L", (4, 2), 90).save(written, "PNG")
+    rows = [{"bytes": written.getvalue()}]
+    pd.DataFrame({"image": rows, "label": [1]}).to_parquet(tmp_path / "x.parquet")
+    pixels, _ = source._read_pixels(tmp_path / "x.parquet")
+    assert pixels.shape == (1, 3, 2, 4) and (pixels == 90).all()
 
 
 @pytest.mark.usefixtures("data_folder", "few")

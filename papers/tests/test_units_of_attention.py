@@ -146,6 +146,19 @@ def test_every_state_is_that_of_the_slow_formulas(choice, how):
 
 
 @torch.no_grad()
+def test_states_of_every_block_are_handed_on_if_they_are_asked_for():
+    model = make(num_hidden_layers=3)
+    found = model(IDS, MASK, output_hidden_states=True).hidden_states
+    states = model.attention_classifier(IDS, MASK, output_hidden_states=True)
+    # What goes into the first block, and what comes out of each.
+    assert len(found) == len(states.hidden_states) == 4
+    for one, other in zip(found, states.hidden_states, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(found[-1], states.last_hidden_state)
+    assert model(IDS, MASK).hidden_states is None
+
+
+@torch.no_grad()
 def test_in_training_the_first_row_alone_is_computed_unless_that_is_refused():
     model = make().train().attention_classifier
     shapes = {}

@@ -214,6 +214,8 @@ def test_the_lowest_evaluation_is_the_best_and_no_model_is_saved_on_the_way():
         "greater_is_better": False,
         "lr_scheduler_type": "constant_with_warmup",
     }
+    # Of no tracker, also if one is installed.
+    assert fit.COMMON["report_to"] == []
     assert fit.COMMON["max_grad_norm"] == 1.0 and fit.COMMON["weight_decay"] == 0.01
     assert fit.COMMON["save_strategy"] == "no" and fit.COMMON["save_total_limit"] == 1
     off = ("remove_unused_columns", "logging_nan_inf_filter")
@@ -574,6 +576,26 @@ def test_a_language_model_is_trained_on_what_its_recipe_names(language_training)
     identity = training.identity("f1", 49)
     assert noted["training"] == identity | {"tokenizer": "words"}
     assert (noted["steps"], noted["tool"], noted["processes"]) == (20, "1", 1)
+    assert noted["device"] == "cpu"
+
+
+def test_of_several_processes_the_first_alone_begins_and_tells(
+    language_training, monkeypatch
+):
+    training, folder, asked, _ = language_training
+    told = []
+    for rank in (1, 0):
+        monkeypatch.setattr(
+            language_model, "rank_and_world", lambda rank=rank: (rank, 3)
+        )
+        language_model.train(training, folder, progress=lambda *at: told.append(at))
+        _, how, on_step, _ = asked["fit"][-1][0]
+        # A step's batch is divided by all of them.
+        assert how.settings == language_model.build_settings(training, 3)
+        on_step(4, 20, "now")
+        assert told == ([] if rank else [(4, 20)]) and folder.exists() == (not rank)
+    noted = json.loads((folder / "training.json").read_text())
+    assert noted["processes"] == 3
 
 
 def test_a_finished_language_model_is_not_trained_again(language_training):
@@ -700,6 +722,13 @@ def test_a_tokenizer_is_known_by_its_words_and_by_its_rules():
     plain = [SimpleNamespace(get_vocab=lambda n=n: {"a": n}) for n in (1, 1, 2)]
     first, equal, unlike = map(text.hash_tokenizer, plain)
     assert first == equal != unlike
+    # Of the same words, but of a class that may cut them otherwise.
+    assert text.hash_tokenizer(FewWords()) != text.hash_tokenizer(plain[0])
+
+
+class FewWords(SimpleNamespace):
+    def get_vocab(self):
+        return {"a": 1}
 
 
 def test_word_pieces_are_of_lower_case_and_have_the_special_tokens_first():
@@ -710,6 +739,12 @@ def test_word_pieces_are_of_lower_case_and_have_the_special_tokens_first():
     assert (ids[0], ids[-1]) == (made.cls_token_id, made.sep_token_id)
     assert made.model_max_length == 33 and made.mask_token == "[MASK]"
     assert made.decode(made("the red fox").input_ids[1:-1]) == "the red fox"
+
+
+def test_byte_pairs_can_write_what_no_document_has():
+    made = text.train_byte_pairs([WORDS], 300)
+    assert made.decode(made("Ω, é!\t").input_ids) == "Ω, é!\t"
+    assert made.bos_token == made.eos_token == text.END
 
 
 def test_what_is_no_text_is_no_corpus_to_train_on(monkeypatch):

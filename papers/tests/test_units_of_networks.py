@@ -15,11 +15,14 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
+    BertForSequenceClassification,
     WhisperConfig,
     WhisperForConditionalGeneration,
     WhisperModel,
@@ -101,6 +104,24 @@ def test_pitches_are_those_of_each_frame_by_the_published_layers():
     assert crepe.processor().n_samples == 0
 
 
+def test_networks_on_sound_start_as_torch_s_layers_do():
+    """Uniform between the roots of one over the number of inputs."""
+    config = distillmos.DistillMosConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    torch.manual_seed(0)
+    of_quality = distillmos.DistillMosModel(config)
+    of_pitch = crepe.CrepeModel(crepe.CrepeConfig(shrink=64))
+    for layer, inputs in {
+        of_quality.transformer_pool_attn.pool.linear1: 16,
+        of_quality.cnn.cnn[2]: 9 * 64,
+        of_pitch.classifier: 4 * 8,
+        of_pitch.blocks["2"].conv: 16 * 64,
+    }.items():
+        largest = layer.weight.abs().max().item()
+        assert 0.95 * inputs**-0.5 < largest <= inputs**-0.5
+
+
 def test_published_norms_of_crepe_begin_the_next_block():
     model = draw_all(crepe.CrepeModel(crepe.CrepeConfig(shrink=64)))
     theirs = {}
@@ -134,6 +155,8 @@ def test_a_spectrogram_keeps_the_phase_and_the_third_tenth_power_of_the_size():
         expected = np.abs(spectrum) ** 0.3 * spectrum / np.abs(spectrum)
         np.testing.assert_allclose(found[i, 0, :, frame], expected.real, atol=1e-9)
         np.testing.assert_allclose(found[i, 1, :, frame], expected.imag, atol=1e-9)
+    # A window that was padded ends in silence: nothing is divided by 0.
+    assert (model(torch.zeros(1, 4 * 160)) == 0).all()
 
 
 def test_two_hops_make_a_frame_of_the_quality_network():
@@ -141,6 +164,9 @@ def test_two_hops_make_a_frame_of_the_quality_network():
     # Bands are halved in all convolutions but the first, time in the last alone.
     assert [layer.stride for layer in layers] == [(1, 1), *[(2, 1)] * 4, (2, 2)]
     assert [layer.out_channels for layer in layers] == [64, 64, 128, 256, 256, 256]
+    between = [x for x in distillmos._Spectrogram().cnn if x not in layers]
+    rectifiers = [x for x in between if isinstance(x, nn.LeakyReLU)]
+    assert [x.negative_slope for x in rectifiers] == [0.1] * 6
     model = distillmos.DistillMosModel(
         distillmos.DistillMosConfig(
             hidden_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -199,6 +225,60 @@ def test_frames_are_pooled_by_weights_over_the_frames_of_a_window():
             torch.testing.assert_close(value, pooling.linear3(mixed))
 
 
+@torch.no_grad()
+def test_the_quality_of_a_window_is_judged_by_the_published_layers():
+    """Norms before and behind the Transformer, which norms after each sum; then the pooling and a sigmoid."""
+    config = distillmos.DistillMosConfig(
+        hidden_size=8, num_hidden_layers=2, num_attention_heads=2
+    )
+    judge = draw_all(distillmos._Judge(6, config).double())
+    state = {name: x.numpy() for name, x in judge.state_dict().items()}
+
+    def linear(x, name):
+        return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+    def scale(x, mean, var, name):
+        x = (x - mean) / np.sqrt(var + 1e-5)
+        return x * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+    def batch_norm(x, name):
+        running = (state[f"{name}.running_{part}"] for part in ("mean", "var"))
+        return scale(x, *running, name)
+
+    def layer_norm(x, name):
+        return scale(x, x.mean(1, keepdims=True), x.var(1, keepdims=True), name)
+
+    def softmax(x, axis):
+        powers = np.exp(x - x.max(axis, keepdims=True))
+        return powers / powers.sum(axis, keepdims=True)
+
+    features = np.random.default_rng(0).normal(size=(2, 6, distillmos.FRAMES))
+    found = judge(torch.from_numpy(features))
+    assert found.shape == (2, 1)
+    for window, value in zip(features, found, strict=True):
+        x = batch_norm(batch_norm(window.T, "norm_input"), "transformer.norm")
+        x = linear(x, "transformer.linear_proj")
+        x = x + state["transformer.position_encoding.pe"][0]
+        for layer in range(2):
+            own = f"transformer.transformer_encoder.layers.{layer}"
+            stacked = x @ state[f"{own}.self_attn.in_proj_weight"].T
+            stacked = stacked + state[f"{own}.self_attn.in_proj_bias"]
+            heads = [np.split(part, 2, 1) for part in np.split(stacked, 3, 1)]
+            mixed = [
+                softmax(q @ k.T / 4**0.5, 1) @ v for q, k, v in zip(*heads, strict=True)
+            ]
+            mixed = linear(np.concatenate(mixed, 1), f"{own}.self_attn.out_proj")
+            x = layer_norm(x + mixed, f"{own}.norm1")
+            inner = np.maximum(linear(x, f"{own}.linear1"), 0)
+            assert inner.shape[1] == 16
+            x = layer_norm(x + linear(inner, f"{own}.linear2"), f"{own}.norm2")
+        x = batch_norm(x, "norm_trans")
+        inner = np.maximum(linear(x, "pool.linear1"), 0)
+        pooled = (softmax(linear(inner, "pool.linear2"), 0) * x).sum(0)
+        expected = 1 / (1 + np.exp(-linear(pooled, "pool.linear3")))
+        np.testing.assert_allclose(value.numpy(), expected)
+
+
 def test_windows_are_padded_to_their_full_length_only_if_that_is_asked():
     sounds = [np.array([1.0, 2.0, 3.0]), [4.0, 5.0]]
     found = Windows(5)(sounds, padding=True)
@@ -207,6 +287,44 @@ def test_windows_are_padded_to_their_full_length_only_if_that_is_asked():
     found = Windows(5)(sounds[:1], padding=False)
     assert found["input_values"].tolist() == [[1, 2, 3]]
     assert found["attention_mask"].tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (
+            distillmos.DistillMosConfig(),
+            {
+                "hidden_size": 200,
+                "num_hidden_layers": 7,
+                "num_attention_heads": 8,
+                # A frame is two hops of 160 samples.
+                "conv_kernel": (160, 2),
+                "conv_stride": (160, 2),
+                "feat_extract_norm": "layer",
+            },
+        ),
+        (
+            crepe.CrepeConfig(),
+            {"shrink": 1, "conv_kernel": (1024,), "conv_stride": (1024,)},
+        ),
+        (
+            cifar_resnet.CifarResNetConfig(),
+            {"depth": 20, "image_size": 32, "num_channels": 3},
+        ),
+        (
+            efficientnet_lite.EfficientNetLiteConfig(),
+            {"image_size": 224, "num_channels": 3},
+        ),
+        # It is no configuration, but is asked for as one: sound is not scaled.
+        (Windows(), {"sampling_rate": 16_000, "do_normalize": False, "n_samples": 0}),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_a_configuration_that_says_nothing_is_that_of_the_published_network(
+    config, published
+):
+    assert {name: getattr(config, name) for name in published} == published
 
 
 # ------------------------------------------------------------------------------------------------ networks on images
@@ -243,6 +361,63 @@ def test_the_larger_part_of_an_odd_padding_lies_right_and_below(
             i * stride : i * stride + kernel, j * stride : j * stride + kernel
         ]
         assert found[i, j] == pytest.approx(float((part * weight).sum()))
+
+
+def norm_and_stop_at_six(x, norm):
+    """A batch norm by its running numbers, with the epsilon of TensorFlow, then a rectifier between 0 and 6."""
+    given = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    mean, var, gain, bias = (part.view(-1, 1, 1) for part in given)
+    return ((x - mean) / (var + 1e-3).sqrt() * gain + bias).clamp(0, 6)
+
+
+@pytest.mark.parametrize(
+    ("after", "stride", "expansion", "adds"),
+    [(3, 1, 2, True), (3, 1, 1, True), (3, 2, 2, False), (5, 1, 2, False)],
+)
+@torch.no_grad()
+def test_a_block_of_lite0_adds_its_input_where_it_keeps_its_shape(
+    after, stride, expansion, adds
+):
+    block = efficientnet_lite.EfficientNetLiteBlock(3, after, 3, stride, expansion)
+    block = draw_all(block.double())
+    x = 40 * torch.randn(
+        2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    y = x
+    if expansion > 1:
+        y = norm_and_stop_at_six(block._expand_conv(y), block._bn0)
+        assert (y == 6).any() and (y == 0).any()
+    y = norm_and_stop_at_six(block._depthwise_conv(y), block._bn1)
+    norm = block._bn2
+    norm.eps = 1e-3
+    y = norm(block._project_conv(y))
+    torch.testing.assert_close(block(x), x + y if adds else y)
+
+
+@torch.no_grad()
+def test_stem_and_head_of_lite0_stop_at_six_and_weights_are_drawn_by_their_outputs(
+    monkeypatch,
+):
+    stage = efficientnet_lite._Stage(2, 3, 2, 1, 5)
+    monkeypatch.setattr(efficientnet_lite, "STAGES", (stage,))
+    config = efficientnet_lite.EfficientNetLiteConfig(num_labels=3)
+    torch.manual_seed(0)
+    model = efficientnet_lite.EfficientNetLiteModel(config).double()
+    deviation = model._conv_head.weight.std().item()
+    assert deviation == pytest.approx((2 / 1280) ** 0.5, rel=0.05)
+    assert [b._depthwise_conv.stride for b in model._blocks] == [(2, 2), (1, 1)]
+    draw_all(model)
+    model._bn1.weight *= 20
+    x = 40 * torch.randn(
+        2, 3, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    found = model(x).logits
+    x = norm_and_stop_at_six(model._conv_stem(x), model._bn0)
+    for block in model._blocks:
+        x = block(x)
+    x = norm_and_stop_at_six(model._conv_head(x), model._bn1)
+    assert (x == 6).any()
+    torch.testing.assert_close(found, model._fc(x.mean((2, 3))))
 
 
 def test_lite0_has_the_published_blocks_strides_and_number_of_parameters():
@@ -332,6 +507,15 @@ def test_residual_networks_have_the_published_sizes(depth, millions):
     assert cifar_resnet.config_of({"linear.weight": torch.zeros(7, 64)}) is None
 
 
+def test_convolutions_and_the_last_layer_are_drawn_as_he_drew_them():
+    torch.manual_seed(0)
+    config = cifar_resnet.CifarResNetConfig(depth=8, num_labels=100)
+    model = cifar_resnet.CifarResNetModel(config)
+    for layer, inputs in ((model.linear, 64), (model.layer3[0].conv1, 9 * 32)):
+        deviation = layer.weight.std().item()
+        assert deviation == pytest.approx((2 / inputs) ** 0.5, rel=0.05)
+
+
 def test_counters_that_a_file_lacks_are_0_and_its_own_are_kept():
     given = {
         "bn1.running_mean": torch.ones(2),
@@ -402,6 +586,13 @@ def test_of_a_conversion_that_fails_or_comes_too_late_nothing_is_left(
     monkeypatch.setitem(packaged_weights.SOURCES, "builtin:ours", late)
     folder = packaged_weights.convert_checkpoint("builtin:ours", tmp_path)
     assert (folder / "config.json").read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [folder]
+    # What another left unfinished is not taken for the network.
+    (folder / "config.json").rename(folder / "half.bin")
+    late = Source({}, lambda *_: None)
+    monkeypatch.setitem(packaged_weights.SOURCES, "builtin:ours", late)
+    with pytest.raises(OSError, match=str(folder)):
+        packaged_weights.convert_checkpoint("builtin:ours", tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -526,6 +717,21 @@ def test_a_pretrained_bert_keeps_its_head_for_masked_words(old_bert, tmp_path):
     assert tokenizer.model_max_length == 512
 
 
+def test_a_classifier_of_reactions_keeps_its_pooler_and_its_classes(old_bert, tmp_path):
+    files, _ = old_bert
+    model = BertForSequenceClassification(BertConfig(**SMALL, num_labels=5))
+    weights = draw_all(model).state_dict()
+    torch.save(weights, files["weights"])
+    folder = tmp_path / "hub"
+    packaged_weights._convert_reaction_bert(
+        files, folder, "BertForSequenceClassification", num_labels=5
+    )
+    loaded = BertForSequenceClassification.from_pretrained(folder)
+    assert loaded.state_dict().keys() == weights.keys()
+    for name, x in weights.items():
+        assert torch.equal(loaded.state_dict()[name], x), name
+
+
 def test_antibodies_are_words_between_blanks_and_other_heads_are_left_out(
     old_bert, tmp_path
 ):
@@ -542,6 +748,60 @@ def test_antibodies_are_words_between_blanks_and_other_heads_are_left_out(
     assert torch.equal(found[name], weights[name])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer("C Br C(").input_ids == [2, 6, 7, 1, 3]
+    assert tokenizer.model_max_length == 512
+
+
+def test_an_albert_on_reactions_is_converted_without_its_pooler(tmp_path):
+    sizes = SMALL | {"embedding_size": 6, "inner_group_num": 1}
+    model = draw_all(AlbertForMaskedLM(AlbertConfig(**sizes)))
+    weights = model.state_dict()
+    more = {"albert.pooler.weight": torch.ones(8, 8)}
+    torch.save(weights | more, tmp_path / "weights.bin")
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    files = {
+        "config": tmp_path / "config.json",
+        "weights": tmp_path / "weights.bin",
+        "vocabulary": write_words(tmp_path),
+    }
+    folder = tmp_path / "hub"
+    packaged_weights._convert_reaction_albert(files, folder)
+    loaded = AutoModelForMaskedLM.from_pretrained(folder)
+    assert isinstance(loaded, AlbertForMaskedLM)
+    for name, x in weights.items():
+        assert torch.equal(loaded.state_dict()[name], x), name
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("C(Br").input_ids == [2, 6, 8, 7, 3]
+    assert tokenizer.model_max_length == 512
+
+
+def test_every_bert_on_reactions_comes_from_its_own_folder_as_its_own_class(
+    monkeypatch,
+):
+    asked = []
+    monkeypatch.setattr(
+        packaged_weights,
+        "_convert_reaction_bert",
+        lambda *given, **more: asked.append((given, more)),
+    )
+    for name, (state, architecture, more) in {
+        "pretrained": ("bert_pretrained", "BertForMaskedLM", {}),
+        "finetuned": ("bert_ft", "BertModel", {}),
+        # Fifty classes of reactions.
+        "finetuned-10k": (
+            "bert_ft_10k_25s",
+            "BertForSequenceClassification",
+            {"num_labels": 50},
+        ),
+    }.items():
+        source = packaged_weights.SOURCES[f"builtin:rxnfp-{name}"]
+        folder = f"rxnfp/models/transformers/{state}"
+        assert source.files == {
+            "config": f"{folder}/config.json",
+            "weights": f"{folder}/pytorch_model.bin",
+            "vocabulary": f"{folder}/vocab.txt",
+        }
+        source.convert("files", "folder")
+        assert asked.pop() == (("files", "folder", architecture), more)
 
 
 def test_weights_must_fit_a_network_whole(tmp_path):
@@ -728,6 +988,9 @@ def test_a_vision_network_needs_exactly_its_weights(
     assert load_file(tmp_path / "model.safetensors")["a"].tolist() == [1]
     sizes = json.loads((tmp_path / "preprocessor_config.json").read_text())
     assert sizes["crop_size"] == {"height": 224, "width": 224}
+    assert config["image_size"] == 518 and sizes["size"] == {"shortest_edge": 224}
+    assert sizes["image_mean"] == [0.485, 0.456, 0.406]
+    assert sizes["image_std"] == [0.229, 0.224, 0.225]
 
 
 # -------------------------------------------------------------------------------------------------------- transcripts

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import gelu
 
 from anisoscope.errors import UsageError
-from anisoscope_papers.networks import manta, speech_cnn, van
+from anisoscope_papers.networks import character_bert, manta, speech_cnn, van
 
 # ---- MANTa -----------------------------------------------------------------------------------------------------------
 
@@ -50,6 +50,61 @@ def test_what_this_network_does_not_have_is_refused_by_name():
     assert not make_config().tie_word_embeddings
     assert make_config(max_length_inputs=0).max_length_inputs == 6
     assert make_config().max_length_inputs == 12
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (
+            manta.MantaConfig(),
+            {
+                "vocab_size": 384,
+                "byte_embedding_dim": 64,
+                "frontier_predictor_num_layers": 1,
+                "frontier_predictor_num_attention_heads": 8,
+                "frontier_predictor_attention_window": 16,
+                "pooling_variance_regularization": 1e-6,
+                "pooling_kernel_size": 3,
+                "pooling_depthwise_convolution": True,
+                "pooling_mean_pool": False,
+                "pooling_n_highway_layers": 0,
+                "max_length_inputs": 256,
+                "max_length_encoder_decoder": 256,
+            },
+        ),
+        (
+            character_bert.CharacterBertConfig(),
+            {
+                "character_embedding_dim": 16,
+                "num_characters": 262,
+                "num_highway_layers": 2,
+            },
+        ),
+        (
+            van.VanConfig(),
+            {
+                "num_channels": 3,
+                "patch_sizes": (7, 3, 3, 3),
+                "strides": (4, 2, 2, 2),
+                "hidden_sizes": (64, 128, 320, 512),
+                "depths": (3, 3, 12, 3),
+                "mlp_ratios": (8, 8, 4, 4),
+                "hidden_act": "gelu",
+                "initializer_range": 0.02,
+                "layer_norm_eps": 1e-6,
+                "layer_scale_init_value": 0.01,
+                "drop_path_rate": 0.0,
+                "dropout_rate": 0.0,
+            },
+        ),
+        (speech_cnn.SpeechCnnConfig(), {"kernel_size": 7}),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_a_configuration_that_says_nothing_is_that_of_the_published_network(
+    config, published
+):
+    assert {name: getattr(config, name) for name in published} == published
 
 
 def compute_shares(frontiers, floor):
@@ -218,6 +273,12 @@ def test_kernels_and_maps_of_manta_are_drawn_by_their_inputs(model):
         assert 0.5 * inputs**-0.5 < largest <= inputs**-0.5
 
 
+def test_dropout_of_a_manta_is_also_that_of_its_frontier_predictor():
+    made = manta.MantaFrontierPredictor(make_config(dropout_rate=0.3))
+    config = made.local_transformer.config
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.3
+
+
 # ---- VAN -------------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +387,14 @@ def test_branches_are_dropped_the_more_the_deeper_and_only_in_training(monkeypat
     assert len(asked) == 1
 
 
+def test_dropout_is_in_the_perceptrons_and_the_epsilon_in_the_norms_of_stages():
+    model = make_van(dropout_rate=0.2, layer_norm_eps=0.5)
+    kinds = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert [m.p for m in kinds] == [0.2] * 10
+    assert (model.norm1.eps, model.norm2.eps) == (0.5, 0.5)
+    assert make_van().norm2.eps == 1e-6
+
+
 def test_convolutions_are_drawn_by_what_they_feed_and_scales_are_small():
     config = van.VanConfig(hidden_sizes=(64,), depths=(1,), patch_sizes=(7,))
     config.strides, config.mlp_ratios = (4,), (2,)
@@ -388,6 +457,28 @@ def test_a_block_for_speech_adds_to_what_it_was_given():
     states = torch.randn(2, 5, 4)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
     torch.testing.assert_close(block(states, mask), states + 3)
+
+
+@torch.no_grad()
+def test_a_block_for_speech_convolves_each_channel_then_norms_then_widens():
+    config = speech_cnn.SpeechCnnConfig(
+        hidden_size=4, intermediate_size=6, kernel_size=3
+    )
+    block = speech_cnn.SpeechCnnBlock(config)
+    for weight in block.parameters():
+        torch.nn.init.normal_(weight)
+    states = torch.randn(2, 5, 4)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    found = block(states, mask)
+    # Two frames of zeros around each clip, and in place of its padding.
+    real = torch.nn.functional.pad(states * mask[..., None], (0, 0, 1, 1))
+    kernel, shift = block.convolution.weight[:, 0], block.convolution.bias
+    for row, at in product(range(2), range(5)):
+        y = shift + sum(kernel[:, k] * real[row, at + k] for k in range(3))
+        y = (y - y.mean()) / (y.var(correction=0) + 1e-5).sqrt()
+        y = y * block.norm.weight + block.norm.bias
+        expected = states[row, at] + block.down(gelu(block.up(y)))
+        torch.testing.assert_close(found[row, at], expected, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

@@ -3,11 +3,14 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from anisoscope.data.labelled import Example, LabelledCorpus
 from anisoscope.errors import Interrupted, OutputError, UsageError
@@ -27,6 +30,7 @@ from anisoscope_papers.training import (
 from anisoscope_papers.training.recipe import (
     ClassifierRecipe,
     ModelSize,
+    Sizes,
     Training,
     check_penalty,
 )
@@ -106,6 +110,39 @@ def test_a_penalty_is_refused_for_what_is_wrong_with_it(given, words):
         return
     with pytest.raises(UsageError, match=words):
         check_penalty(*given)
+
+
+@pytest.mark.parametrize("weight", [-0.5, 0.5])
+def test_a_weight_without_a_penalty_is_refused(weight):
+    with pytest.raises(UsageError) as error:
+        ClassifierRecipe(weight=weight)
+    assert str(error.value) == (
+        f"expected a penalty for --weight {weight}; got none. "
+        "Cure: add --penalty entropy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "allowed", "refused"),
+    [
+        (ClassifierRecipe, "max_length", 3, 2),
+        (ClassifierRecipe, "dim", 2, 1),
+        (ClassifierRecipe, "vector_cosine", 0.0, -0.01),
+        (ClassifierRecipe, "position_scale", 0.0, -0.01),
+        (partial(ClassifierRecipe, attention="frozen"), "freeze_after", 0, -1),
+        (Sizes, "vocab_size", 300, 299),
+        (Sizes, "window", 4, 3),
+        (Sizes, "rate", 0.0, -0.01),
+        (Sizes, "dropout", 0.0, -0.01),
+        (Sizes, "dropout", 0.9, 0.91),
+    ],
+)
+def test_a_field_may_have_the_end_of_its_range_and_nothing_beyond(
+    made, name, allowed, refused
+):
+    assert getattr(made(**{name: allowed}), name) == allowed
+    with pytest.raises(UsageError, match=f"{name}.*; got {refused}"):
+        made(**{name: refused})
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -267,6 +304,24 @@ def test_a_batch_in_which_nothing_is_hidden_has_no_loss():
     assert part == pytest.approx(whole / 4)
 
 
+def test_padding_is_not_looked_at_whether_there_are_labels_or_not():
+    words = Words(pad_token_id=0, eos_token_id=1)
+    model = language_model.build_untrained("masked-lm", SIZE, words, 0).eval()
+    ids, mask = torch.arange(12).view(2, 6), torch.ones(2, 6)
+    mask[1, 4:] = 0
+    labels = torch.full((2, 6), text.UNMASKED)
+    labels[0, 1], labels[1, 2] = 5, 7
+    library = transformers.BertForMaskedLM.forward
+    scores = library(model, ids, attention_mask=mask).logits
+    assert torch.equal(model(ids, attention_mask=mask).logits, scores)
+    expected = torch.nn.functional.cross_entropy(
+        scores[[0, 1], [1, 2]], labels[labels > 0]
+    )
+    found = model(ids, labels, attention_mask=mask).loss
+    torch.testing.assert_close(found, expected)
+    assert abs(model(ids, labels).loss.item() - found.item()) > 1e-5
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_a_folder_holds_of_another_training_goes_if_it_may(tmp_path, overwrite):
     code = {"code": {"m": "1"}}
@@ -351,6 +406,12 @@ def test_a_signal_ends_a_training_after_its_state_is_saved(monkeypatch, resumabl
     made, *_ = make_following(monkeypatch)
     take_step(made, 3)
     made.on_save(None, None, None)
+    # Of two signals the first one is told.
+    made, *_ = make_following(monkeypatch, stopped=[15, 2])
+    take_step(made, 3)
+    with pytest.raises(Interrupted) as caught:
+        made.on_save(None, None, None)
+    assert caught.value.number == 15
 
 
 @pytest.mark.parametrize("patience", [None, 1, 2, 3])
@@ -433,6 +494,13 @@ def test_a_folder_of_another_training_is_refused_by_what_differs(tmp_path, begun
         classifier._read_finished(tmp_path, make_identity(), resume=True)
     assert "rate" in str(caught.value) and "corpus" in str(caught.value)
     assert "seed" not in str(caught.value)
+
+
+def test_of_two_other_trainings_in_a_folder_the_finished_one_is_told(tmp_path):
+    write_training(tmp_path, make_identity(corpus="d"))
+    RunFolder(tmp_path / "checkpoints").note(make_identity(recipe={"rate": 9}))
+    with pytest.raises(OutputError, match=r"another training \(corpus differ\)"):
+        classifier._read_finished(tmp_path, make_identity(), resume=True)
 
 
 def test_an_empty_folder_is_free_and_one_with_other_files_is_not(tmp_path):
@@ -532,6 +600,87 @@ def test_the_epoch_of_the_lowest_loss_is_kept_by_its_step(monkeypatch):
     shares["test"] = (0.61, 0.6)
     assert not train()["collapsed"]
     assert train(steps=35)["kept_step"] == 35
+
+
+def test_a_trained_classifier_tells_the_accuracy_of_the_split_that_is_asked_for():
+    results = {"validation": {"accuracy": 0.75}, "test": {"accuracy": 0.5}}
+    done = classifier.TrainedClassifier(Path("run"), {"results": results})
+    assert (done.accuracy(), done.accuracy("validation")) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "weight", "rows"),
+    [
+        ("none", 0.0, "always"),
+        ("entropy", 0.5, "always"),
+        ("entropy-columns", 0.5, "never"),
+        ("entropy-columns", 0.0, "always"),
+    ],
+)
+def test_all_rows_of_attention_are_computed_only_for_a_penalty_on_columns(
+    penalty, weight, rows
+):
+    inner = SimpleNamespace()
+    parts = SimpleNamespace(
+        model=SimpleNamespace(attention_classifier=inner),
+        encoded={
+            "train": SimpleNamespace(lengths=[3, 1, 2]),
+            "test": SimpleNamespace(lengths=[9]),
+        },
+    )
+    recipe = ClassifierRecipe(penalty=penalty, weight=weight, batch=7, seed=5)
+    order = classifier._build_fitting(recipe.filled(), parts, "cpu").order
+    assert inner.row_only == rows
+    assert (order.batch, order.seed, order.lengths.tolist()) == (7, 5, [3, 1, 2])
+
+
+def test_texts_are_sorted_by_length_within_pools_and_an_incomplete_batch_is_last(
+    monkeypatch,
+):
+    assert classifier.POOL == 50
+    monkeypatch.setattr(classifier, "POOL", 3)
+    lengths = [100 - i for i in range(15)]
+    found = [*classifier.Buckets(lengths, 2, seed=5)]
+    generator = torch.Generator().manual_seed(5 * 1_000_003)
+    *drawn, last = torch.randperm(15, generator=generator).tolist()
+    batches = []
+    for pool in (drawn[:6], drawn[6:12], drawn[12:]):
+        ordered = sorted(pool, key=lambda i: lengths[i])
+        batches += [ordered[k : k + 2] for k in range(0, len(ordered), 2)]
+    in_twos = [found[k : k + 2] for k in range(0, 14, 2)]
+    assert sorted(in_twos) == sorted(batches) and in_twos != batches
+    assert found[14:] == [last]
+
+
+def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another():
+    orders = set()
+    for seed in range(4):
+        sampler = classifier.Buckets([3] * 40, 4, seed)
+        for epoch in range(4):
+            sampler.set_epoch(epoch)
+            orders.add(tuple(sampler))
+    assert len(orders) == 16
+
+
+def test_a_result_is_that_of_its_own_split_and_of_the_classes_that_it_has():
+    splits = {
+        split: tuple(Example(("a",), label, None) for label in labels)
+        for split, labels in {
+            "train": (0, 1, 2),
+            "validation": (0, 1, 1, 1),
+            "test": (0, 2, 0, 1),
+        }.items()
+    }
+    corpus = LabelledCorpus("texts", ("no", "yes", "never"), splits)
+    found = classifier.measure_result(corpus, "validation", [0, 1, 0, 1])
+    assert found == {
+        "n": 4,
+        "accuracy": 0.75,
+        "majority": 0.75,
+        "above_chance": 0.75 + 1.645 * math.sqrt(0.75 * 0.25 / 4),
+        "by_class": {"no": 1.0, "yes": 2 / 3},
+        "predicted": {"no": 2, "yes": 2, "never": 0},
+    }
 
 
 def make_blocks(*sizes):
@@ -661,6 +810,13 @@ def test_files_count_with_their_names_and_contents(tmp_path, monkeypatch):
     assert len(set(found.values())) == 5
 
 
+def test_a_file_may_be_named_from_the_user_s_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "vectors.txt").write_text("a 1 2")
+    found = contents.hash_named("~/vectors.txt")
+    assert found == contents.hash_named(str(tmp_path / "vectors.txt"))
+
+
 def test_forms_of_entropy_by_hand():
     """Three tokens; rows of attention that are all unlike."""
     weights = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
@@ -680,6 +836,13 @@ def test_forms_of_entropy_by_hand():
         "again": entropy(*softmax(0.5, 0.3)) / math.log(2),
     }
     assert entropy_forms.compute_by_definition(weights) == pytest.approx(expected)
+    # As the paper's table and our pages name them.
+    assert entropy_forms.FORMS == {
+        "row": "H / ln n",
+        "reported": "A: H / ln(n − 1)",
+        "columns": "B: columns, again",
+        "again": "C: row, again",
+    }
     two = entropy_forms.compute_of_row(np.array([0.25, 0.75]))
     assert two == pytest.approx(
         {"row": entropy(0.25, 0.75) / math.log(2), "reported": 0, "again": 0}
@@ -735,6 +898,35 @@ def test_levels_of_grey_are_spread_over_all_that_a_pixel_can_be():
         assert float(pixels.mean()) == pytest.approx(expected, abs=0.02)
         assert torch.equal(pixels[0], pixels[2])
         assert float(pixels.min()) == -1
+
+
+def test_a_level_of_grey_is_rounded_to_the_nearest_byte(monkeypatch):
+    levels = np.arange(17)
+    images = np.repeat(levels, 64).reshape(17, 8, 8).astype(float)
+    digits = SimpleNamespace(images=images, target=levels)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda: digits)
+    monkeypatch.setitem(kinds.MEASURED, kinds.IMAGE, 0)
+    monkeypatch.setitem(kinds.VALIDATION, kinds.IMAGE, 5)
+    _, train, held, _ = kinds._make_images.__wrapped__()
+    examples = held + train
+    assert [e["labels"] for e in examples] == levels.tolist()
+    for level, example in zip(levels.tolist(), examples, strict=True):
+        expected = torch.full((3, 32, 32), round(level * 255 / 16) / 127.5 - 1)
+        torch.testing.assert_close(example["pixel_values"], expected)
+
+
+def test_word_pieces_are_as_many_and_texts_as_long_as_their_kind_says(monkeypatch):
+    asked = []
+
+    def learn(*given, **more):
+        asked.append((given, more))
+        return "words"
+
+    monkeypatch.setattr(text, "train_word_pieces", learn)
+    sizes = (("hidden_size", 8), ("vocab_size", 77), ("intermediate_size", 12))
+    kind = replace(kinds.KINDS["token-lm"], sizes=sizes, window=9)
+    assert kinds._build_tokenizer(kind, ("a", "b")) == "words"
+    assert asked == [((("a", "b"), 77), {"model_max_length": 9})]
 
 
 def test_clips_are_cut_after_a_second_and_padded_to_the_longest(monkeypatch, tmp_path):
@@ -804,6 +996,30 @@ def test_a_kind_is_built_of_its_own_library_with_its_own_sizes(monkeypatch):
             assert config.max_position_embeddings == kind.window
         else:
             assert config.num_labels == 10
+
+
+def test_kinds_are_trained_by_the_steps_batches_and_rates_of_their_table():
+    found = {k.name: (k.steps, k.batch, k.rate) for k in kinds.KINDS.values()}
+    assert found == {
+        "token-lm": (1000, 16, 1e-3),
+        "byte-lm": (1000, 16, 1e-3),
+        "vit": (1000, 64, 1e-3),
+        "resnet": (400, 64, 2e-3),
+        "convnext": (600, 64, 2e-3),
+        "speech-transformer": (800, 16, 5e-4),
+        "speech-cnn": (800, 16, 1e-3),
+        "vit-photographs": (3000, 64, 1e-3),
+        "vit-masked": (3000, 64, 1e-3),
+        "speech-masked": (2000, 8, 5e-4),
+    }
+    for kind in kinds.KINDS.values():
+        sizes = dict(kind.sizes)
+        if "num_attention_heads" in sizes:
+            assert sizes["hidden_size"] / sizes["num_attention_heads"] == 32
+        if kind.modality == kinds.SPEECH:
+            # A frame is 20 ms, as in wav2vec 2.0.
+            rate = photographs_and_speech.RATE if kind.real else kinds.RATE
+            assert math.prod(sizes["conv_stride"]) / rate == 0.02
 
 
 # ---- what counts as another training ---------------------------------------------------------------------------------
@@ -944,6 +1160,20 @@ def test_bytes_are_numbered_in_order_behind_the_special_tokens():
             "frozen",
             "the model encoder (only the attention-only model has it)",
         ),
+        *(
+            (
+                {"model": "encoder", name.replace("-", "_"): value},
+                name,
+                "the model encoder (only the attention-only model has it)",
+            )
+            for name, value in {
+                "vector-cosine": 0.5,
+                "attention": "uniform",
+                "freeze-after": 3,
+                "positions": "none",
+                "position-scale": 0.5,
+            }.items()
+        ),
     ],
 )
 def test_an_option_that_would_not_be_used_is_refused_with_what_excludes_it(
@@ -967,6 +1197,10 @@ def test_published_values_fill_what_is_not_given():
     assert (found.epochs, found.patience) == (50, 2)
     found = ClassifierRecipe("encoder").filled()
     assert (found.rate, found.decay) == (5e-5, 0.01)
+    assert (found.batch, found.epochs, found.patience) == (64, 50, 5)
+    # Nought is a value like any other.
+    found = ClassifierRecipe("encoder", rate=0.0, decay=0.0).filled()
+    assert (found.rate, found.decay) == (0.0, 0.0)
     found = ClassifierRecipe(steps=7).filled()
     assert (found.epochs, found.patience, found.batch) == (None, None, 64)
 
@@ -997,6 +1231,13 @@ def test_data_that_are_missing_are_named_with_the_folder_that_lacks_them(
         **dict.fromkeys(("vit-photographs", "vit-masked"), 400),
         "speech-masked": 5,
     }
+
+
+def test_files_of_data_are_known_by_name_and_size(tmp_path):
+    for name, content in (("b.wav", "1234"), ("a.wav", "12")):
+        (tmp_path / name).write_text(content)
+    found = kinds._describe_files([tmp_path / "b.wav", tmp_path / "a.wav"])
+    assert found == ["b.wav 4", "a.wav 2"]
 
 
 def test_photographs_are_trained_on_from_the_other_table(monkeypatch, tmp_path):
@@ -1046,6 +1287,104 @@ def test_the_last_speakers_decide_when_to_stop_and_the_first_are_measured(monkey
     assert {one["hidden"].shape for one in held} == {(frames,)}
     assert {one["others"].shape for one in held} == {(frames, 4)}
     assert "hidden" not in train[0]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_last_photographs_validate_and_six_patches_of_ten_are_hidden(
+    monkeypatch, masked
+):
+    drawn = np.random.default_rng(0).integers(0, 256, (7, 3, 32, 32), dtype=np.uint8)
+    pixels = torch.from_numpy(drawn)
+    assert photographs_and_speech.VALIDATION == 1000
+    monkeypatch.setattr(photographs_and_speech, "VALIDATION", 3)
+    monkeypatch.setattr(photographs_and_speech, "list_files", lambda name: [name])
+    monkeypatch.setattr(
+        photographs_and_speech, "_read_pixels", {"name": (pixels, [*range(7)])}.get
+    )
+    sizes = {"image_size": 32, "patch_size": 2}
+    _, train, held, collate = photographs_and_speech.make_photographs(
+        "name", 5, sizes, masked
+    )
+    assert [e["labels"] for e in train] == [0, 1, 2, 3]
+    assert [e["labels"] for e in held] == [4, 5, 6]
+    batch = collate(held)
+    torch.testing.assert_close(batch.pop("pixel_values"), pixels[4:] / 127.5 - 1)
+    if not masked:
+        assert batch.keys() == {"labels"} and batch["labels"].tolist() == [4, 5, 6]
+        return
+    assert batch.keys() == {"bool_masked_pos"}
+    once = torch.rand(3, 256, generator=torch.Generator().manual_seed(0)) < 0.6
+    assert torch.equal(batch["bool_masked_pos"], once)
+    torch.manual_seed(1)
+    hidden = collate(train)["bool_masked_pos"]
+    torch.manual_seed(1)
+    expected = torch.stack([torch.rand(256) < 0.6 for _ in train])
+    assert torch.equal(hidden, expected)
+
+
+def test_clips_are_scaled_and_their_hidden_frames_are_those_of_torch_s_seed(
+    monkeypatch,
+):
+    draw = np.random.default_rng(0)
+    clips = {
+        f"{speaker}-1-{n}": draw.normal(3, 2, 60).astype(np.float32)
+        for speaker in "ab"
+        for n in (1, 2)
+    }
+    paths = [Path(f"{name}.flac") for name in clips]
+    monkeypatch.setattr(photographs_and_speech, "list_files", lambda _: paths)
+    monkeypatch.setattr(
+        photographs_and_speech, "_iter_pieces", lambda path: [clips[path.stem]]
+    )
+    # A frame is 0.1 s: there are 20 in a piece.
+    sizes = {"conv_kernel": (1600,), "conv_stride": (1600,), "num_negatives": 4}
+    _, train, held, collate = photographs_and_speech.make_clips("name", 0, sizes, True)
+    batch = collate(held)
+    scaled = [(x - x.mean()) / x.std() for x in (clips["b-1-1"], clips["b-1-2"])]
+    torch.testing.assert_close(
+        batch["input_values"], torch.from_numpy(np.stack(scaled))
+    )
+    for row, example in enumerate(held):
+        assert batch["mask_time_indices"][row].tolist() == example["hidden"].tolist()
+        # Frames are counted over the whole batch.
+        others = batch["sampled_negative_indices"][row].numpy()
+        np.testing.assert_array_equal(others, 20 * row + example["others"])
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(collate(train)["sampled_negative_indices"])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    _, train, _, collate = photographs_and_speech.make_clips("name", 0, sizes, False)
+    assert "mask_time_indices" not in collate(train)
+
+
+def test_every_seed_of_every_kind_is_trained_by_one_recipe(monkeypatch, tmp_path):
+    asked = []
+
+    def train(kind, seed, *given):
+        asked.append(given)
+        return kind.name, seed
+
+    monkeypatch.setattr(train_small, "train_or_load", train)
+    recipe = train_small.SmallModelRecipe(seeds=3)
+    found = train_small.train_all(recipe, ("vit", "resnet"), tmp_path, print)
+    assert found == [(name, n) for name in ("vit", "resnet") for n in range(3)]
+    assert asked == [(recipe, tmp_path, print)] * 6
+
+
+def test_checkpoints_of_a_small_model_are_in_the_order_of_their_steps(
+    monkeypatch, tmp_path
+):
+    def make_once(folder, *_, marker):
+        for step in (100, 9, 0, 16):
+            (folder / f"step-{step}").mkdir(parents=True)
+        write_json(folder / marker, {"best": 16})
+
+    monkeypatch.setattr(train_small, "make_once", make_once)
+    recipe = train_small.SmallModelRecipe()
+    found = train_small.train_or_load(kinds.KINDS["vit"], 0, recipe, tmp_path)
+    assert (found.steps, found.best) == ((0, 9, 16, 100), 16)
+    assert found.checkpoint(16) == found.folder / "step-16"
 
 
 @pytest.mark.parametrize("patience", [None, 3])
@@ -1170,6 +1509,63 @@ def test_word_vectors_are_taken_over_and_trained_unless_they_are_frozen(
     assert (config.position_scale, config.max_position_embeddings) == (0.5, 9)
     assert config.id2label == {0: "no", 1: "yes"}
     assert config.label2id == {"no": 0, "yes": 1}
+
+
+def test_of_a_checkpoint_s_matrix_rows_without_a_token_are_left_out(monkeypatch):
+    class Tokenizer(SimpleNamespace):
+        def __len__(self):
+            return 5
+
+    asked = []
+
+    def adjust(matrix, name, **how):
+        asked.append((tuple(matrix.shape), name, how))
+        matrix *= 2
+
+    weight = torch.nn.Parameter(torch.arange(28.0).view(7, 4))
+    subject = SimpleNamespace(
+        name="org/m",
+        model=SimpleNamespace(
+            get_input_embeddings=lambda: SimpleNamespace(weight=weight)
+        ),
+        processor=Tokenizer(model_max_length=512, pad_token_id=3),
+    )
+    monkeypatch.setattr(classifier_parts, "load", {"of the hub": subject}.get)
+    monkeypatch.setattr(classifier_parts, "adjust_vectors", adjust)
+    recipe = ClassifierRecipe(
+        tokens="checkpoint", vectors="of the hub", vector_norm=2.0, vector_cosine=0.25
+    )
+    tokenizer, vectors = classifier_parts._prepare_words(recipe, make_texts(), 11)
+    assert tokenizer is subject.processor and tokenizer.model_max_length == 11
+    assert asked == [((7, 4), "of the hub", {"norm": 2.0, "cosine": 0.25})]
+    expected = 2 * torch.arange(20.0).view(5, 4)
+    assert torch.equal(vectors.matrix, expected)
+    assert (vectors.found, vectors.source) == (5, "org/m")
+    # The checkpoint keeps its own.
+    assert torch.equal(weight, torch.arange(28.0).view(7, 4))
+    config = classifier_parts._configure_attention(recipe, make_texts(), tokenizer, 4)
+    assert (config.vocab_size, config.pad_token_id) == (5, 3)
+
+
+def test_what_is_said_of_a_classifier_s_parts_counts_frozen_weights_too():
+    recipe = ClassifierRecipe(vectors="random", dim=8, frozen=True, max_length=3)
+    # <cls> and three words: one too many.
+    longer = tuple(Example(("a", "b", "c"), label, None) for label in (0, 1))
+    corpus = make_texts()
+    corpus = replace(corpus, splits=corpus.splits | {"test": longer})
+    made = classifier_parts.build_parts(recipe, corpus)
+    count = len(made.tokenizer)
+    assert made.described == {
+        "max_length": 3,
+        "truncated": {"train": 0, "validation": 0, "test": 2},
+        # Word vectors, the stacked projection, the one of the output, the classes.
+        "parameters": 8 * count + 24 * 9 + 8 * 9 + 2 * 9,
+        "vocabulary": count,
+        "vectors": {"source": "random", "dim": 8},
+    }
+    recipe = ClassifierRecipe(vectors="random")
+    _, _, about = classifier_parts._build_attention(recipe, corpus)
+    assert about["dim"] == 300
 
 
 def test_the_paper_s_equations_have_no_positions():
