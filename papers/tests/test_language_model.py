@@ -385,9 +385,3 @@ def test_published_sizes_are_those_of_the_papers():
     )
     assert SIZES["bert-small"] == small
     assert base == ModelSize(12, 768, 12, 30_522, 512, 256, 1e-4, 1_000_000, 0.1)
-
-
-def test_smaller_sizes_train_without_dropout_in_fewer_steps():
-    assert SIZES["tiny"] == ModelSize(2, 64, 2, 1024, 32, 16, 2e-3, 1_000, 0.0)
-    assert SIZES["small"] == ModelSize(4, 128, 4, 4096, 64, 32, 1e-3, 10_000, 0.0)
-    assert SIZES["mini"] == ModelSize(4, 256, 4, 8192, 128, 64, 1e-3, 50_000, 0.0)

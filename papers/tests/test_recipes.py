@@ -1,6 +1,6 @@
 """What is asked of a training is what it is given: every field of a recipe, seen where it takes effect."""
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -470,6 +470,9 @@ def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(
     assert (
         kept == [(f"step-{s}", "seed 4") for s in (0, 1, 2, best)] and done.best == best
     )
+    noted = done.history["settings"]
+    assert (noted["seed"], noted["data"]) == (4, kind.data)
+    assert noted["recipe"] == asdict(recipe) and noted["kind"]["name"] == "vit"
     begun = done.folder / "of a training that was killed"
     begun.touch()
     (done.folder / train_small.TRAINED).unlink()

