@@ -1482,6 +1482,7 @@ def test_word_vectors_are_taken_over_and_trained_unless_they_are_frozen(
 
 
 def test_of_a_checkpoint_s_matrix_rows_without_a_token_are_left_out(monkeypatch):
+    """They are no word vectors: their norms and directions counted in the mean that was asked for."""
 
     class Tokenizer(SimpleNamespace):
         def __len__(self):
@@ -1508,7 +1509,7 @@ def test_of_a_checkpoint_s_matrix_rows_without_a_token_are_left_out(monkeypatch)
     )
     tokenizer, vectors = classifier_parts._prepare_words(recipe, make_texts(), 11)
     assert tokenizer is subject.processor and tokenizer.model_max_length == 11
-    assert asked == [((7, 4), "of the hub", {"norm": 2.0, "cosine": 0.25})]
+    assert asked == [((5, 4), "of the hub", {"norm": 2.0, "cosine": 0.25})]
     expected = 2 * torch.arange(20.0).view(5, 4)
     assert torch.equal(vectors.matrix, expected)
     assert (vectors.found, vectors.source) == (5, "org/m")

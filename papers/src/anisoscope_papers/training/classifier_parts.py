@@ -180,18 +180,16 @@ def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVector
             "a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure
         )
     subject = load(recipe.vectors)
-    weight = subject.model.get_input_embeddings().weight.detach().float().clone()  # type: ignore[operator]
+    weight = subject.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    # Some checkpoints have more rows than tokens, so that their number is a multiple
+    # of 8 or so: no token reads those, and they have no part in a mean norm or cosine.
+    count = len(subject.processor)
+    weight = weight[:count].float().clone()
     adjust_vectors(
         weight, recipe.vectors, norm=recipe.vector_norm, cosine=recipe.vector_cosine
     )
     subject.processor.model_max_length = length
-    return subject.processor, WordVectors(
-        # Some checkpoints have more rows than tokens, so that their number is a
-        # multiple of 8 or so: no token reads those.
-        weight[: len(subject.processor)],
-        len(subject.processor),
-        subject.name,
-    )
+    return subject.processor, WordVectors(weight, count, subject.name)
 
 
 def _load_checkpoint(
