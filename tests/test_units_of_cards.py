@@ -49,13 +49,14 @@ def test_networks_are_counted_by_cause_and_by_sinks():
             network("d", cause="more than the mean", heads=NAN, sink_heads=NAN),
             network("e", cause="", verdict="isotropic", sink_heads=0),
             network("f", cause="the mean", verdict="undecided", sink_heads=0),
+            network("g", cause="the mean", sink_heads=0),
         ]
     )
     assert atlas.describe_atlas(table) == [
-        "4 of 6 networks are anisotropic in at least one layer.",
-        "In 2 of these, centring removes the anisotropy of the layer with the highest A.",
+        "5 of 7 networks are anisotropic in at least one layer.",
+        "In 3 of these, centring removes the anisotropy of the layer with the highest A.",
         "In 2 of these, ten dimensions or fewer contribute more than half of the A of that layer.",
-        "2 of the 5 networks whose attention was measured have a sink head.",
+        "2 of the 6 networks whose attention was measured have a sink head.",
     ]
     assert atlas.describe_atlas(table[4:5]) == [
         "0 of 1 networks are anisotropic in at least one layer.",
@@ -180,6 +181,49 @@ def test_a_badge_is_of_the_strongest_layer_and_says_what_was_not_measured():
     bare = card.draw_badge(of_layers()[:0])
     assert "<title>anisotropy: not measured</title>" in bare
     assert f'fill="{card.COLOURS[""]}"' in bare
+
+
+@pytest.mark.parametrize(
+    ("law", "verdict", "colour"),
+    [
+        (0.1, "anisotropic", "#b45309"),
+        (0.5, "undecided", "#52606d"),
+        (0.9, "isotropic", "#117733"),
+    ],
+)
+def test_a_badge_has_the_colour_of_its_verdict(law, verdict, colour):
+    """Of the grey of a layer that is not decided, as of one that was not measured."""
+    records = of_layers()
+    is_law = records["metric"].eq("mean_cosine.isotropic_q95")
+    badge = card.draw_badge(records.assign(value=records["value"].mask(is_law, law)))
+    assert f", {verdict}</title>" in badge and f'fill="{colour}"' in badge
+
+
+def test_layers_of_several_steps_have_a_column_for_their_step():
+    """Seed and stack, which are the same in all rows, have none."""
+    steps = [of_layers(seed=1, step=step) for step in (0, 2000)]
+    section = card.write_model_card(pd.concat(steps, ignore_index=True), {})
+    assert section.splitlines()[-6:] == [
+        "| step | layer | A | 95 % interval | verdict |",
+        "|---|---|---|---|---|",
+        "| 0 | 1 | .300 | [.290, .320] | anisotropic |",
+        "| 0 | 2 | .500 | [.490, .520] | anisotropic |",
+        "| 2000 | 1 | .300 | [.290, .320] | anisotropic |",
+        "| 2000 | 2 | .500 | [.490, .520] | anisotropic |",
+    ]
+
+
+def test_a_page_is_built_of_the_records_the_manifest_and_the_replicates(monkeypatch):
+    """Without replicates means over heads would have no intervals."""
+    report = importlib.import_module("anisoscope.report")
+    records = of_layers()
+    monkeypatch.setattr(report, "read_run", lambda _: (records, {"model": "m"}))
+    monkeypatch.setattr(report, "read_replicates", lambda *given: given)
+    monkeypatch.setattr(report, "write_run", lambda *given: given)
+    results, folder, formats = report.build_page("folder", ("svg", "pdf"))
+    assert results.records is records and results.manifest == {"model": "m"}
+    assert results.replicates == ("folder", len(records))
+    assert (folder, formats) == ("folder", ("svg", "pdf"))
 
 
 # ---- what is pushed

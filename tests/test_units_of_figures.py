@@ -708,9 +708,9 @@ def test_a_table_of_attention_is_of_means_over_heads_with_their_kinds(monkeypatc
 def test_a_table_of_extremes_joins_activations_and_sinks_of_the_same_place(monkeypatch):
     activations = pd.DataFrame(
         [
-            ("decoder", 2, "hidden", 5.0, 138, 0, 101, 3.0),
-            ("encoder", 2, "final", 7.0, 2, 4, 102, 6.0),
-            ("encoder", 2, "hidden", 9.0, 1, 3, 103, 8.0),
+            ("decoder", 2, "hidden", 5.0, 138, 0, 101, 0.5, 3.0),
+            ("encoder", 2, "final", 7.0, 2, 4, 102, 0.25, 6.0),
+            ("encoder", 2, "hidden", 9.0, 1, 3, 103, 0.75, 8.0),
         ],
         columns=[
             "stack",
@@ -720,13 +720,14 @@ def test_a_table_of_extremes_joins_activations_and_sinks_of_the_same_place(monke
             "dimension",
             "position",
             "token",
+            "medians",
             "massive",
         ],
     )
     sinks = pd.DataFrame(
         [
-            ("encoder", "self", 2, 0.25, 0.2, 0.3, NAN, -4.0),
-            ("decoder", "cross", 2, 0.75, NAN, 0.9, 0.5, NAN),
+            ("encoder", "self", 2, 0.25, 0.2, 0.3, 0.4, NAN, NAN, -4.0, 11.0),
+            ("decoder", "cross", 2, 0.75, NAN, 0.9, 0.6, 0.1, 0.5, NAN, 12.0),
         ],
         columns=[
             "stack",
@@ -735,8 +736,11 @@ def test_a_table_of_extremes_joins_activations_and_sinks_of_the_same_place(monke
             "sink rate",
             "low",
             "high",
+            "at first",
+            "mass on punctuation",
             "value norm",
             "smallest logit",
+            "largest logit",
         ],
     )
     asked = []
@@ -757,10 +761,14 @@ def test_a_table_of_extremes_joins_activations_and_sinks_of_the_same_place(monke
         "layer",
         "largest |x|",
         "token",
+        "medians",
         "massive",
         "sink rate",
+        "at first",
+        "mass on punctuation",
         "value norm",
         "smallest logit",
+        "largest logit",
     )
     assert table.head == head
     assert table.rows == (
@@ -768,31 +776,39 @@ def test_a_table_of_extremes_joins_activations_and_sinks_of_the_same_place(monke
             ("decoder layer 2", ""),
             ("5.000", "dimension 138"),
             ("[CLS]", "position 0"),
+            (".500", ""),
             ("3.000", ""),
-            *[sections.NOTHING] * 3,
+            *[sections.NOTHING] * 6,
         ),
         (
             ("decoder layer 2 cross", ""),
-            *[sections.NOTHING] * 3,
+            *[sections.NOTHING] * 4,
             (".750", ""),
+            (".600", ""),
+            (".100", ""),
             (".500", ""),
             sections.NOTHING,
+            ("12.0", ""),
         ),
         (
             ("encoder layer 2", ""),
             ("9.000", "dimension 1"),
             ("the", "position 3"),
+            (".750", ""),
             ("8.000", ""),
             (".250", "[.200, .300]"),
-            sections.NOTHING,
+            (".400", ""),
+            *[sections.NOTHING] * 2,
             ("−4.000", ""),
+            ("11.0", ""),
         ),
         (
             ("encoder layer 2 final", ""),
             ("7.000", "dimension 2"),
             ("–", "position 4"),
+            (".250", ""),
             ("6.000", ""),
-            *[sections.NOTHING] * 3,
+            *[sections.NOTHING] * 6,
         ),
     )
     one = activations[activations["stack"].eq("encoder")]
@@ -1198,6 +1214,8 @@ def test_files_of_a_comparison_hold_what_was_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "write_page", write_page)
     monkeypatch.setattr(comparison, "draw_figures", draw)
     given = compared(table, values)
+    # a run in memory may not say what it is of
+    del given.runs[1].manifest["model"]
     found = comparison.write_comparison(given, tmp_path / "of", ("svg", "pdf"))
     assert found == tmp_path / "of" / "report.html"
     assert written["template"] == "comparison.html.j2"
@@ -1205,7 +1223,7 @@ def test_files_of_a_comparison_hold_what_was_compared(tmp_path, monkeypatch):
     assert written["headline"] == ["a sentence"] and written["notes"] == ["a note"]
     assert written["facts"] == [
         ("ours", "model of ours"),
-        ("theirs", "model of theirs"),
+        ("theirs", "–"),
     ]
     assert written["drawn"] == ("figures", ("svg", "pdf")) and written["formats"] == (
         "svg",
@@ -1218,8 +1236,8 @@ def test_files_of_a_comparison_hold_what_was_compared(tmp_path, monkeypatch):
         "tokens": "content",
         "heads": False,
         "runs": [
-            {"name": name, "model": f"model of {name}", "run": f"r-{name}"}
-            for name in ("ours", "theirs")
+            {"name": "ours", "model": "model of ours", "run": "r-ours"},
+            {"name": "theirs", "model": None, "run": "r-theirs"},
         ],
         "notes": ["a note"],
         "findings": ["a sentence"],

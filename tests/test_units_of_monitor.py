@@ -211,7 +211,7 @@ def test_what_is_measured_and_written(monkeypatch, tmp_path):
     settings = asked[-1][2]
     assert settings.metrics == (*monitors.METRICS, "kurtosis", "matrix_entropy")
     assert settings.tokens == ("all",) and settings.blocks == ("x",)
-    assert (settings.groups, settings.sample) == (8, monitors.SAMPLE)
+    assert (settings.groups, settings.sample) == (8, 1024)
     described = json.loads((tmp_path / "monitor.json").read_text())
     assert (described["every"], described["batches"]) == (4, 2)
     assert described["settings"]["blocks"] == ["x"] and "command" in described
@@ -248,6 +248,10 @@ def test_only_a_wrapper_around_one_model_is_taken_off(children):
     if children == 2:
         model.other = nn.ReLU()
     assert monitors._unwrap_body(model) is (inner if children == 1 else model)
+    # data parallelism around another of its kind, such as Lightning's
+    outer = nn.Module()
+    outer.module = model
+    assert monitors._unwrap_body(outer) is (inner if children == 1 else model)
     model.base_model = "no module"
     assert monitors._unwrap_body(model) is (inner if children == 1 else model)
 

@@ -310,6 +310,16 @@ def test_cells_have_ranks_in_their_panel_ranges_of_their_layer_and_shades():
         f"background:{style.SEQUENTIAL[-1]};color:#fff"
         in rules[len(head_map.DIGITS) - 1]
     )
+    # each scale has the shades of its own colours, and a bar from the lowest on
+    one, other = rules[len(head_map.DIGITS)], rules[-1]
+    for letter, colours, bar in (
+        ("s", style.SEQUENTIAL, one),
+        ("d", style.DIVERGING, other),
+    ):
+        assert bar == (
+            f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}"
+        )
+        assert f"background:{colours[-1]};" in rules[rules.index(bar) - 1]
 
 
 # ---- pages

@@ -387,6 +387,17 @@ def test_layers_are_paired_inside_their_stack_and_sample_alone():
     assert alone[1].data.groups == 3
 
 
+def test_a_layer_without_a_usable_vector_takes_no_pair_from_the_others():
+    names = ("e.1.hidden", "e.2.hidden", "e.3.hidden")
+    x = dict.fromkeys(names, torch.ones(3, 2)) | {names[1]: torch.zeros(3, 2)}
+    reservoir = kept_sample([1, 2, 3], **{k.replace(".", "_"): v for k, v in x.items()})
+    terms = {"vector": np.ones((3, 1, 1, 2)), "n": np.ones((3, 1, 1))}
+    sites = [Site("e", layer, "hidden") for layer in (1, 2, 3)]
+    kept = gather(dict.fromkeys(sites, terms), reservoirs={"e": reservoir})
+    (pair,) = LayerPair().readings(None, kept)
+    assert (pair.columns["layer"], pair.columns["component"]) == (1, "hidden 3")
+
+
 def test_the_mean_of_a_sample_is_that_of_all_vectors_of_the_first_policy():
     site = Site("e", 1, "hidden")
     vector = np.arange(12.0).reshape(3, 2, 1, 2)
