@@ -18,7 +18,7 @@ from anisoscope.capture.proof import OUTPUTS, Proof
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import sum_scores
 from anisoscope.errors import CorpusError, Interrupted, MeasureError, UsageError
-from anisoscope.measure import accumulator, cost, loop, tabulate
+from anisoscope.measure import accumulator, cost, loop, tabulate, trial
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.masks import Masks, require_labels, to_accumulation_device
 from anisoscope.measure.random_state import fork_random_state
@@ -898,7 +898,7 @@ class Counted(nn.Module):
         move = self.moves.pop(0)
         if isinstance(move, Exception):
             raise move
-        x += 0  # inputs are its own to write into
+        x *= -1  # inputs are its own to write into
         return x + move
 
 
@@ -907,17 +907,17 @@ def tried(*moves, gives_up=True, skipped="", fused=False, fails=False):
     tap = SimpleNamespace(
         model=model, detach=nullcontext, proof=None, receiver_failed=fails, fused=fused
     )
-    trial = Trial(tap, gives_up=gives_up, skipped=skipped)
+    own = Trial(tap, gives_up=gives_up, skipped=skipped)
     try:
-        trial(model, {"x": torch.tensor([1.0, 2.0])})
+        own(model, {"x": torch.tensor([1.0, 2.0])})
     finally:
         assert tap.proof is None
         # Drawn for the comparison alone, and given back.
         assert len(set(model.drawn[:2])) == 1
-    return trial.proof, len(model.drawn)
+    return own.proof, len(model.drawn)
 
 
-def test_what_a_trial_compares():
+def test_what_a_trial_compares(monkeypatch):
     assert tried(0, 0) == (Proof(0.0), 2)
     assert tried(0, skipped="why") == (Proof(skipped="why"), 1)
     with pytest.raises(
@@ -928,7 +928,14 @@ def test_what_a_trial_compares():
     assert (proof.outputs, proof.noise, proof.limit, calls) == (0.5, 0, 0, 3)
     proof, calls = tried(0, 1.0, 0.125)
     assert (proof.noise, proof.moved, calls) == (0.0625, False, 3)
+    asked = []
+    monkeypatch.setattr(
+        trial,
+        "fork_random_state",
+        lambda devices: asked.append(set(devices)) or fork_random_state(devices),
+    )
     proof, calls = tried(0, 1e-6, fused=True)
+    assert asked == [{CPU}], "those of the model's weights"
     assert (proof.limit, calls) == (OUTPUTS[torch.float32], 2) and proof.outputs > 0
 
 

@@ -48,7 +48,13 @@ class Trial:
         MovedError if they differ and `gives_up` is set.
         """
         self.proof = proof = Proof(skipped=self._skipped)
-        plain = None if self._skipped else self._run_plain(run, inputs)
+        plain = None
+        untouched: dict[str, Any] = {}
+        if not self._skipped:
+            # The run with the capture may change the inputs in place, and one more run
+            # may follow it.
+            untouched = copy_inputs(inputs)
+            plain = self._run_plain(run, inputs)
         # While it is set, the capture compares each layer's attention with the model's
         # own.
         self.tap.proof = proof
@@ -70,7 +76,7 @@ class Trial:
         finally:
             self.tap.proof = None
         if plain is not None:
-            self._compare(proof, plain, Outputs(output), run, inputs)
+            self._compare(proof, plain, Outputs(output), run, untouched)
 
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
         """Run the model without the capture; the random state is restored afterwards."""
