@@ -83,6 +83,13 @@ def test_items_are_named_after_parameters_or_by_their_type():
         "expected at most 3 arguments (input_ids, attention_mask, inputs_embeds), as Reader takes; got 4. "
         "Cure: give a dict with their names, or forward=lambda model, inputs: …"
     )
+
+    class Listener(nn.Module):
+        def forward(self, input_features, inputs_embeds=None):
+            pass
+
+    listener = calls.Caller(Listener(), None)
+    assert list(listener.name_arguments(torch.ones(2, 3, 2))) == ["input_features"]
     options = calls.Caller(Options(), None)
     assert sentence(options.name_arguments, IDS) == (
         "expected Options.forward with named arguments; got none. "
@@ -279,6 +286,8 @@ def test_errors_of_a_call_are_told_with_what_was_given():
             f"{kind.__name__}: bad shapes{'x' * 290}. "
             "Cure: give what you would call it with, or forward=lambda model, inputs: …"
         )
+    model.error = KeyError("pixels")
+    assert "z int: KeyError: 'pixels'. Cure: give what" in sentence(caller, z=3)
     for error in (
         torch.OutOfMemoryError("full"),
         MemoryError("full"),
@@ -500,6 +509,7 @@ def test_how_many_sequences_a_batch_has():
     assert count({"pixel_values": patches, "input_ids": text}) == 2
     assert count({"pixel_values": patches, "image_grid_thw": grid}) == 4
     assert count({"target_sizes": text, "grid_thw": grid, "x": patches}) == 4
+    assert count({"x": patches, "target_sizes": text}) == 2
     assert count({"n": torch.tensor(3), "x": patches}) == 9
     assert sentence(count, {"n": torch.tensor(3), "m": 2}) == (
         "expected at least one tensor in a batch; got n, m. Cure: see docs/inputs.md"
@@ -603,6 +613,10 @@ def test_a_value_of_a_metric_is_found_by_its_whole_name():
         assert {key.split(" ")[0] for key in own} == {f"spectrum.{name}"}
         for key, estimate in own.items():
             np.testing.assert_equal(estimate, whole[key])
+    # of a value with components its own name is told, not that of each component
+    assert sentence(anisoscope.metric, "spectrum.explaine", x) == (
+        "expected a value of spectrum; got spectrum.explaine. Cure: did you mean spectrum.explained?"
+    )
 
 
 def test_arrays_that_a_metric_cannot_take():

@@ -800,6 +800,14 @@ def test_processes_in_step_leave_at_the_same_batch(monkeypatch):
         return distributed.Steps(None, CPU).agree(busy, signal)
 
     alone, fsdp, split = Spread(), Spread(True), Spread(True, (0, 1))
+    for spread, in_step, reads_same in (
+        (alone, False, False),
+        (fsdp, True, False),
+        (split, True, True),
+    ):
+        monkeypatch.setattr(distributed, "find_spread", lambda _model, s=spread: s)
+        assert distributed.is_in_step(None) is in_step
+        assert distributed.reads_same_batches(None) is reads_same
     assert agree(alone, True, 3, False, 9) == (True, 3)
     for spread in (fsdp, split):
         assert agree(spread, True, 0, True, 0) == (True, 0)

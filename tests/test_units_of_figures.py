@@ -1942,10 +1942,15 @@ def test_ids_of_a_drawing_are_numbered_wherever_they_are_used(monkeypatch):
         'fill="url(#none)"/><path aria-label="\N{INVISIBLE SEPARATOR}tip &amp; 1" d="M0"/>'
         '<path role="x" aria-label="other" d="M1"></path></svg>'
     )
+    given = []
     monkeypatch.setattr(
-        export.vl_convert, "vegalite_to_svg", lambda *_, **_named: drawn
+        export.vl_convert,
+        "vegalite_to_svg",
+        lambda spec, config: given.append((spec, config)) or drawn,
     )
-    assert export._clean_svg({}, "n") == (
+    found = export._clean_svg({"mark": "bar"}, "n")
+    assert given == [({"mark": "bar"}, style.THEME)]
+    assert found == (
         '<svg><path id="n-0"/><g id="n-1"/><use href="#n-0"/><g clip-path="url(#n-1)" '
         'fill="url(#none)"/><path d="M0"><title>tip &amp; 1</title></path>'
         '<path d="M1"></path></svg>'

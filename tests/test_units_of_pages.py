@@ -133,6 +133,9 @@ def test_ticks_legends_and_bounds():
     assert style.escape_control_in({"a\x00": ["b\x7f", ("c\n", 3)]}) == {
         "a␀": ["b␡", ["c\n", 3]]
     }
+    assert (
+        style.escape_control("\ud800 \udfff \ufffe \uffff \ue000") == "� � � � \ue000"
+    )
 
 
 def encoded(chart):
@@ -489,6 +492,8 @@ def test_what_else_a_manifest_says_is_listed_with_its_path():
         "command": "x",
         "a": {"command": "y", "b": {"c": 0, "d": None}},
         "warnings": ["w"],
+        "excluded": {"encoder.1.hidden": {"zero": 1}},
+        "checkpoints": [{"step": 5}],
         "list": [1, "two"],
         "empty": [],
         "none": "",
