@@ -514,6 +514,31 @@ def test_values_leave_their_bounds_on_either_side(bounds: Any, words: str) -> No
     assert not words or found.endswith(", outside its bounds")
 
 
+def test_bounds_are_tried_with_few_groups_and_with_more() -> None:
+    groups: list[int] = []
+
+    def note(totals: Any) -> Any:
+        groups.append(totals.n_groups)
+        return -np.inf, np.inf
+
+    assert not broken_by(
+        check_of("values stay inside"), replace(FOREIGN, bounds={"share": note})
+    )
+    assert groups == [3, 4, 9] * 2
+
+
+def test_an_error_of_a_metric_is_the_cause_of_what_is_reported() -> None:
+    error = ValueError("why")
+
+    def compute(_totals: Any) -> Any:
+        raise error
+
+    compute.__module__ = FOREIGN.compute.__module__
+    with pytest.raises(module.LawBroken, match="it raises ValueError: why") as caught:
+        module.check_metric(replace(FOREIGN, compute=compute))
+    assert caught.value.__cause__ is error
+
+
 def test_each_replicate_is_compared_with_its_own_group_left_out() -> None:
     def rolled(totals: Any) -> Any:
         n = totals["n"]
