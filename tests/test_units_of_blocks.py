@@ -113,6 +113,35 @@ def test_parts_that_read_images_or_sounds_are_towers():
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [
+        ("vision_model", "vision"),
+        ("vision_tower", "vision"),
+        ("visual", "vision"),
+        ("vqmodel", "vision"),
+        ("audio_tower", "audio"),
+        ("qformer", "qformer"),
+        ("perceiver_resampler", "perceiver_resampler"),
+        ("perceiver", "perceiver"),
+        ("resampler", "resampler"),
+    ],
+)
+def test_every_name_of_a_tower_is_one_whatever_it_says_it_reads(name, stack):
+    model = Pretrained("image", "text", **{name: linear()}, other=linear())
+    assert blocks._find_towers(model) == {name: stack}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    "name", ["text_model", "language_model", "text_encoder", "text_decoder"]
+)
+def test_every_name_of_a_part_for_texts_is_no_tower_and_makes_others_towers(name):
+    model = Pretrained("image", visual=linear(), **{name: Pretrained("image")})
+    assert blocks._find_towers(model) == {"visual": "vision"}
+
+
+@pytest.mark.usefixtures("library")
 def test_what_reads_one_kind_of_input_has_no_towers():
     assert blocks._find_towers(Pretrained("image", visual=linear())) == {}
     assert blocks._find_towers(Pretrained("image", "video", visual=linear())) == {}
@@ -682,6 +711,24 @@ def test_a_model_that_is_spread_in_two_ways_is_refused(monkeypatch):
             f"FSDP; got SimpleNamespace, by tensor parallelism {got}. Cure: start as many "
             "processes as there are parts, or spread its weights with FSDP2 alone (fully_shard)"
         )
+
+
+@pytest.mark.parametrize(
+    ("library", "names"),
+    [
+        ("diffusers", "BasicTransformerBlock JointTransformerBlock FluxTransformerBlock FluxSingleTransformerBlock"),
+        ("open_clip", "ResidualAttentionBlock"),
+        ("torchvision", "EncoderBlock SwinTransformerBlock SwinTransformerBlockV2 CNBlock BasicBlock Bottleneck"),
+    ],
+)  # fmt: skip
+def test_blocks_of_libraries_without_a_configuration_are_known_by_class(library, names):
+    for name in names.split():
+        model = type("Whole", (nn.Module,), {"__module__": f"{library}.models.x"})()
+        block = type(name, (nn.Module,), {})
+        model.visual = nn.Sequential(block(), nn.Linear(2, 2), block())
+        stack = "vision" if library == "open_clip" else "encoder"
+        found = blocks.find_blocks(model)
+        assert found == {stack: [model.visual[0], model.visual[2]]}, name
 
 
 def test_lists_of_blocks_are_no_blocks():

@@ -314,10 +314,20 @@ def test_a_call_is_that_of_the_innermost_module_unless_it_is_a_softmax():
 
 
 def test_functions_of_torch_are_put_back_as_they_were_inherited_or_own():
-    names = [(o, n) for o, n in (*entry_points.FUSED, *entry_points.PRODUCTS)]
+    functional = nn.functional
+    names = [
+        (functional, "scaled_dot_product_attention"),
+        (torch, "_native_multi_head_attention"),
+        (torch, "_transformer_encoder_layer_fwd"),
+        *((torch, name) for name in ("matmul", "bmm", "baddbmm", "einsum", "softmax")),
+        *((torch.Tensor, name) for name in ("matmul", "__matmul__", "bmm", "baddbmm")),
+        *((torch.Tensor, "softmax"), (functional, "softmax")),
+    ]
     before = [(n in vars(o), getattr(o, n)) for o, n in names]
     with entry_points.watch_entry_points(set(), lambda _: None):
         assert [n in vars(o) for o, n in names] == [True] * len(names)
+        for (owner, name), (_, own) in zip(names, before, strict=True):
+            assert getattr(owner, name) is not own, name
     assert [(n in vars(o), getattr(o, n)) for o, n in names] == before
     with entry_points.suspend():
         with entry_points.suspend():

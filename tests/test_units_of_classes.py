@@ -297,6 +297,29 @@ def test_colours_are_scaled_by_the_largest_size():
     assert sentence.scale_for_colours(np.array([])).tolist() == []
 
 
+def test_words_of_an_explained_text_are_orange_for_the_class_and_blue_against_it():
+    words = pd.DataFrame(
+        {
+            "word": ["x<y", "c", "d"],
+            "attention": [2.0, -1.0, 0.0],
+            "a & b": [0.0, 0.0, -0.5],
+        }
+    )
+    none = pd.DataFrame()
+    made = sentence.Explanation("<p>", 0.8754, words, none, none, 3)
+
+    def span(colour, word):
+        return f'<span style="background: rgba({colour})">{word}</span>'
+
+    assert made._repr_html_() == (
+        "<p><b>&lt;p&gt;</b> (0.875)</p>"
+        f"<p><i>attention</i> {span('214,90,40,1.00', 'x&lt;y')} "
+        f"{span('40,100,200,0.50', 'c')} {span('214,90,40,0.00', 'd')}</p>"
+        f"<p><i>a &amp; b</i> {span('214,90,40,0.00', 'x&lt;y')} "
+        f"{span('214,90,40,0.00', 'c')} {span('40,100,200,1.00', 'd')}</p>"
+    )
+
+
 class Additive:
     """A stand-in for a model: the probability of class 1 is a tenth of the sum of the ids that are left."""
 

@@ -591,8 +591,7 @@ def test_tables_of_an_explained_text():
 def test_words_are_coloured_by_sign_and_strength():
     white = "255;255;255"
     assert f"[48;2;{white}m" in words._colour_word("x", 0.0)
-    for strength, colour in ((1.0, words.FOR), (-1.0, words.AGAINST)):
-        ground = ";".join(map(str, colour))
+    for strength, ground in ((1.0, "214;90;40"), (-1.0, "40;100;200")):
         assert f"[48;2;{ground}m" in words._colour_word("x", strength)
     half = [str(round((255 + part) / 2)) for part in words.FOR]
     assert f"[48;2;{';'.join(half)}m" in words._colour_word("x", 0.5)

@@ -660,13 +660,27 @@ def test_which_files_are_layers_pieces_and_lines_of_numbers():
     assert {
         text: vector_files._is_row_of_numbers(text.split()) for text in rows
     } == rows
-    for stem in ("layer_0", "hidden_states.11", "model.layer-3", "h4"):
+    for stem in ("layer_0", "hidden_states.11", "model.layer-3", "h4", "HIDDEN_STATE2", "x.block07"):  # fmt: skip
         assert vector_files.LAYERS.fullmatch(stem), stem
     assert not vector_files.LAYERS.fullmatch(
         "player3"
     ) and not vector_files.LAYERS.fullmatch("layer")
     for stem in ("part-0", "train-00001-of-00004", "x_shard2", "validation"):
         assert vector_files.PIECES.fullmatch(stem), stem
+    for word in [
+        "part",
+        "shard",
+        "chunk",
+        "batch",
+        "train",
+        "test",
+        "val",
+        "validation",
+        "data",
+        "rank",
+    ]:
+        for stem in (f"{word}3", f"x-{word.upper()}_0-of-2"):
+            assert vector_files.PIECES.fullmatch(stem), stem
     assert not vector_files.PIECES.fullmatch(
         "depart"
     ) and not vector_files.PIECES.fullmatch("a")
@@ -1566,6 +1580,13 @@ def test_the_column_of_text_is_chosen():
         == "conversations"
     )
     assert choose({"id": "identity_0", "chat": 3}) == "id"
+    names = ("messages", "conversations", "conversation", "chat", "dialogue", "dialog", "turns")  # fmt: skip
+    for place, name in enumerate(names):
+        # those that are named more surely come first
+        row = {key: [{"content": "x"}] for key in reversed(names[place:])}
+        assert choose({"id": "identity_0"} | row) == name
+    for name in ("content", "value", "text", "utterance"):
+        assert documents.join_chat([{"role": "user", name: "a"}]) == "a"
     assert choose({"a": "x", "b": "y"}, "b") == "b"
     for row, column in (({"a": "x", "b": "y"}, None), ({"a": "x"}, "c")):
         with pytest.raises(CorpusError):

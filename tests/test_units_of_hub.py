@@ -140,6 +140,24 @@ def test_what_files_and_configurations_are_said_to_be(monkeypatch, tmp_path):
     names = ["x.pt", "y.onnx"]
     assert formats.explain_format(iter(names)) == formats.FORMATS["*.onnx"]
     assert formats.explain_format(iter(names[:1])) == formats.FORMATS["*.pt"]
+    for names, says in (
+        ("adapter_config.json adapter.gguf", "it is an adapter (LoRA, PEFT)"),
+        ("model.gguf", "it is GGUF"),
+        ("model_index.json open_clip_config.json", "it is a pipeline of diffusers"),
+        ("open_clip_model.safetensors tf_model.h5", "it is a checkpoint of open_clip"),
+        ("tf_model.h5 flax_model.msgpack", "its weights are TensorFlow's"),
+        ("flax_model.msgpack model.onnx", "its weights are Flax's"),
+        ("model.onnx consolidated.00.pth", "it is ONNX"),
+        ("consolidated.00.pth", "it is a checkpoint in its authors' own format"),
+        ("model.fp16.safetensors modules.json", "its weights have a name of a variant"),
+        ("modules.json last.ckpt", "it is a folder of sentence-transformers"),
+        ("last.ckpt x.pt", "it is the state of a training"),
+        ("x.pt", "it is a file of torch without"),
+        ("x.th", "it is a file of torch without"),
+        ("x.pth", "it is a file of torch without"),
+    ):
+        assert formats.explain_format(reversed(names.split())).startswith(says), names
+    names = ["x.pt", "y.onnx"]
     (tmp_path / "config.json").write_text(json.dumps(timm))
     assert formats.explain_format(["x"], tmp_path / "config.json") == explain(timm)
     assert formats.explain_format(names, tmp_path / "config.json") != explain(timm)
@@ -627,8 +645,15 @@ def test_files_that_are_read_in_addition_to_the_weights():
         ("sub/code.py", 1, True),
         ("sub/config.json", 1, False),
         ("model.safetensors.index.json", 1, False),
-        ("x.npz", 1, False),
         ("readme.md", 1, False),
+        *(
+            (f"x.{end}", 1, False)
+            for end in ["npz", "pb", "zip", "tar", "gz", "pkl", "png", "jpg", "gif"]
+        ),
+        *(
+            (f"x.{end}", 1, False)
+            for end in ["mp4", "wav", "pdf", "gguf", "onnx", "tflite", "msgpack"]
+        ),
     ):
         assert hub._is_small(name, size) is small, name
 
@@ -790,7 +815,10 @@ def test_what_checkpoints_of_a_series_have_in_common(monkeypatch, tmp_path):
     assert read == [(str(tmp_path), {"trust_remote_code": True})]
     del shape["num_attention_heads"]
     # The first of the files of words that is there counts.
-    for name in ("spiece.model", "vocab.json", "vocab.txt", "tokenizer.json"):
+    for name in (
+        *("sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
+        *("vocab.json", "vocab.txt", "tokenizer.json"),
+    ):
         (tmp_path / name).write_text(name)
         words = hashlib.sha256(name.encode()).hexdigest()[:16]
         assert downloads.read_shape("o/m", PLACE) == shape | {"vocabulary": words}

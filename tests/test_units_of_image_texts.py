@@ -166,7 +166,7 @@ TEXT, NO_TEXT = {"type": "text", "text": "what?"}, {"type": "text", "text": None
     ],
 )  # fmt: skip
 def test_messages_of_every_form(turns, unplaced, messages, places):
-    for column in image_texts.CHAT_COLUMNS:
+    for column in ("messages", "conversations"):
         row = Row("row 1", {"other": "x", column: turns})
         found, where = image_texts._read_messages(row, unplaced)
         plain = [(m["role"], [p.get("text", "+") for p in m["content"]]) for m in found]

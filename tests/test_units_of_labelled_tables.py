@@ -248,6 +248,21 @@ def test_which_column_has_which_role(given, present, by_content, chosen):
     assert tables._assign_columns("t", given, present, by_content) == chosen
 
 
+def test_of_several_usual_names_the_likeliest_has_the_role():
+    usual = {
+        "text": "text content sentence document article passage body tokens words premise sentence1 question1 text1",
+        "second": "second hypothesis sentence2 question2 text2 text_pair",
+        "label": "label labels class category target gold_label",
+        "rationale": "rationale rationales evidence highlight",
+        "split": "split",
+    }
+    for role, names in usual.items():
+        left = names.split()
+        while left:
+            assert tables._guess(role, left[::-1]) == left.pop(0)
+        assert tables._guess(role, ["other"]) is None
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "is_clear"),
     [

@@ -229,7 +229,10 @@ def test_who_loads_the_weights_of_a_folder(monkeypatch, tmp_path):
     merged = loading.Loaded("merged", [], str(base), [place.path, str(base)], True)
     assert load(None) == merged
     assert calls.pop() == ((place.path, str(base), {"o": 1}), {"classifier": True})
-    for file in ("tokenizer.json", "tokenizer.model", "vocab.txt"):
+    for file in (
+        *("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json"),
+        *("spiece.model", "sentencepiece.bpe.model"),
+    ):
         vocabulary = tmp_path / "a" / file
         vocabulary.write_text("{}")
         assert load(None) == merged._replace(processor_folder=place.path), file
@@ -456,7 +459,13 @@ def test_a_library_of_quantised_weights_that_is_missing(autos, tmp_path):
     assert sentence(load_checkpoint, tmp_path) == (
         "expected a readable checkpoint name; got ImportError: nothing here. Cure: install what is missing"
     )
-    for method, package in (("gptq", "gptqmodel optimum"), ("bitsandbytes",) * 2):
+    for method, package in (
+        ("gptq", "gptqmodel optimum"),
+        ("awq", "gptqmodel"),
+        ("hqq", "hqq"),
+        ("compressed-tensors", "compressed-tensors"),
+        ("bitsandbytes", "bitsandbytes"),
+    ):
         autos.config.quantization_config = {"quant_method": method}
         assert sentence(load_checkpoint, tmp_path) == (
             f"expected the library of {method} weights; got an installation without it. "
@@ -1095,6 +1104,8 @@ def test_a_whole_model_is_loaded_by_what_made_it(pooled):
         (("Transformer", "WeightedLayerPooling"), None, "SentenceTransformer"),
         (("MLMTransformer", "SpladePooling"), None, "SparseEncoder"),
         (("Transformer", "SpladePooling"), None, "SparseEncoder"),
+        (("MLMTransformer", "Pooling"), None, "SparseEncoder"),
+        (("SparseStaticEmbedding", "Pooling"), None, "SparseEncoder"),
         (
             ("Transformer", "SpladePooling"),
             "SentenceTransformer",
@@ -1146,6 +1157,8 @@ def test_what_makes_the_vector_of_a_text_need_more_than_last_states(tmp_path):
         return other_libraries._is_plain(str(tmp_path), ["Transformer", *kinds])
 
     assert is_plain("Pooling", "Dense", "Normalize") and is_plain()
+    for kind in ("LayerNorm", "Dropout", "CNN", "SparseAutoEncoder"):
+        assert is_plain("Pooling", kind), kind
     assert not is_plain("SpladePooling", "Normalize")
     assert not is_plain("Pooling", "SpladePooling")
     assert is_plain("Pooling", transformer_task="feature-extraction")

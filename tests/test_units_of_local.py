@@ -163,6 +163,13 @@ def test_what_a_file_or_folder_holds(tmp_path):
     assert local.detect_modality(tmp_path / "m") == "image"
     assert local.detect_modality(tmp_path / "x.pdf") is None
     assert local.detect_modality(tmp_path / "y.rst") == "text"
+    for modality, endings in (
+        ("speech", "wav flac mp3 ogg opus aiff aif au"),
+        ("image", "jpg jpeg png bmp gif webp tif tiff ppm pgm"),
+        ("text", "txt md rst gz"),
+    ):
+        for ending in endings.split():
+            assert local.detect_modality(tmp_path / f"z.{ending}") == modality, ending
     value = [{"bytes": b"x", "path": "p"}]
     kinds = {"Audio": "speech", "my_Sound": "speech", "Speech": "speech", "it": "image"}
     for column, kind in kinds.items():

@@ -292,6 +292,8 @@ def test_weights_that_lack_are_told_unless_nothing_measures_them():
         ["pooler.dense.weight", "lm_head.weight", "bert.pooler.x", "masked_spec_embed"]
     )
     check(["bn.num_batches_tracked"])
+    check(["mask_token", "quantizer.codevectors"], idle=loading.IN_TRAINING)
+    check(["cls.predictions.bias", "score.weight", "classifier.out_proj.bias"])
     with pytest.raises(ModelError, match=r"1 missing, such as pooler\.dense\.weight"):
         check(["pooler.dense.weight"], idle=loading.IN_TRAINING)
     with pytest.raises(ModelError, match=r"1 missing, such as encoder\.weight"):
@@ -1199,8 +1201,15 @@ def test_tokens_in_front_of_the_patches_are_counted():
     ):
         model.body.register_parameter(name, nn.Parameter(torch.zeros(shape)))
     assert blocks._count_special_tokens(model) == 6
-    model.blocks_token_only = nn.ModuleList([linear()])
-    assert blocks._count_special_tokens(model) == 0
+    # of DeiT, and of timm
+    for name, more in (("distillation_token", 1), ("dist_token", 1), ("reg_token", 3)):
+        other = nn.Module()
+        other.register_parameter(name, nn.Parameter(torch.zeros(1, more, 8)))
+        assert blocks._count_special_tokens(other) == more, name
+    for late in ("blocks_token_only", "cls_attn_blocks", "post_network"):
+        setattr(model, late, nn.ModuleList([linear()]))
+        assert blocks._count_special_tokens(model) == 0, late
+        delattr(model, late)
 
 
 def test_each_stage_of_cvt_says_whether_it_has_a_class_token():

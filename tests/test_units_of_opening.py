@@ -60,6 +60,11 @@ def a_model(**of_config):
         ({"max_position_embeddings": 514, "model_type": "roberta"}, 10**30, 512),
         ({"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 0}, 10**30, 513),
         ({"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 4}, 600, 509),
+        *(
+            ({"max_position_embeddings": 514, "model_type": kind}, 10**30, 512)
+            for kind in ("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "ibert")
+        ),
+        ({"max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0}, 10**30, 512),
         ({"max_position_embeddings": -1}, 0, None),
     ],
 )  # fmt: skip
@@ -135,7 +140,7 @@ def test_what_could_not_be_read_is_counted():
 
 def test_options_of_texts_do_not_apply_to_texts_with_images():
     opening._refuse_options_of_texts({"documents": "auto", "column": None, "limit": 3})
-    for option in opening.OF_TEXTS:
+    for option in ("sequences", "max_length", "documents"):
         with pytest.raises(
             UsageError, match=f"got --{option.replace('_', '-')} x;|x. Cure"
         ):

@@ -83,6 +83,33 @@ def test_hidden_states_are_a_row_a_layer_with_verdict_and_other_metrics():
     assert wide.rows[2][-1] == "–" and wide.rows[0][1] == "isotropic"
 
 
+def test_every_column_of_hidden_states_has_the_heading_of_its_metric():
+    headings = {
+        "mean_cosine": "A",
+        "mean_cosine.between": "A between",
+        "mean_cosine.isotropic_q95": "q95",
+        "spectrum.cosine_square": "d·E[cos²]",
+        "calibrated.pairs_above_q95": "pairs > q95",
+        "calibrated.centred": "A centred",
+        "drift.share": "drift share",
+        "intra_sequence": "within seq.",
+        "mean_cosine.top_share": "top-3 share",
+        "spectrum.effective_rank": "effective rank",
+    }
+    values = {metric: n / 100 for n, metric in enumerate(headings, 10)}
+    made = records(
+        *(
+            {"metric": metric, "value": value, "low": NAN, "high": NAN}
+            | ({"component": "3"} if metric.endswith("top_share") else {})
+            for metric, value in reversed(values.items())
+        )
+    )
+    wide = printed_tables.tabulate_layers(made, wide=True)
+    assert wide.head == ("layer", "verdict", *headings.values())
+    shown = [f".{n}0" for n in range(10, 20)]
+    assert wide.rows[0][2:] == shown
+
+
 # ---- attention
 
 
@@ -125,6 +152,34 @@ def test_attention_has_the_interval_of_its_entropy_and_of_all_if_it_is_wide():
     assert found.rows[0][1].startswith(".300 [") and found.rows[0][2] == ".450"
 
 
+def test_every_column_of_attention_has_the_heading_of_its_metric():
+    headings = {
+        "attention.entropy_normalised": "entropy",
+        "attention.first_mass": "first token",
+        "attention.row_max": "largest weight",
+        "attention.row_similarity": "rows alike",
+        "query_key.cosine": "|cos q,k|",
+        "centred_attention.query_rise": "centred rise",
+        "score_terms.mean_query_share": "drift share",
+    }
+    made = records(
+        *(
+            row
+            for n, metric in reversed([*enumerate(headings, 1)])
+            for row in of_heads(
+                metric,
+                [n / 10],
+                low=NAN,
+                high=NAN,
+                **({"site": "query.raw"} if metric.startswith("query_key") else {}),
+            )
+        )
+    )
+    found = printed_tables.tabulate_attention(made, wide=True)
+    assert found.head == ("layer", *headings.values(), "kinds")
+    assert found.rows[0][1:-1] == [f".{n}00" for n in range(1, 8)]
+
+
 def test_other_metrics_of_heads_are_means_of_their_own_rows():
     made = records(
         {"metric": "mean_cosine", "value": 0.9},
@@ -159,6 +214,26 @@ def test_other_metrics_of_heads_are_means_of_their_own_rows():
     found = printed_tables.tabulate_other_head_metrics(both)
     assert found.head == ("stack", "layer", "norm")
     assert found.rows == [["encoder", "1", "1.000"], ["decoder", "1", "2.000"]]
+
+
+def test_every_column_of_classes_has_the_heading_of_its_metric():
+    headings = {
+        "class_direction.auc": "AUC",
+        "class_direction.nearest": "nearest is own",
+        "class_direction.dimensions": "dimensions",
+        "mean_cosine": "A",
+        "intra_sequence": "within utterance",
+        "cls_entropy": "H of [CLS]",
+    }
+    made = records(
+        *(
+            {"metric": metric, "value": n / 10, "low": NAN, "high": NAN}
+            for n, metric in reversed([*enumerate(headings, 1)])
+        )
+    )
+    (found,) = printed_tables.tabulate_classes(made)
+    assert found.head == ("layer", *headings.values())
+    assert found.rows == [["1", ".100", ".200", ".300", ".400", ".500", ".600"]]
 
 
 def test_classes_are_of_hidden_layers_and_count_examples():
@@ -259,6 +334,50 @@ def test_extremes_are_a_table_of_layers_and_one_of_heads():
         ["b", "1"],
         ["b", "final"],
     ]
+
+
+def test_every_column_of_sinks_and_of_activations_has_the_heading_of_its_metric():
+    of_sinks = {
+        ("sinks.rate", ".3"): "sink rate",
+        ("sinks.first_rate", ".3"): "rate at first",
+        ("sinks.strongest", None): "strongest",
+        ("sinks.mass", "first"): "mass on first",
+        ("sinks.mass", "last"): "on last",
+        ("sinks.mass", "special"): "on special",
+        ("sinks.mass", "punctuation"): "on punct.",
+        ("sinks.value_norm", None): "value norm",
+        ("sinks.query_norm", None): "longest q",
+        ("sinks.key_norm", None): "longest k",
+    }
+    keys = {"low": NAN, "high": NAN}
+    rows = []
+    for n, (metric, component) in enumerate(of_sinks, 10):
+        rows += of_heads(metric, [n / 100], component=component, **keys)
+    (wide,) = extreme_tables.tabulate_extremes(records(*rows), None, {}, wide=True)
+    assert wide.head == ("layer", *of_sinks.values())
+    assert wide.rows == [["1", *(f".{n}0" for n in range(10, 20))]]
+    (short,) = extreme_tables.tabulate_extremes(records(*rows), None, {})
+    assert short.head == (
+        *("layer", "sink rate", "rate at first"),
+        *("mass on first", "on punct.", "value norm"),
+    )
+    of_activations = {
+        ("massive.largest", "1"): ("largest |x|", 20.5, "20.5"),
+        ("massive.largest_dimension", "1"): ("dim.", 3, "3"),
+        ("massive.largest_position", "1"): ("token (position)", 5, "(5)"),
+        ("massive.over_median", None): ("medians", 0.25, ".250"),
+        ("massive.rate", None): ("massive", 0.5, ".500"),
+        ("kurtosis.largest", None): ("kurtosis", 0.75, ".750"),
+        ("kurtosis.dimension", None): ("dim.", 4, "4"),
+        ("matrix_entropy", None): ("matrix entropy", 0.125, ".125"),
+    }
+    rows = [
+        {"metric": metric, "component": component, "value": value}
+        for (metric, component), (_, value, _) in of_activations.items()
+    ]
+    (found,) = extreme_tables.tabulate_extremes(records(*reversed(rows)), None, {})
+    assert found.head == ("layer", *(label for label, *_ in of_activations.values()))
+    assert found.rows == [["1", *(cell for *_, cell in of_activations.values())]]
 
 
 # ---- an atlas

@@ -400,6 +400,8 @@ def test_how_models_read_sound():
     extractor = SimpleNamespace(
         sampling_rate=500, nb_max_frames=70, hop_length=8, n_samples=600, do_normalize=1
     )
+    of_window = {"feature_size": 2, "padding_value": 0.5, "n_fft": 9, "chunk_length": 3}
+    vars(extractor).update(of_window)
     samples = {"conv_kernel": (10, 4), "conv_stride": (5, 2)}
     for config, longest, numbers in (
         (mel, None, ("features", 600, 1, 16)),
@@ -413,7 +415,7 @@ def test_how_models_read_sound():
         how = speech.choose_sound_input(SimpleNamespace(**config), processor, longest)
         assert (how.kind, how.longest, how.shortest, how.stride) == numbers
         assert how.rate == 500 and how.extractor is extractor
-        assert how.settings == {
+        assert how.settings == of_window | {
             "do_normalize": 1, "hop_length": 8, "extractor": "checkpoint", "class": "SimpleNamespace",
             "rate": 500, "batching": numbers[0], "window_seconds": numbers[1] / 500,
         }  # fmt: skip

@@ -29,6 +29,11 @@ def test_speakers_and_transcripts_of_a_row():
     for row, text in (
         ({"transcript": " ", "text": " message "}, "message"),
         ({"sentence": 3, "text": "x"}, "x"),
+        ({"normalized_text": "e", "text": "d", "sentence": "c"}, "c"),
+        ({"sentence": "c", "transcription": "b"}, "b"),
+        ({"transcription": "b", "transcript": "a"}, "a"),
+        ({"normalized_text": "e", "text": "d"}, "d"),
+        ({"normalized_text": "e"}, "e"),
         ({"transcript": "a", "text": "b"}, "a"),
         ({}, ""),
     ):
