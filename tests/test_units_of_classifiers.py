@@ -146,6 +146,40 @@ def test_what_a_head_reads_of_the_last_block_and_of_the_norm_after_it(
     assert all(not module._forward_hooks for module in model.modules())
 
 
+def test_of_two_stacks_in_turn_the_head_reads_the_one_that_ran_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks run without gradients, whatever came before them."""
+    enabled: list[bool] = []
+
+    class Block(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            enabled.append(torch.is_grad_enabled())
+            return x + 1
+
+    class InTurn(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Block() for _ in range(3))
+            self.head = torch.nn.Linear(2, 3)
+
+        def forward(self, x: Any) -> Any:
+            first = self.layers[0](x)
+            other = self.layers[1](first)
+            last = self.layers[2](first)
+            return self.head(last[:, 0] + other[:, 1])
+
+    monkeypatch.setattr(
+        readout, "find_blocks", lambda m: {"a": [m.layers[0], m.layers[2]], "b": [m.layers[1]]}
+    )  # fmt: skip
+    monkeypatch.setattr(readout, "has_tokens_first", lambda *_: False)
+    batch = batch_of(REAL, stack="a", x=X.clone())
+    batch.streams["b"] = batch.streams["a"]
+    found = readout.read_tokens(InTurn(), batch)
+    assert (found.stack, found.at) == ("a", "first")
+    assert enabled == [False] * 3
+
+
 @pytest.mark.usefixtures("named_blocks")
 def test_a_head_that_cannot_be_read_says_why() -> None:
     def fail(error: Exception) -> Any:
@@ -331,7 +365,7 @@ def test_a_sentence_alone_gets_those_of_the_last_of_the_batch_before() -> None:
     before = [random_weights(2, 1, 3, 3, seed=k) for k in (0, 1)]
     alone = [random_weights(1, 1, 2, 2, seed=k) for k in (2, 3)]
     made = ablation.Ablation("another", (1, 2))
-    made.begin(masks_of("xxx", "xxx"), 0)
+    made.begin(masks_of("xx.", "xxx"), 0)
     for w in before:
         made.attend(call_of(w, torch.zeros(2, 1, 3, 1)))
     made.begin(masks_of("xx"), 0)
@@ -439,8 +473,18 @@ def test_what_a_classifier_decides_is_in_the_order_of_the_texts(
         assert mask is reading.mask and read is reading.weights
     assert not model.base._forward_hooks
     monkeypatch.setattr(
-        ablation, "read_tokens", lambda _, batch: readings[batches.index(batch)]
+        ablation, "read_tokens", lambda _, batch: readings[2 - len(batch.unit)]
     )
+
+    class Plan(list[Any]):
+        stacks = ("encoder",)
+
+    begun.clear()
+    # What the head reads of each batch is found out if it is not handed over.
+    plan: Any = Plan(batches)
+    unread = ablation.measure_outcomes(model, plan, "uniform", (2,))
+    assert [id(read) for _, _, read in begun] == [id(one.weights) for one in readings]
+    assert unread.final.tolist() == found.final.tolist()
     ids, final, means = ablation_average(monkeypatch, model)
     assert ids == "found" and final == "final"
     assert means == {3: (2.0, 5.0), 1: (0.5, 1.0)}
