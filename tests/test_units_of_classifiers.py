@@ -1328,17 +1328,26 @@ def test_gradients_of_windows_are_in_the_order_of_the_text(
         SimpleNamespace(unit=torch.tensor([n]), inputs={"attention_mask": mask})
         for n in (1, 0)
     ]
-    monkeypatch.setattr(sentence, "LabelledPlan", lambda *_, **__: batches)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        sentence, "LabelledPlan", lambda *of, **how: asked.append((of, how)) or batches
+    )
     values = iter([np.array([[5.0, 6.0]]), np.array([[1.0, 2.0]])])
     monkeypatch.setattr(
-        sentence, "_multiply_gradient_with_input", lambda *_: next(values)
+        sentence,
+        "_multiply_gradient_with_input",
+        lambda *of: asked.append(of) or next(values),
     )
+    stacks = ("encoder", "decoder")
     classifier: Any = SimpleNamespace(
-        model=torch.nn.Linear(1, 1), padding=None, stack="encoder"
+        model=torch.nn.Linear(1, 1), padding=Padding(7), stack=stacks
     )
     encoded = Encoded([{}, {}], [[0, 1], [-1, 0]])
-    found = sentence._compute_gradient_times_input(classifier, encoded, [2, 1], 0)
+    found = sentence._compute_gradient_times_input(classifier, encoded, [2, 1], 3)
     assert found is not None and found.tolist() == [1, 2, 6]
+    how = {"stack": stacks, "device": torch.device("cpu")}
+    assert asked[0] == ((encoded, Padding(7)), how)
+    assert asked[1:] == [(classifier.model, batch, 3) for batch in batches]
 
 
 def test_an_attribution_beyond_all_random_orders_is_beyond_chance(

@@ -185,8 +185,13 @@ ROWS = [
 def open_hub(rows, monkeypatch, column=None, commit="c1", fault="", **part):
     serve(monkeypatch, rows, commit, fault=fault)
     wanted = HubPart(**{"name": "a/b", "modality": "image", "id": "a/b"} | part)
-    monkeypatch.setattr(image_text_sets, "resolve_corpus", lambda *_: wanted)
-    return image_text_sets.open_set("a/b", None, CorpusOptions(column=column))
+    options, asked = CorpusOptions(column=column), []
+    monkeypatch.setattr(
+        image_text_sets, "resolve_corpus", lambda *given: asked.append(given) or wanted
+    )
+    found = image_text_sets.open_set("a/b", None, options)
+    assert asked == [("a/b", "image", options)]
+    return found
 
 
 def test_rows_of_the_hub_are_streamed_once(monkeypatch):

@@ -329,13 +329,17 @@ def test_where_items_are_looked_for(monkeypatch, tmp_path):
     made = FoundItems([], {"kind": "made"})
     monkeypatch.setattr(media, "find_hub_items", lambda *given: asked.append(given))
     monkeypatch.setattr(media, "find_local_items", lambda *given: asked.append(given))
-    row = NamedCorpus("image", "d", maker="x:y")
+    row = NamedCorpus("speech", "d", maker="x:y")
     monkeypatch.setattr(NamedCorpus, "make", lambda _self: made)
+    options, resolved = CorpusOptions(column="c"), []
     for place in (part, tmp_path, row):
-        monkeypatch.setattr(media, "resolve_corpus", lambda *_, p=place: p)
-        found = media._find_items("n", "image", CorpusOptions(column="c"))
+        monkeypatch.setattr(
+            media, "resolve_corpus", lambda *given, p=place: resolved.append(given) or p
+        )
+        found = media._find_items("n", "speech", options)
         assert found is (made if place is row else None)
-    assert asked == [(part, "c"), (tmp_path, "image", "c")]
+        assert resolved.pop() == ("n", "speech", options)
+    assert asked == [(part, "c"), (tmp_path, "speech", "c")]
 
 
 def corpus_of(monkeypatch, *rows, skip_bad=True, **options):

@@ -1573,18 +1573,25 @@ def adapted(
     wrapped = types.SimpleNamespace(merge_and_unload=lambda: whole)
     if not merges:
         wrapped = types.SimpleNamespace()
+    read = []
     stand_in = types.SimpleNamespace(
-        load_peft_weights=lambda *_a, **_k: saved,
-        get_peft_model_state_dict=lambda _model: loaded,
-        PeftModel=types.SimpleNamespace(from_pretrained=lambda *_: wrapped),
+        load_peft_weights=lambda *of, device: read.append((*of, device)) or saved,
+        get_peft_model_state_dict=lambda model: read.append(model) or loaded,
+        PeftModel=types.SimpleNamespace(
+            from_pretrained=lambda *of: read.append(of) or wrapped
+        ),
     )
     monkeypatch.setattr(adapters, "import_module", lambda _: stand_in)
     for name in (*adapters.HEADED.values(), "AutoModel"):
         auto = types.SimpleNamespace(
-            from_pretrained=lambda base, n=name, **given: asked.append((n, base, given))
+            from_pretrained=lambda base, n=name, **given: (
+                asked.append((n, base, given)) or n
+            )
         )
         monkeypatch.setattr(transformers, name, auto)
     found = adapters.merge_adapter(str(tmp_path), "base", {"dtype": "d"}, **how)
+    folder = str(tmp_path)
+    assert read == [(folder, "cpu"), (asked[0][0], folder), wrapped]
     return found, whole, inner, asked
 
 

@@ -1033,12 +1033,19 @@ def test_texts_with_images_are_opened_for_a_model(monkeypatch):
 
     module = SimpleNamespace(ImageTextPlan=planned)
     monkeypatch.setattr(opening, "import_module", lambda _: module)
-    monkeypatch.setattr(opening, "_find_texts_with_images", lambda *_: lambda: corpus)  # fmt: skip
+    looked = []
+    monkeypatch.setattr(
+        opening,
+        "_find_texts_with_images",
+        lambda *given: looked.append(given) or (lambda: corpus),
+    )
     monkeypatch.setattr(blocks, "find_stack", lambda model: f"stack of {model}")
     monkeypatch.setattr(blocks, "has_two_towers", lambda model: model == "two")
     for model in ("two", "one"):
-        found, entry = opening.open_texts_with_images("n", model, 5, batch_tokens=9)
-        assert found is plan
+        found, entry = opening.open_texts_with_images(
+            "n", model, 5, batch_tokens=9, limit=3
+        )
+        assert found is plan and looked.pop() == (module, "n", {"limit": 3})
         how = {"stack": f"stack of {model}", "batch_tokens": 9, "are_pairs": model == "two"}  # fmt: skip
         assert asked.pop() == ((corpus, 5), how)
         assert entry == {

@@ -546,15 +546,19 @@ def test_what_is_measured_goes_its_own_way(monkeypatch):
     from anisoscope.models import series
     from anisoscope.monitor import trackers
 
-    asked = []
+    asked, whole, checked = [], [], []
     for name in ("_measure_vectors", "_measure_series", "_measure_model", "_show_cost"):
         monkeypatch.setattr(
             measure_commands,
             name,
-            lambda *given, of=name: asked.append((of, *given[3:5])),
+            lambda *given, of=name: (
+                asked.append((of, *given[3:5])) or whole.append(given)
+            ),
         )
     for name in ("check_model", "check_corpus"):
-        monkeypatch.setattr(measure_commands, name, lambda _: None)
+        monkeypatch.setattr(
+            measure_commands, name, lambda given, of=name: checked.append((of, given))
+        )
 
     def check(names):
         if "x" in names:
@@ -574,6 +578,13 @@ def test_what_is_measured_goes_its_own_way(monkeypatch):
     assert measure("s", report_to=names) == ("_measure_series", False, names)
     assert measure("m", report_to=names) == ("_measure_model", False, names)
     assert measure("m", dry_run=True) == ("_show_cost",)
+    place, form = OutputOptions(resume=True), view.View(wide=True)
+    for name in ("v", "s", "m"):
+        job = Job(model=name, corpus="c")
+        for quiet in (True, False):
+            measure_commands.measure(job, place, form, report_to=names, quiet=quiet)
+            assert whole[-1] == (job, place, form, False, names, quiet)
+            assert checked[-2:] == [("check_model", name), ("check_corpus", "c")]
     assert measure("s", dry_run=True) == ("_measure_series", True, ())
     with pytest.raises(UsageError, match="a tracker"):
         measure("m", report_to=("x",))
@@ -913,15 +924,19 @@ def test_an_explained_text_has_notes_on_the_classifier_and_on_the_text(
     monkeypatch.setattr(words, "colour_words", lambda _: ["line one", "line two"])
     monkeypatch.setattr(words, "tabulate_explained_text", lambda _: "tables")
     monkeypatch.setattr(measure_commands, "show", lambda *of: asked.append(of))
+    checked = []
     for name in ("check_model", "check_labelled"):
-        monkeypatch.setattr(measure_commands, name, lambda _: None)
-    settings = ClassesOptions(model="m")
+        monkeypatch.setattr(
+            measure_commands, name, lambda given, of=name: checked.append((of, given))
+        )
+    settings = ClassesOptions(model="m", corpus="c")
     table = view.Format()
     measure_commands.classes(settings, view=table, text="a text", quiet=True)
     assert asked == [(settings, "a text", True), ("tables", table)]
     given = capsys.readouterr()
     assert given.out == "described\nline one\nline two\n\n"
     assert given.err == "note: of the model\nnote: of the text\n"
+    assert checked == [("check_model", "m"), ("check_labelled", "c")]
     measure_commands.classes(settings, view=JSON, text="a text", quiet=True)
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(classifiers, "measure_classes", lambda *of: of)

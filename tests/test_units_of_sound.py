@@ -268,6 +268,20 @@ def plan_of(monkeypatch, kind, *clips, unit, longest=40, prompt=(), text=None, b
 RAMP = np.arange(70) / 100
 
 
+def test_a_plan_is_for_the_model_its_processor_and_its_longest_window(monkeypatch):
+    how = SoundInput("padded", Extractor(), 1000, 40, 5, 5, {})
+    asked = []
+    monkeypatch.setattr(
+        speech, "choose_sound_input", lambda *given: asked.append(given) or how
+    )
+    monkeypatch.setattr(
+        speech, "_find_prompt", lambda *given: asked.append(given) or []
+    )
+    model = SimpleNamespace(config="config")
+    SpeechPlan(corpus_of(RAMP, unit=[0]), model, "processor", max_length=7)
+    assert asked == [("config", "processor", 7), ("config", "processor")]
+
+
 def test_windows_of_clips_are_decoded_whatever_the_order(monkeypatch):
     """The last clip is kept: going back to an earlier one decodes that one again."""
     plan = plan_of(monkeypatch, "padded", RAMP, -RAMP[:30], unit=[0, 1])

@@ -251,8 +251,13 @@ def test_a_corpus_of_a_function_gets_the_limit_and_no_rule(monkeypatch):
     row = NamedCorpus("text", "d", maker="x:y")
     made = SplitText(["a"], "functions", "function"), {"kind": "made"}
     monkeypatch.setattr(NamedCorpus, "make", lambda _self, *given: asked.append(given) or made)  # fmt: skip
-    monkeypatch.setattr(texts, "resolve_corpus", lambda *_: row)
+    resolved = []
+    monkeypatch.setattr(
+        texts, "resolve_corpus", lambda *given: resolved.append(given) or row
+    )
     corpus = texts.open_text("n", limit=7)
+    ((name, kind, options),) = resolved
+    assert (name, kind, options.limit) == ("n", "text", 7)
     assert asked == [(7,)] and corpus.unit == "function"
     assert corpus.source == {
         "kind": "made", "documents": "functions", "column": None, "limit": 7, "empty": 0, "skipped": 0,
