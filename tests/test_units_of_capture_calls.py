@@ -834,11 +834,15 @@ def test_each_quantity_of_a_call_is_that_of_its_own_tensors_and_of_real_queries(
     assert stack == "encoder"
     own.real[stack] = REAL
     call = a_call(parent.attn)
-    own.heads.sources[parent.attn] = heads.projections.Source("rotated")
+    # Queries at every stage were asked for, keys at one alone.
+    source = heads.projections.Source("rotated")
+    source.seen = {"query": draw_tensor(2, 3, 20), "key": draw_tensor(2, 3, 10)}
+    own.heads.sources[parent.attn] = source
     assert own.heads.look(call) is None
     kept = own.kept
     prefix = "encoder.2."
     assert kept.keys() == {
+        f"{prefix}head.query.raw",
         f"{prefix}head.query.rotated",
         f"{prefix}head.key.rotated",
         f"{prefix}head.value",
