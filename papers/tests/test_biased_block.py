@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
 from anisoscope_papers import processes
-from anisoscope_papers.godey2024 import biased_block, row_scores
+from anisoscope_papers.godey2024 import biased_block, row_scores, untrained_models
 from anisoscope_papers.godey2024.biased_block import (
     BlockSettings,
     Pass,
@@ -29,6 +30,7 @@ from anisoscope_papers.godey2024.untrained_models import (
     READINGS,
     Size,
     build_untrained,
+    label,
 )
 from anisoscope_papers.processes import run_in_parallel
 from anisoscope_papers.study import Context
@@ -336,8 +338,88 @@ def test_initial_scale_multiplies_the_weights_of_the_blocks() -> None:
 def test_unknown_systems_and_odd_heads_are_explained() -> None:
     with pytest.raises(UsageError, match=re.escape("did you mean bert:raw-table")):
         build_untrained("bert:raw-tabel", SMALL, 0)
-    with pytest.raises(UsageError, match="even multiple of the number of heads"):
-        Size(width=64, heads=3)
+    # A head of 64/3 dimensions, and one of an odd number.
+    for width, heads in ((64, 3), (36, 12)):
+        with pytest.raises(UsageError, match="even multiple of the number of heads"):
+            Size(width=width, heads=heads)
+
+
+def test_a_system_is_called_by_its_reading_and_keeps_its_size() -> None:
+    sized = Size(blocks=2, heads=6, scale=0.5)
+    for system, name in (
+        (RAW, "raw table"),
+        ("bert:no-type", "full embedding layer without type"),
+        ("gpt2", "gpt2"),
+    ):
+        assert label(system) == name
+        assert label(sized.named(system)) == f"{name} × 2, heads 6, scale 0.5"
+        assert label(Size(width=96).named(system)) == f"{name}, width 96"
+
+
+def test_every_family_has_the_shape_of_its_size_and_its_own_scores() -> None:
+    size = Size(sequences=2, tokens=6, blocks=2, width=24, heads=4)
+    found = {}
+    for system in (FULL, *FAMILIES):
+        state = torch.get_rng_state()
+        made = build_untrained(system, size, 0)
+        # Nobody else's draws change.
+        assert torch.equal(torch.get_rng_state(), state)
+        config = made.model.config
+        assert (config.num_hidden_layers, config.num_attention_heads) == (2, 4)
+        assert config.hidden_size == 24 and not made.model.training
+        found[system] = (
+            made.stage,
+            made.attention_scale,
+            made.causal,
+            made.position_bias,
+        )
+        if system == "t5":
+            assert (config.d_ff, config.d_kv) == (96, 6)
+        elif system == "llama":
+            assert (config.intermediate_size, config.num_key_value_heads) == (64, 4)
+        elif system != "gpt2":
+            assert config.intermediate_size == 96 and made.model.pooler is None
+    scale = pytest.approx(6**-0.5)
+    assert found == {
+        FULL: ("raw", scale, False, False),
+        "gpt2": ("raw", scale, True, False),
+        "llama": ("rotated", scale, True, False),
+        "t5": ("raw", 1.0, False, True),
+        "vit": ("raw", scale, False, False),
+    }
+
+
+def test_long_inputs_have_positions_of_their_own() -> None:
+    for family, least in (("bert", 512), ("gpt2", 1024)):
+        for tokens in (least - 1, least + 8):
+            size = Size(tokens=tokens, width=4, heads=2)
+            config = untrained_models._build_model(family, size).config
+            assert config.max_position_embeddings == max(least, tokens)
+
+
+def test_tokens_are_uniform_over_the_vocabulary_and_pixels_normal() -> None:
+    def drawn() -> torch.Generator:
+        return torch.Generator().manual_seed(3)
+
+    size = Size(sequences=3, tokens=40)
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=5, image_size=6))
+    found = untrained_models._draw_inputs(model, "bert", size, drawn())
+    assert found["input_ids"].shape == (3, 40)
+    assert found["input_ids"].unique().tolist() == [0, 1, 2, 3, 4]
+    pixels = untrained_models._draw_inputs(model, "vit", size, drawn())["pixel_values"]
+    assert torch.equal(pixels, torch.randn(3, 3, 6, 6, generator=drawn()))
+
+
+def test_without_its_type_vector_an_embedding_is_still_normalised() -> None:
+    made = build_untrained("bert:no-type", SMALL, 0)
+    table = made.model.embeddings
+    assert not table.token_type_embeddings.weight.any()
+    assert table.position_embeddings.weight.any()
+    torch.testing.assert_close(
+        made.fed.square().mean(-1), torch.ones(3, 20), rtol=1e-3, atol=0
+    )
+    full = build_untrained(FULL, SMALL, 0).model.embeddings
+    assert full.token_type_embeddings.weight.any()
 
 
 # --- scores against brute force ---

@@ -51,6 +51,14 @@ def random(seed, low=-1.0, high=1.0):
     return draw.uniform(low, high, (SEEDS, len(STEPS), LAYERS, HEADS))
 
 
+def reasons_of(verdicts):
+    """What was said of every verdict, without that it was one of several."""
+    return {
+        (v.claim, v.subject): v.reason.partition("open after")[0].removesuffix("; ")
+        for v in verdicts
+    }
+
+
 def numbers(verdicts):
     return {(v.claim, v.subject): v.value for v in verdicts}
 
@@ -74,7 +82,8 @@ def aligned(cosine):
 
 
 def test_figure_13(cosine, aligned):
-    found = numbers(fig13_14_alignment.judge_cosine(as_records(pd.DataFrame(aligned))))
+    verdicts = fig13_14_alignment.judge_cosine(as_records(pd.DataFrame(aligned)))
+    found = numbers(verdicts)
     first, last = np.abs(cosine[:, 0]), np.abs(cosine[:, -1])
     by_layer = cosine[:, -1].mean(-1)
     depth = [stats.spearmanr(range(LAYERS), x).statistic for x in by_layer]
@@ -90,13 +99,22 @@ def test_figure_13(cosine, aligned):
         ("sign-falls-with-depth", ""): pytest.approx(np.mean(depth)),
         ("alignment-recedes", ""): pytest.approx(np.mean(back)),
     }
+    reasons = {name: words for (name, _), words in reasons_of(verdicts).items()}
+    assert reasons["cosine-grows"] == f"at step 0 {first.mean():.3f}"
+    # No intervals over documents are recorded here.
+    assert reasons["aligned-at-the-end"] == ""
+    steps = " and ".join(str(STEPS[i]) for i in sorted(set(highest)))
+    assert reasons["alignment-recedes"] == f"highest at step {steps} of 400"
+    means = ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
+    assert reasons["sign-falls-with-depth"] == f"4 layers: {means}" and "−" in means
 
 
 def test_figure_14(cosine, aligned):
     """log |Q̄·K̄| is that of the norms plus that of the cosine."""
     dot = random(1, 0.5, 3.0) * np.where(random(2) > 0, 1, -1)
     rows = [*aligned, *heads_of("query_key.dot", "query.raw", dot)]
-    found = numbers(fig13_14_alignment.judge_dot(as_records(pd.DataFrame(rows))))
+    verdicts = fig13_14_alignment.judge_dot(as_records(pd.DataFrame(rows)))
+    found = numbers(verdicts)
     growth, turning = (np.log(np.abs(x[:, -1] / x[:, 0])) for x in (dot, cosine))
     bound = cosine_quantile(0.975, DIM)
     ends = {"similar": cosine[:, -1] > bound, "opposite": cosine[:, -1] < -bound}
@@ -109,11 +127,17 @@ def test_figure_14(cosine, aligned):
         of_seeds = [growth[seed][mask[seed]].mean() for seed in range(SEEDS)]
         expected["dot-grows-in-both-kinds", name] = np.mean(of_seeds)
     assert found == {key: pytest.approx(x) for key, x in expected.items()}
+    reasons = {who: words for (_, who), words in reasons_of(verdicts).items() if who}
+    assert reasons == {
+        name: f"{mask.sum()} heads of 3 seeds" for name, mask in ends.items()
+    }
 
 
 def test_figure_15(cosine, aligned):
     falling = np.array([4.0, 3.5, 2.0, 2.4])[:, None, None]
     entropy = falling + random(3, -0.3, 0.3)
+    # One layer of one seed loses nothing: of that there is no share to give back.
+    entropy[1, -1, 2] = entropy[1, 0, 2] + 0.25
     normalised = random(4, 0.2, 0.9)
     gain, share, others = random(5, 0.2, 0.9), random(6, 0.1, 0.5), random(7, 0.3, 0.6)
     idle = random(8, 0.0, 1e-9)
@@ -185,13 +209,49 @@ def test_figure_15(cosine, aligned):
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, abs=1e-9), key
-    reasons = {(v.claim, v.subject): v.reason for v in verdicts}
+    reasons = reasons_of(verdicts)
     assert (
         f"(q − Q̄)·(k − K̄): {others[:, -1].mean():.2f}; by layer"
         in (reasons["mean-query-leads", ""])
     )
     assert (
         f"at step 0: {share[:, 0].mean():.2f}" in reasons["mean-query-share-grows", ""]
+    )
+
+    def by_layer_of(values, form):
+        return "by layer: " + ", ".join(f"{x:{form}}" for x in values)
+
+    of_seeds = gained / lost
+    assert (of_seeds[1, 2] < 0) and (np.delete(of_seeds.ravel(), 6) > 0).all()
+    of_seeds[1, 2] = np.nan
+    for name, words in (
+        ("entropy-decays", by_layer_of(-lost.mean(0), ".2f")),
+        ("mean-query-sharpens", by_layer_of(gained.mean(0), ".3f")),
+        ("drift-explains-sharpening", by_layer_of(np.nanmean(of_seeds, 0), ".2f")),
+    ):
+        assert reasons[name, ""] == words
+    assert reasons["mean-query-leads", ""].endswith(
+        by_layer_of(share[:, -1].mean((0, 2)), ".2f")
+    )
+    for name, values in (("nats", entropy), ("normalised", normalised)):
+        ends = values[:, -1][:, [0, -1]].mean((0, 2))
+        words = f"first, last: {ends[0]:.3f}, {ends[1]:.3f}"
+        assert reasons["first-layer-sharper", name] == words
+
+    def list_steps(places):
+        return " and ".join(str(STEPS[i]) for i in sorted(set(places)))
+
+    read_at = []
+    for seed in range(SEEDS):
+        other = np.delete(sized, seed, 0).mean(0)
+        read_at.append((other >= (other[0] + other.max()) / 2).argmax())
+    assert reasons["alignment-before-sharpness", ""] == (
+        f"read at step {list_steps(read_at)}"
+    )
+    highest = np.mean([sized[seed, at] for seed, at in enumerate(peaks)])
+    assert reasons["sharpens-after-alignment", ""] == (
+        f"|cos| is highest at step {list_steps(peaks)}, {highest:.2f}, and ends at "
+        f"{sized[:, -1].mean():.2f}; the entropy falls by {lost.mean():.2f} in all"
     )
 
 
@@ -412,12 +472,14 @@ def test_each_system_has_the_claim_of_its_kind():
             "vit-base",
             "resnet-50",
             "wav2vec2-base",
+            "hubert-base",
             "whisper-base",
         )
     }
     assert of["bert-base"] == fig05_16_drift.TEXT
     assert of["vit-base"] == fig05_16_drift.VISION
     assert of["gpt2"] == of["resnet-50"] == fig05_16_drift.NONE
+    assert of["hubert-base"] == of["whisper-base"] == fig05_16_drift.NONE
     assert of["wav2vec2-base"] == fig05_16_drift.SPEECH
 
 

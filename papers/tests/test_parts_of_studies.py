@@ -45,6 +45,7 @@ from anisoscope_papers.godey2024 import (
 from anisoscope_papers.study import Context, Verdict, read_claims
 from anisoscope_papers.training.fit import Fitting
 from anisoscope_papers.training.recipe import ARMS, ClassifierRecipe
+from anisoscope_papers.training.train_small import LONG
 
 CORPORA = ("yelphat", "hatexplain", "esnli")
 
@@ -651,11 +652,15 @@ def test_small_models_are_measured_before_and_after_training(monkeypatch, tmp_pa
     monkeypatch.setitem(layer_curves.KINDS, "kind", kind)
     checkpoint = SimpleNamespace(
         best=40,
+        steps=(0, 40, 60),
         seed=3,
         folder=tmp_path,
         checkpoint=lambda step: tmp_path / f"step-{step}",
     )
-    monkeypatch.setattr(layer_curves, "train_all", lambda *_: [checkpoint])
+    asked = []
+    monkeypatch.setattr(
+        layer_curves, "train_all", lambda *given: asked.append(given) or [checkpoint]
+    )
 
     def measure(job, _context):
         assert (job.corpus, job.limit) == ("c", 7)
@@ -663,10 +668,10 @@ def test_small_models_are_measured_before_and_after_training(monkeypatch, tmp_pa
         return as_records(pd.DataFrame([{"metric": "drift", "value": float(job.step)}]))
 
     monkeypatch.setattr(layer_curves, "run_measurement", measure)
-    parts = layer_curves._measure_small(
-        "kind", layer_curves.Systems(small=("kind",)), Context(tmp_path, tmp_path)
-    )
-    rows = pd.concat(parts)
+    systems = layer_curves.Systems(small=("other", "kind"), recipe=LONG)
+    context = Context(tmp_path, tmp_path / "cache")
+    rows = pd.concat(layer_curves._measure_small("kind", systems, context))
+    assert asked == [(LONG, ("kind",), tmp_path / "cache", context.progress)]
     found = list(zip(rows["model"], rows["seed"], rows["value"], strict=True))
     assert found == [("a kind, untrained", 3, 0.0), ("a kind, trained", 3, 40.0)]
 

@@ -12,10 +12,12 @@ from torch.nn import functional
 
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.store import as_records
+from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers import series_charts
+from anisoscope_papers.beyond import causes
 from anisoscope_papers.beyond.trained import SEEN, SKILL, Experiment
 from anisoscope_papers.gu2025 import sinks, small_models
-from anisoscope_papers.judge import compute_p_of_units
+from anisoscope_papers.judge import compute_p_of_units, look_up_bounds
 from anisoscope_papers.machina2024 import networks, trained
 from anisoscope_papers.study import Claim, Context
 
@@ -91,6 +93,7 @@ def test_seeds_of_a_model_that_has_not_learnt_are_left_out():
     assert count(against="base") == 2
     # A claim on one arm needs that arm alone, and one on the start nothing.
     assert count(against="zero") == 3 == count(against="tenth")
+    assert count(against="text") == 3 == count(against="sink heads")
     assert count(against="start") == 4
     absent = Claim("c", "s", "", metric="sinks.none", systems=("sigmoid",))
     assert sinks.make_claim_test(absent, records) is None
@@ -111,7 +114,63 @@ def test_seeds_of_a_model_that_has_not_learnt_are_left_out():
         )
         assert sinks.explain_untestable(claim, records) == why
         test = sinks.make_claim_test(claim, records)
-        assert np.isnan(test.up) == bool(why) and test.note.startswith(why)
+        assert test.note.startswith(why)
+        for p in (test.up, test.down, test.against):
+            assert np.isnan(p) == bool(why)
+
+
+def test_steps_are_those_at_which_sinks_were_looked_at():
+    """Losses and skills are known at other steps too, and later ones."""
+    rows, values = make_sinks()
+    for arm, seed, step in product(("base", "sigmoid"), (0, 3), (50, 2000)):
+        place = {"model": arm, "seed": seed, "step": step}
+        rows.append(place | {"metric": "training.loss", "value": 9.0})
+    records = as_records(pd.DataFrame(rows))
+    claim = Claim("c", "s", "", metric=sinks.RATE, against="zero", premise=0.99)
+    found = sinks.compute_values(claim, records, "sigmoid")
+    ends = {seed: values[sinks.RATE, "sigmoid", seed, 1000] for seed in (0, 3)}
+    assert found.to_dict() == pytest.approx({s: x.mean() for s, x in ends.items()})
+    base = np.mean([values[sinks.RATE, "base", seed, 1000] for seed in (0, 3)])
+    assert f"a sink rate of {base:.3f}" in sinks.explain_untestable(claim, records)
+
+
+def test_a_sink_takes_more_than_the_bound_and_its_head_is_of_one_layer():
+    rows = []
+    shares = {(1, 0): 0.3, (1, 1): 0.5, (2, 0): 0.1, (2, 1): 0.9}
+    for number, ((layer, head), share) in enumerate(shares.items()):
+        place = {"model": "base", "seed": 0, "step": 9, "layer": layer, "head": head}
+        for metric, value in (
+            (sinks.SHARE, share),
+            (sinks.RATE, 0.5),
+            ("sinks.value_norm", 10.0**number),
+        ):
+            rows.append(place | {"metric": metric, "value": value})
+    records = as_records(pd.DataFrame(rows))
+    claim = Claim("c", "s", "", metric="sinks.value_norm", against="sink heads")
+    found = sinks.compute_values(claim, records, "base")
+    assert found.to_dict() == {0: (10 + 1000) / 2}
+
+
+def test_a_claim_without_its_model_or_its_metric_is_not_measured(monkeypatch):
+    rows, _ = make_sinks(seeds=(0, 3, 4))
+    claims = {
+        name: Claim(name, "s", "", statistic="x", against="zero", **given)
+        for name, given in {
+            "known": {"metric": sinks.RATE, "systems": ("sigmoid",)},
+            "no model": {"metric": sinks.RATE, "systems": ("key-bias",)},
+            "no metric": {"metric": "sinks.key_norm", "systems": ("base",)},
+        }.items()
+    }
+    monkeypatch.setattr(sinks, "read_claims", lambda *_: claims)
+    known, *missing = sinks.judge(as_records(pd.DataFrame(rows)))
+    assert known.claim == "known" and known.n == 3
+    assert [(v.claim, v.outcome, v.statistic, v.reason) for v in missing] == [
+        (name, "undecided", "not measured", f"no {what} in these settings")
+        for name, what in (
+            ("no model", "sinks.first_rate of key-bias"),
+            ("no metric", "sinks.key_norm of base"),
+        )
+    ]
 
 
 def test_no_head_with_a_sink_is_an_answer():
@@ -370,8 +429,20 @@ def test_numbers_of_claims_on_isotropy():
     ]
     assert notes("final less last") == f"final {ends[0]:.3f}, last {ends[1]:.3f}"
     assert notes("final") == ""
-    assert notes(trained.LARGEST).startswith("largest in: ")
-    assert "(1 of 3)" in notes(trained.LARGEST) or "(2 of 3)" in notes(trained.LARGEST)
+    places = [
+        max(
+            [("hidden", 1), ("hidden", 2), ("final", None)],
+            key=lambda at: lookup[trained.A, *at, None, seed, 1000],
+        )
+        for seed in (0, 1, 5)
+    ]
+    words = [f"layer {layer}" if layer else "final" for _, layer in places]
+    counted = {word: words.count(word) for word in words}
+    told = notes(trained.LARGEST)
+    assert told.startswith("largest in: ")
+    assert set(told.removeprefix("largest in: ").split(", ")) == {
+        f"{word} ({count} of 3)" for word, count in counted.items()
+    }
     assert not len(trained.read_top_share(records[records["metric"] != trained.TOP]))
 
 
@@ -390,6 +461,43 @@ def test_what_was_not_learnt_says_nothing_of_isotropy():
     assert one.n == 2 and one.value == pytest.approx(np.mean(ends))
     assert "< 0.3" in one.statistic
     assert found["isotropic output embeddings"].statistic == "not measured"
+
+
+def test_what_is_largest_at_the_end_with_every_seed_does_not_fall(monkeypatch):
+    rows = []
+    for seed, step in product((0, 1, 5), STEPS):
+        place = {"model": "base", "seed": seed, "step": step, "metric": trained.A}
+        rows.append(place | {"site": "final", "value": step / 2000 + seed / 100})
+    claim = Claim("c", "s", "", metric=trained.A, site=trained.FALL, statistic="fall")
+    other = replace(claim, name="other", metric="partition", site="embedding.output")
+    monkeypatch.setattr(trained, "read_claims", lambda *_: {"c": claim, "o": other})
+    found, missing = trained.judge(as_records(pd.DataFrame(rows)))
+    assert (found.outcome, found.failing) == ("fails", "too small")
+    assert (found.statistic, found.value, found.n) == ("fall", 0.0, 3)
+    assert found.reason == "largest at step 1,000 of 1,000: 0.52"
+    assert (missing.outcome, missing.statistic) == ("undecided", "not measured")
+    assert missing.reason == "no partition at embedding.output in these settings"
+    # Seeds 0 and 1 are largest at the end, and seed 5 earlier.
+    for row in rows:
+        if (row["seed"], row["step"]) == (5, 90):
+            row["value"] = 2.0
+    found, _ = trained.judge(as_records(pd.DataFrame(rows)))
+    fall = np.array([0.5 - 0.045, 0.5 - 0.045, 0.0])
+    assert found.value == pytest.approx(-fall.mean()) and found.n == 3
+    assert found.reason.startswith("largest at step 90 of 1,000: 0.70")
+
+
+@pytest.mark.parametrize("limit", [{"below": "q95"}, {"below": 0.25}])
+def test_a_bound_of_a_claim_is_its_own_or_that_of_the_width(monkeypatch, limit):
+    rows, _ = make_course()
+    bound = {"model": "base", "seed": 0, "step": 0, "metric": trained.Q95}
+    rows += [bound | {"site": "hidden", "value": value} for value in (0.125, 0.375)]
+    claim = Claim("c", "s", "", metric=trained.A, site="final less last", **limit)
+    monkeypatch.setattr(trained, "read_claims", lambda *_: {"c": claim})
+    records = as_records(pd.DataFrame(rows))
+    (found,) = trained.judge(records)
+    assert f"< {0.375 if limit['below'] == 'q95' else 0.25}" in found.statistic
+    assert found.reason.startswith(trained.describe_notes(claim, records))
 
 
 # ---- machina2024: networks -------------------------------------------------------------------------------------------
@@ -447,6 +555,9 @@ def test_places_of_a_network_are_its_last_and_its_largest():
         assert test.where == "the final norm of one, against q95 0.2"
     inner = networks.make_claim_test(claim, "one", found[0][2])
     assert inner.where.startswith("layer ") or "final norm" in inner.where
+    of_one = {name: most for name, _, most in found}["one"]
+    test = networks.make_claim_test(claim, "one", of_one)
+    assert test.where == "layer 1 of one, against q95 0.2"
 
 
 def test_networks_that_cannot_be_had_are_noted_and_the_others_measured(
@@ -824,6 +935,69 @@ TINY = replace(
 )
 
 
+def test_what_is_hashed_of_the_data_is_what_is_trained_on_and_what_is_measured_on(
+    monkeypatch,
+):
+    monkeypatch.setattr(small_models, "list_corpora", lambda: ("seen", "probed"))
+    monkeypatch.setattr(small_models, "hash_corpora", lambda *names: names)
+    assert small_models.FULL.hash_data() == ("seen", "probed")
+
+
+@pytest.mark.parametrize("arm", small_models.ARMS)
+def test_a_small_model_has_the_shape_of_its_size_and_the_form_of_its_arm(arm):
+    size = replace(TINY, layers=3, width=24, heads=6, window=10)
+    model = small_models.build_untrained(arm, size, 20, 0)
+    config = model.config
+    assert (config.num_hidden_layers, config.hidden_size) == (3, 24)
+    assert (config.num_attention_heads, config.intermediate_size) == (6, 96)
+    assert (config.max_position_embeddings, config.vocab_size) == (10, 20)
+    assert not config.use_cache and model.training
+    # Only the name of the form is left to the library in the first arm.
+    assert (config._attn_implementation == arm) == (arm != "base")
+    for layer in model.gpt_neox.layers:
+        bias = getattr(layer.attention, "key_bias", None)
+        assert (bias is not None) == (arm == "key-bias")
+        if bias is not None:
+            assert bias.shape == (6, 4) and not bias.any() and bias.requires_grad
+    other = small_models.build_untrained(arm, size, 20, 1).gpt_neox.embed_in.weight
+    assert not torch.equal(other, model.gpt_neox.embed_in.weight)
+
+
+def test_attention_with_a_learnt_key_by_loops():
+    """Two heads of four tokens, of which two are hidden from the others; the learnt key's value is 0."""
+    draw = torch.Generator().manual_seed(3)
+    query, key, value = (
+        torch.randn(2, 2, 4, 3, generator=draw, dtype=torch.float64) for _ in range(3)
+    )
+    learnt = torch.randn(2, 3, generator=draw, dtype=torch.float64).requires_grad_()
+    bias = learnt.detach()
+    hidden = torch.ones(4, 4).triu(1).bool()
+    mask = torch.zeros(1, 1, 4, 4).masked_fill(hidden, -torch.inf).double()
+    module = SimpleNamespace(key_bias=learnt)
+    with torch.no_grad():
+        output, weights = small_models._attend(
+            module, query, key, value, mask, scaling=0.6
+        )
+    assert output.shape == (2, 4, 2, 3) and weights.shape == (2, 2, 4, 4)
+    for text, head, q in product(range(2), range(2), range(4)):
+        each = [
+            float(torch.exp(query[text, head, q] @ key[text, head, k] * 0.6))
+            for k in range(q + 1)
+        ]
+        total = sum(each) + float(torch.exp(query[text, head, q] @ bias[head] * 0.6))
+        expected = [x / total for x in each] + [0.0] * (3 - q)
+        assert weights[text, head, q].tolist() == pytest.approx(expected)
+        of_values = sum(
+            x * value[text, head, k] for k, x in enumerate(expected)
+        ).tolist()
+        assert output[text, q, head].tolist() == pytest.approx(of_values)
+    # Without a mask every key is seen, and the learnt key is learnt.
+    _, weights = small_models._attend(module, query, key, value, scaling=0.6)
+    assert (weights > 0).all()
+    weights.square().sum().backward()
+    assert (learnt.grad != 0).all()
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_a_look_holds_heads_states_and_at_the_end_random_tokens(monkeypatch, last):
     model = small_models.build_untrained("base", TINY, 20, 0)
@@ -847,10 +1021,12 @@ def test_a_look_holds_heads_states_and_at_the_end_random_tokens(monkeypatch, las
         place | {"site": "pre_relu"},
         place | {"head": 1},
     ]
-    passes = []
+    passes, modes = [], []
+    model.register_forward_pre_hook(lambda *_: modes.append(model.training))
 
     def run_pass(given, batches, settings):
         passes.append((given, batches, settings))
+        modes.append(given.training)
         return SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows)))
 
     monkeypatch.setattr(small_models, "run_pass", run_pass)
@@ -868,6 +1044,8 @@ def test_a_look_holds_heads_states_and_at_the_end_random_tokens(monkeypatch, las
     ]
     (asked,) = passes
     assert asked[:2] == (model, plan) and asked[2].tokens == ("all",)
+    assert asked[2].metrics == ("mean_cosine", "partition", "norms")
+    assert (asked[2].sample, asked[2].groups) == (0, 8)
     # Of random tokens the rate alone, of the same heads.
     of_heads = found[found["site"] == "attention"]
     counts = of_heads.groupby("metric").size().to_dict()
@@ -875,6 +1053,13 @@ def test_a_look_holds_heads_states_and_at_the_end_random_tokens(monkeypatch, las
     expected = {f"sinks.{name}": 4 for name in names}
     assert counts == expected | ({"sinks.first_rate_random": 4} if last else {})
     assert sorted(set(of_heads["layer"])) == [1, 2]
+    assert set(of_heads["stack"]) == {"decoder"}
+    of_plain = found[found["site"] == "plain"]
+    assert of_plain[["stack", "token_policy"]].to_numpy().tolist() == [
+        ["decoder", "all"],
+    ]
+    # It is looked at as it predicts, and goes on training.
+    assert modes == [False] * len(modes) and model.training
     # After a norm without its learnt gain and bias, by a loop over pairs.
     model.eval()
     states = []
@@ -980,6 +1165,7 @@ def test_a_course_is_drawn_under_its_own_name_and_layers_at_the_end(monkeypatch)
     frame, given = drawn["layers"]
     assert given["isotropic"] == 0.125
     # What follows the final norm is drawn at the last layer; nothing of an earlier step.
+    assert set(frame["model"]) == {"trained"}
     values = frame.set_index(["site", "layer"])["value"].to_dict()
     assert values == pytest.approx(
         {
@@ -1011,19 +1197,61 @@ def test_the_final_norm_is_drawn_at_the_last_layer_of_its_own_network(monkeypatc
     final = frame[frame["site"] == "final"].set_index("model")["layer"]
     assert final.to_dict() == {"shallow": 2, "deep": 4}
     assert given == {"isotropic": {"shallow": 0.5, "deep": 0.25}}
+    nothing = as_records(pd.DataFrame([{"model": "deep", "metric": networks.Q95}]))
+    assert networks.draw(nothing) == {}
+
+
+def test_without_a_network_every_claim_is_undecided():
+    nothing = as_records(pd.DataFrame([{"model": "deep", "metric": networks.Q95}]))
+    found = networks.judge(nothing)
+    claims = networks.read_claims("machina2024", "networks")
+    assert [(v.claim, v.outcome, v.statistic, v.reason) for v in found] == [
+        (name, "undecided", "not measured", "no network at hand") for name in claims
+    ]
+
+
+def test_the_last_place_is_asked_for_isotropy_and_the_largest_for_anisotropy(
+    monkeypatch,
+):
+    claims = {
+        "end": Claim("end", "s", "", below="q95", over="any", words="w"),
+        "inside": Claim("inside", "s", "", above="q95", over="any", words="w"),
+    }
+    monkeypatch.setattr(networks, "read_claims", lambda *_: claims)
+    rows = make_network("one", (0.9, 0.5, 0.3, 0.4))
+    rows += make_network("two", (0.9, 0.6, 0.7, 0.1))
+    asked = []
+
+    def make(claim, name, place):
+        asked.append((claim.name, name, place["value"]))
+        return asked[-1]
+
+    monkeypatch.setattr(networks, "make_claim_test", make)
+    monkeypatch.setattr(networks, "judge_tests", lambda tests: tests)
+    assert networks.judge(as_records(pd.DataFrame(rows))) == asked
+    assert asked == [
+        *(("end", "one", 0.4), ("end", "two", 0.1)),
+        *(("inside", "one", 0.5), ("inside", "two", 0.7)),
+    ]
 
 
 def test_courses_of_sinks_begin_at_0_and_losses_do_not(monkeypatch):
-    rows, _ = make_sinks()
+    rows, values = make_sinks()
     drawn = {}
+
+    frames = {}
 
     def keep(frame, **given):
         (metric,) = set(frame["metric"])
-        drawn[metric] = given
+        drawn[metric], frames[metric] = given, frame
         return metric
 
     monkeypatch.setattr(sinks.charts, "trajectory", keep)
-    found = sinks.draw(as_records(pd.DataFrame(rows)))
+    records = as_records(pd.DataFrame(rows))
+    # Published models have no losses: what comes after is drawn all the same.
+    some = records[records["metric"] != sinks.RATE]
+    assert set(sinks.draw(some)) == {"sinks_first", "training_loss"}
+    found = sinks.draw(records)
     assert found == {
         "sinks_first_rate": sinks.RATE,
         "sinks_first": sinks.SHARE,
@@ -1034,6 +1262,20 @@ def test_courses_of_sinks_begin_at_0_and_losses_do_not(monkeypatch):
         sinks.SHARE: True,
         "training.loss": False,
     }
+    assert {metric: given["titles"] for metric, given in drawn.items()} == {
+        sinks.RATE: ("step", "sink rate of the first key"),
+        sinks.SHARE: ("step", "share of the first key"),
+        "training.loss": ("step", "loss (nats)"),
+    }
+    # The interval is over seeds, of which each is the mean over its heads.
+    for metric, frame in frames.items():
+        assert len(frame) == 2 * len(STEPS)
+        for row in frame.itertuples():
+            of_seeds = [values[metric, row.model, s, row.step].mean() for s in (0, 3)]
+            ends = estimate_over_seeds(
+                np.array(of_seeds), bounds=look_up_bounds(metric)
+            )
+            assert (row.value, row.low, row.high) == pytest.approx(tuple(ends))
 
 
 def test_records_of_sinks_losses_and_skill_are_kept(monkeypatch, tmp_path):
@@ -1042,3 +1284,107 @@ def test_records_of_sinks_losses_and_skill_are_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(sinks, "measure_cells", lambda *_: rows)
     found = sinks.measure(sinks.SETTINGS["quick"], Context(tmp_path, tmp_path))
     assert found["metric"].tolist() == list(names[:3])
+    assert found.index.tolist() == [0, 1, 2]
+
+
+def test_published_records_have_the_step_and_the_number_of_their_model(
+    monkeypatch, tmp_path
+):
+    place = {"head": 0, "layer": 1, "value": 0.5, "model": "hub"}
+    rows = [
+        place | {"metric": "sinks.first_rate", "component": ".3"},
+        place | {"metric": "sinks.mass", "component": "first"},
+    ]
+    found = [
+        (4, 500, as_records(pd.DataFrame(rows))),
+        (2, 0, as_records(pd.DataFrame(rows[:1]))),
+    ]
+    asked = []
+
+    def measure(_self, metrics, context):
+        asked.append((metrics, context))
+        return found
+
+    monkeypatch.setattr(sinks.Published, "measure", measure)
+    context = Context(tmp_path, tmp_path)
+    records = sinks.measure(sinks.PYTHIAS, context)
+    assert asked == [(("sinks",), context)]
+    seen = records[["metric", "model", "step", "seed"]].to_numpy().tolist()
+    assert seen == [
+        [sinks.RATE, "base", 500, 4],
+        [sinks.SHARE, "base", 500, 4],
+        [sinks.RATE, "base", 0, 2],
+    ]
+    rows = [{"metric": name} for name in ("mean_cosine", "partition", "norms.mean")]
+    found[:] = [(4, 500, as_records(pd.DataFrame(rows)))]
+    records = trained.measure(trained.PYTHIAS, context)
+    assert records["metric"].tolist() == ["mean_cosine", "partition"]
+    assert records[["model", "step", "seed"]].to_numpy().tolist() == (
+        [["base", 500, 4]] * 2
+    )
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_finished_settings_train_nothing_and_the_others_as_many_as_they_say():
+    arms = ("base", "sigmoid", "key-bias")
+    brief, full = small_models.BRIEF, small_models.FULL
+    asked = {
+        (study.name, name): (of_name.arms, of_name.seeds, of_name.recipe, of_name.train)
+        for study in (sinks.STUDY, trained.STUDY)
+        for name, of_name in study.settings.items()
+        if name != "paper"
+    }
+    assert asked == {
+        ("sinks", "quick"): (arms[:2], 2, brief, True),
+        ("sinks", "long"): (arms, 6, full, True),
+        ("sinks", "finished"): (arms, 6, full, False),
+        ("trained", "quick"): (arms[:1], 2, brief, True),
+        ("trained", "long"): (arms[:1], 6, full, True),
+        ("trained", "finished"): (arms[:1], 6, full, False),
+        ("trained", "causal"): (arms[:1], 6, causes.FULL, False),
+    }
+    assert full.seen == (0, 50, 100, 200, 400, 700, 1000, 1400, 2000)
+    assert brief.seen == (0, 6, 60) and brief.size == full.size
+    assert (full.probe, brief.probe) == (100, 24)
+
+
+def test_the_pythias_of_both_papers_are_looked_at_from_start_to_end():
+    steps = (0, 1, 16, 128, 1000, 4000, 14000, 40000, 80000, 143000)
+    for study, names, looks, window in (
+        (sinks.STUDY, "14m 70m 160m 410m 1b 1.4b", (0, 14000, 143000), 64),
+        (trained.STUDY, "70m 160m 410m 1b 1.4b 2.8b 6.9b", steps, 512),
+    ):
+        asked = study.settings["paper"]
+        assert " ".join(asked.sizes) == names and asked.steps == looks
+        assert (asked.corpus, asked.sequences, asked.window) == (
+            *("wikitext-103", 100, window),
+        )
+        for name, parameters in asked.sizes.items():
+            unit = {"m": 1e6, "b": 1e9}[name[-1]]
+            assert parameters == pytest.approx(float(name[:-1]) * unit, rel=0.02)
+        assert [need.name for need in study.needs[:-1]] == [
+            f"EleutherAI/pythia-{name}, {len(looks)} checkpoints"
+            for name in names.split()
+        ]
+
+
+def test_every_network_reads_data_of_its_own_kind():
+    reactions, clips = "reactions/valid.jsonl.gz", "speech/librispeech_test_other"
+    settings = networks.STUDY.settings
+    assert settings["quick"].trained == (("builtin:minilm", "", 30),)
+    assert settings["finished"].trained == (
+        ("builtin:minilm", "wikitext/wiki.valid.raw", 30),
+        ("builtin:rxnfp-pretrained", reactions, 100),
+        ("builtin:rxnfp-finetuned", reactions, 100),
+        ("builtin:rxnmapper", reactions, 100),
+        ("builtin:antiberty", "antibodies/chains.jsonl.gz", 60),
+        ("builtin:whisper-tiny.en", clips, 10),
+        ("builtin:distillmos", clips, 10),
+        ("builtin:saliency-vit", "vision/imagenet_sample", 40),
+    )
+    assert settings["paper"].trained == tuple(
+        (f"EleutherAI/pythia-{size}", "wikitext-103", None)
+        for size in ("70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b")
+    )

@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from anisoscope.errors import ModelError, OutputError
+from anisoscope.runs.job import Job
 from anisoscope.store import as_records
 from anisoscope.sums import isotropic
+from anisoscope_papers.beyond import causes
 from anisoscope_papers.godey2024 import (
     biased_block,
     checkpoints,
@@ -47,6 +50,164 @@ def test_figures_5_and_16_ask_for_their_own_coefficient_of_the_same_systems():
             assert asked.figures == tuple(figure[name] for figure in of_figures)
 
 
+def test_every_figure_of_layers_names_its_models_their_corpus_and_their_stand_ins():
+    small = {
+        "fig1": ("token-lm",),
+        "fig2": ("byte-lm", "token-lm"),
+        "fig3a": ("speech-transformer",),
+        "fig3b": ("vit",),
+        "fig4": ("resnet", "convnext", "speech-cnn"),
+    }
+    text = "wikitext-103"
+    paper = {
+        "fig1": (text, "bert-base roberta-base gpt2 t5-base"),
+        "fig2": (text, "character-bert canine-s canine-c manta-base byt5-base"),
+        "fig3a": ("common-voice", "wav2vec2-base hubert-base whisper-base"),
+        "fig3b": ("imagenet-1k", "vit-base beit-base deit-base mit-b0"),
+        "fig4": (
+            "imagenet-1k",
+            "resnet-50 efficientnet-b0 cvt-13 convnext-tiny van-base",
+        ),
+    }
+    figures = {study.name: study.settings for study in fig01_04_layers.STUDIES}
+    assert figures.keys() == paper.keys()
+    for name, settings in figures.items():
+        asked = settings["paper"]
+        assert (asked.corpus, " ".join(asked.models)) == paper[name]
+        # One vector for each image in figure 4 alone, of the small models too.
+        flatten = "image" if name == "fig4" else "position"
+        for which, recipe in (("quick", BRIEF), ("long", LONG)):
+            assert settings[which].small == small[name]
+            assert (settings[which].recipe, settings[which].flatten) == (
+                *(recipe, flatten),
+            )
+        assert asked.flatten == flatten and asked.limit is None
+    beside = figures["fig1"]["quick"]
+    assert (beside.models, beside.corpus, beside.limit) == (
+        *(("builtin:minilm",), "builtin:python-docs", 60),
+    )
+    held_out = {
+        name: (settings["held-out"].small, settings["held-out"].recipe)
+        for name, settings in figures.items()
+        if "held-out" in settings
+    }
+    assert held_out == {
+        "fig3a": (("speech-masked",), PART),
+        "fig3b": (("vit-photographs", "vit-masked"), PART),
+    }
+
+
+def test_packaged_networks_are_shown_on_data_of_their_kind():
+    reactions, clips = "reactions/valid.jsonl.gz", "speech/librispeech_test_other"
+    photographs, images = "cifar10/test.parquet", "vision/imagenet_sample"
+    resnets = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
+    lite = ("builtin:efficientnet-lite0",)
+    reads = tuple(
+        f"builtin:{name}"
+        for name in (
+            *("rxnfp-pretrained", "rxnfp-finetuned", "rxnfp-finetuned-10k"),
+            "rxnmapper",
+        )
+    )
+    heard = ("builtin:distillmos", "builtin:whisper-tiny.en")
+    found = {}
+    for name, settings in fig01_04_layers.SETTINGS.items():
+        asked = settings["packaged"]
+        found[name] = [
+            (each.packaged, each.corpus, each.limit, each.flatten, bool(each.relus))
+            for each in (asked, *asked.others)
+        ]
+    assert found == {
+        "fig1": [
+            (reads, reactions, 400, "position", False),
+            *[
+                (
+                    *(("builtin:minilm",), "wikitext/wiki.valid.raw.txt.gz"),
+                    *(30, "position", False),
+                )
+            ],
+        ],
+        "fig2": [
+            (
+                *(("builtin:antiberty",), "antibodies/chains.jsonl.gz", 200),
+                *("position", False),
+            )
+        ],
+        "fig3a": [(heard, clips, None, "position", False)],
+        "fig3b": [(("builtin:saliency-vit",), images, 100, "position", False)],
+        "fig4": [
+            (resnets, photographs, 400, "image", False),
+            (resnets, images, 400, "image", False),
+            (("builtin:crepe-tiny",), clips, 20, "position", False),
+            (lite, images, 60, "image", False),
+            (lite, images, 30, "image", True),
+        ],
+    }
+
+
+def test_a_variant_of_the_block_differs_from_it_in_one_thing():
+    full = ("bert:full-embedding",)
+    paper = biased_block.SETTINGS["paper"]
+    assert (paper.seeds, paper.sizes[0].sequences) == (8, 16)
+    found = {
+        name: (
+            *(asked.systems, asked.seeds, asked.norms == biased_block.COARSE),
+            [size.named("x") for size in asked.sizes],
+            {size.sequences for size in asked.sizes},
+        )
+        for name, asked in biased_block.SETTINGS.items()
+    }
+    readings = biased_block.READINGS
+    assert found == {
+        "quick": (readings, 5, True, ["x"], {4}),
+        "paper": (readings, 8, False, ["x"], {16}),
+        "architectures": (
+            *((*full, "gpt2", "llama", "t5", "vit"), 5, True, ["x"], {4}),
+        ),
+        "depth": ((*full, "gpt2"), 4, True, ["x × 12"], {4}),
+        "scale": (
+            *(full, 5, True, ["x, scale 0.5", "x", "x, scale 2", "x, scale 4"], {4}),
+        ),
+        "heads": (full, 5, True, ["x, heads 3", "x", "x, heads 48"], {4}),
+        "no-type": (("bert:no-type",), 8, False, ["x"], {16}),
+    }
+
+
+def test_a_series_is_read_as_its_settings_say():
+    asked = checkpoints.SETTINGS
+    quick, paper = asked["quick"], asked["paper"]
+    assert (quick.corpus, quick.limit, quick.kind, quick.recipe) == (
+        *("builtin:python-docs", 60, "token-lm", BRIEF),
+    )
+    assert (paper.corpus, paper.sequences, paper.share) == ("wikitext-103", 128, None)
+    assert asked["paper-sampled"] == replace(paper, share=0.2)
+    assert paper.shown == (0.0, 0.02, 0.1, 1.0)
+    cells = checkpoints.CAUSAL["causal"].cells
+    assert (cells.arms, cells.seeds, cells.recipe) == (("base",), 6, causes.FULL)
+
+
+def test_figures_of_the_law_ask_for_dimensions_and_for_trained_systems():
+    law, points = (study.settings for study in fig17_18_cosine_law.STUDIES)
+    dimensions = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    assert law == {
+        "quick": Law(dimensions, 2000, 0),
+        "paper": Law(dimensions, 20_000, 0),
+    }
+    assert points["quick"].limit == 60
+    of_modality = {
+        "bert-base": "wikitext-103",
+        "hubert-base": "common-voice",
+        "vit-base": "imagenet-1k",
+    }
+    assert of_modality.items() <= dict(points["paper"].models).items()
+    assert points["paper"].limit is None and not points["paper"].figures
+    packaged = points["packaged"]
+    assert not packaged.models and packaged.limit is None
+    shown = [each.packaged for each in packaged.figures]
+    assert len(shown) == 6 and ("builtin:crepe-tiny",) in shown
+    assert all(each.flatten == "position" for each in packaged.figures)
+
+
 def test_odd_figures_show_clouds_and_even_ones_paths_of_their_own_plane():
     found = {}
     for number, basis in fig11_12_trajectories.FIGURES.items():
@@ -79,7 +240,23 @@ def test_paths_are_recorded_with_the_losses_of_their_checkpoints(monkeypatch, co
     answer(checkpoints, "read_losses", (pieces,))
     answer(fig11_12_trajectories, "measure_planes", (pieces, ("key",)))
     found = fig11_12_trajectories.measure("key", False, series, context)
-    assert found["metric"].tolist() == ["read_records", "read_losses", "measure_planes"]
+    names = ["read_records", "read_losses", "measure_planes"]
+    assert found["metric"].tolist() == names
+    # Clouds are of the two heads that end furthest apart, in the same plane as the paths.
+    chosen = SimpleNamespace(chosen=lambda: {"similar": (2, 1), "opposite": (1, 0)})
+    monkeypatch.setattr(
+        fig11_12_trajectories, "Alignment", SimpleNamespace(of=lambda _: chosen)
+    )
+    heads = chosen.chosen().values()
+    monkeypatch.setattr(
+        fig11_12_trajectories,
+        "measure_clouds",
+        lambda *given: pd.DataFrame(
+            {"metric": [str((*given[:2], *given[2]) == (pieces, "key", *heads))]}
+        ),
+    )
+    found = fig11_12_trajectories.measure("key", True, series, context)
+    assert found["metric"].tolist() == [*names, "True"]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +431,125 @@ def test_seeds_that_end_at_other_steps_are_named_with_the_last_of_all():
     checkpoints._require_same_end("runs/x", {})
 
 
+# ---- runs of layers ----
+
+
+def test_numbers_without_a_group_are_kept_beside_the_run_and_its_sums_are_not(
+    monkeypatch, context
+):
+    context = replace(context, device="cuda", batch_tokens=77)
+    given = {"run": "r", "model": "m", "revision": "v", "seed": 4, "step": 70}
+    given |= {"corpus": "c", "stack": "encoder", "layer": 1}
+    wanted = {"metric": "mean_cosine", "site": "hidden", "value": 1.0}
+    records = as_records(
+        pd.DataFrame(
+            [
+                given | wanted | change
+                for change in (
+                    *({}, {"site": "final"}, {"site": "pre_relu", "metric": "drift"}),
+                    *({"head": 0}, {"component": "1"}, {"metric": "partition"}),
+                    {"site": "query.raw"},
+                )
+            ]
+        )
+    )
+    folder = context.cache / "run"
+    calls, tabulated = [], []
+
+    def run(job, **how):
+        assert (job.device, job.batch_tokens) == ("cuda", 77)
+        if not folder.exists() or how.get("overwrite"):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "sums.safetensors").touch()
+        calls.append(how)
+        return SimpleNamespace(folder=folder, records=records, manifest={})
+
+    def tabulate(sums, settings):
+        assert sums.exists() and settings == Systems().settings()
+        tabulated.append(sums)
+        row = {"metric": "drift.left_out", "component": "3", "value": 9.0}
+        return as_records(pd.DataFrame([row | {"stack": "encoder", "layer": 1}]))
+
+    code = ["code"]
+    monkeypatch.setattr(layer_curves, "run", run)
+    monkeypatch.setattr(layer_curves, "tabulate_left_out", tabulate)
+    monkeypatch.setattr(layer_curves, "hash_measuring_code", lambda _: code[0])
+    job = Job("m", corpus="c", settings=Systems().settings())
+    usual = {"root": context.cache, "resume": True, "keep_sums": True}
+    again = {"output": folder, "overwrite": True, "keep_sums": True}
+    for expected, times in (([usual], 1), ([usual], 1), ([usual, again], 2)):
+        # The third time our own code is another, and the sums were deleted.
+        code[0] = "code" if times == 1 else "other code"
+        calls.clear()
+        found = layer_curves.run_measurement(job, context)
+        assert calls == expected and len(tabulated) == times
+        assert not (folder / "sums.safetensors").exists()
+        seen = found[["metric", "site", "component"]].fillna("").to_numpy().tolist()
+        assert seen == [
+            ["mean_cosine", "hidden", ""],
+            ["mean_cosine", "final", ""],
+            ["drift", "pre_relu", ""],
+            ["drift.left_out", "", "3"],
+        ]
+        for name, value in given.items():
+            assert set(found[name]) == {value}
+
+
+@pytest.mark.parametrize("name", ["builtin:whisper-tiny.en", "weights/net-0123abcd.th"])
+def test_a_packaged_network_and_its_untrained_twin_read_the_same(
+    monkeypatch, context, name
+):
+    hears = name.startswith("builtin:")
+    jobs = []
+
+    def measure(job, given):
+        assert given is context
+        jobs.append((job.model, job.corpus, job.limit, job.untrained))
+        rows = [
+            {"stack": stack, "corpus": "read", "value": 1.0, "metric": "drift"}
+            for stack in ("encoder", "decoder")
+        ]
+        return as_records(pd.DataFrame(rows))
+
+    monkeypatch.setattr(layer_curves, "run_measurement", measure)
+    monkeypatch.setattr(layer_curves, "_write_transcripts", lambda *_: "heard")
+    monkeypatch.setattr(layer_curves, "find_path", lambda _: "/data/net.th")
+    systems = Systems(corpus="speech/clips/test.parquet", limit=7)
+    parts = list(layer_curves._measure_packaged(name, systems, context))
+    read = "heard" if hears else systems.corpus
+    where = name if hears else "/data/net.th"
+    assert jobs == [(where, read, 7, True), (where, read, 7, False)]
+    label = "whisper-tiny.en" if hears else "net"
+    for rows, state in zip(parts, ("untrained", "trained"), strict=True):
+        assert rows["model"].tolist() == [
+            f"{label}{f', {stack}' if hears else ''} on clips, {state}"
+            for stack in ("encoder", "decoder")
+        ]
+        assert set(rows["corpus"]) == {systems.corpus} and set(rows["seed"]) == {0}
+        pd.testing.assert_series_equal(rows.dtypes, as_records(rows).dtypes)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(layer_curves, "run_measurement", fail)
+    error = ModelError("a model", "none", "install it")
+    assert not list(layer_curves._measure_packaged(name, systems, context))
+    assert [row["model"] for row in context.lacking] == [f"{label} on clips"]
+    # A damaged file of ours is no network that cannot be had.
+    error = OutputError("a file", "another", "remove it")
+    with pytest.raises(OutputError):
+        list(layer_curves._measure_packaged(name, systems, context))
+
+
+def test_a_kind_whose_data_are_missing_has_one_row_that_says_so(monkeypatch, context):
+    kind = SimpleNamespace(label="small net", missing="no clips")
+    monkeypatch.setitem(layer_curves.KINDS, "kind", kind)
+    (rows,) = layer_curves._measure_small("kind", Systems(small=("kind",)), context)
+    assert rows[["model", "metric", "component"]].to_numpy().tolist() == [
+        ["small net", "skipped", "no clips"],
+    ]
+
+
 # ---- transcripts -----------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +590,75 @@ def test_a_fixed_point_is_the_first_crossing_unless_another_is_asked_for():
     assert found.to_dict() == {3: 31.0, 5: 51.0}
     found = fig06_bias._select_fixed_point(records, "bert", "mean_norm", "2")
     assert found.to_dict() == {3: 32.0}
+
+
+def test_crossings_are_numbered_and_have_the_norm_of_their_own_kind():
+    def at(norms):
+        norms = np.array(norms)
+        # Tokens cross at 2 and 6, the norm of the mean at 3.
+        token = norms + (norms - 2) * (norms - 6) / 10
+        mean = np.full(len(norms), 3.0)
+        return tuple(np.stack([norms, out], 1) for out in (token, mean))
+
+    grid = (0.0, 1.0, 4.0, 9.0)
+    rows = biased_block.list_fixed_points(grid, at(grid), lambda norm: at((norm,)))
+    found = {(row["metric"], row.get("component")): row["value"] for row in rows}
+    expected = {
+        ("token_norm.crossings", None): 2,
+        ("token_norm", "1"): 2,
+        ("token_norm.norm", "1"): 2,
+        ("token_norm", "2"): 6,
+        ("token_norm.norm", "2"): 6,
+        ("mean_norm.crossings", None): 1,
+        ("mean_norm", "1"): 3,
+        ("mean_norm.norm", "1"): 3,
+    }
+    assert found == {
+        (f"fixed_point.{name}", number): pytest.approx(value, rel=1e-3)
+        for (name, number), value in expected.items()
+    }
+    assert {row["site"] for row in rows} == {"hidden"}
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_rows_of_attention_are_averaged_and_extremes_are_of_sequences(biased):
+    draw = np.random.default_rng(0)
+    names = ("entropy", "entropy_normalised", "row_max", "row_min")
+    names += ("sequence_max", "sequence_min", "rows", "sequences")
+    terms = {name: draw.uniform(1, 2, (3, 2)) for name in names}
+    subject = SimpleNamespace(position_bias=biased)
+    found = biased_block.Pass._average_rows(SimpleNamespace(subject=subject), terms)
+    expected = {
+        f"attention.{name}": terms[name] / terms[count]
+        for name, count in (
+            *(("row_max", "rows"), ("row_min", "rows")),
+            *(("sequence_max", "sequences"), ("sequence_min", "sequences")),
+            # Of a bias of positions alone: else they come from the scores.
+            *((("entropy", "rows"), ("entropy_normalised", "rows")) if biased else ()),
+        )
+    }
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_histograms_are_of_the_norms_that_are_shown_and_of_filled_bins(monkeypatch):
+    terms = {
+        "pooled": np.array([[0, 3.0, 1], [5, 0, 0], [0, 0, 2]]),
+        "centred": np.array([[4.0, 0, 0], [0, 6, 0], [0, 0, 0]]),
+    }
+    monkeypatch.setattr(biased_block.row_scores, "compute_metrics", lambda *_: {})
+    subject = SimpleNamespace(fed=torch.zeros(1, 1, 1), position_bias=False)
+    asked = biased_block.Pass(subject, (0.0, 5.0, 10.0), 8)
+    asked.sums = SimpleNamespace(at=lambda _: terms)
+    site = SimpleNamespace(stage="raw", layer=2, name="s")
+    rows = list(asked._attention(site))
+    assert {(row["site"], row["layer"]) for row in rows} == {("attention", 2)}
+    pooled, within = "attention.score_histogram", "attention.score_histogram_within"
+    assert [(row["metric"], row["component"], row["value"]) for row in rows] == [
+        *((pooled, "0 1", 3), (pooled, "0 2", 1), (within, "0 0", 4)),
+        (pooled, "10 2", 2),
+    ]
 
 
 # ---- the cosine law --------------------------------------------------------------------------------------------------
@@ -560,3 +925,4 @@ def test_sequences_are_the_units_of_a_block_and_its_tokens_its_vectors(
     assert set(found["corpus"]) == {"uniform inputs 3 × 5 × 8"}
     assert set(found["model"]) == {"gpt2 × 2"} and set(found["seed"]) == {4}
     assert set(found["stack"]) == {"decoder"} and set(found["kind"]) == {"self"}
+    assert set(found["token_policy"]) == {"all"}

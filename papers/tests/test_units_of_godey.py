@@ -1,5 +1,6 @@
 """Small decisions of the studies of Godey et al. 2024, each on a few numbers that are all unlike."""
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from anisoscope.errors import CorpusError, OutputError, UsageError
+from anisoscope.errors import CorpusError, ModelError, OutputError, UsageError
 from anisoscope.models.series import Checkpoint
 from anisoscope.runs.job import Job
 from anisoscope.store import as_records
@@ -32,9 +33,10 @@ from anisoscope_papers.godey2024 import (
     row_scores,
 )
 from anisoscope_papers.godey2024.norm_claims import Curves
-from anisoscope_papers.judge import compute_p_of_replicates
+from anisoscope_papers.judge import POSITIVE, compute_p_of_replicates
 from anisoscope_papers.study import SIGNED, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS, TEXT
+from anisoscope_papers.training.train_small import LONG
 
 # ---- figures 5 and 16 ------------------------------------------------------------------------------------------------
 
@@ -133,6 +135,82 @@ def test_a_system_whose_norms_are_pinned_corrects_no_other():
     assert [v.p for v in found] == pytest.approx(holm(np.array(three)).tolist())
 
 
+def test_speech_is_shown_without_a_test_and_pinned_norms_without_p():
+    rows = []
+    for seed, r in enumerate((0.2, 0.5, 0.8)):
+        row = {"seed": seed, "r": r, "layers": 9.0, "p": r / 10, "p_smallest": 0.25}
+        rows.append(row | {"model": "wav2vec2-base, trained"})
+    seeds = pd.DataFrame(rows)
+    free, pinned = (fig05_16_drift.Norms(x, (1.0, 2.0)) for x in (0.5, 0.05))
+    papers = "the paper's test over 9 layers: p 0.02, 0.05, 0.08"
+    papers += " (smallest possible 0.25)"
+    test = fig05_16_drift._make_test(seeds, free)
+    assert test.claim == fig05_16_drift.SPEECH
+    assert (test.statistic, test.n, test.subject, test.note) == (
+        *("coefficient:", 3, "wav2vec2-base", papers),
+    )
+    assert test.value == pytest.approx(0.5) and np.isnan(test.up)
+    # What is claimed of another kind is that there is no correlation: between two ends.
+    for model, claim in (
+        ("gpt2, trained", fig05_16_drift.NONE),
+        ("small token LM, trained", fig05_16_drift.TEXT),
+    ):
+        of_model = seeds.assign(model=model)
+        test = fig05_16_drift._make_test(of_model, free)
+        assert test.claim == claim and not np.isnan(test.up)
+        assert test.statistic.startswith("coefficient (claim: ")
+        assert test.note.startswith(papers)
+        test = fig05_16_drift._make_test(of_model, pinned)
+        assert test.value == pytest.approx(0.5)
+        assert np.isnan([test.up, test.down, test.against]).all()
+        assert test.inside is None
+
+
+def test_a_small_p_shows_a_correlation_of_what_the_paper_speaks_of():
+    rows = make_table_rows(**{"bert-base": 0.9, "gpt2": 0.8, "wav2vec2-base": 0.7})
+    outcomes = {}
+    for row, p in product(rows, (0.04, 0.05)):
+        verdict = fig05_16_drift._judge_one(row, p)
+        outcomes[verdict.subject, p] = verdict.outcome
+        numbers = (verdict.value, verdict.low, verdict.high, verdict.n, verdict.p)
+        assert numbers == (row.r, -0.5, 0.9, 50, p)
+    assert outcomes == {
+        ("bert-base", 0.04): "holds",
+        ("gpt2", 0.04): "fails",
+        # Nothing is claimed of speech, and at the level itself nothing is shown.
+        ("wav2vec2-base", 0.04): "undecided",
+        **dict.fromkeys(
+            ((name, 0.05) for name in ("bert-base", "gpt2", "wav2vec2-base")),
+            "undecided",
+        ),
+    }
+    fails = Verdict(fig05_16_drift.NONE.name, "fails", "r", failing="beyond")
+    pinned = fig05_16_drift.Norms(0.05, (1.0, 2.0))
+    found = fig05_16_drift._add_norms(fails, pinned)
+    assert (found.outcome, found.failing) == ("identity", "")
+
+
+def test_what_no_system_decides_is_undecided_and_nothing_is_asked_of_speech():
+    of_model, _ = make_layers("bert-base", 0, n=4)
+    records = as_records(pd.DataFrame(of_model))
+    found = fig05_16_drift.compute_correlations(records, "spearman")
+    both = pd.concat([records, as_records(found)], ignore_index=True)
+    verdicts = fig05_16_drift.judge(both)
+    assert [v.claim for v in verdicts if v.statistic == "not measured"] == [
+        *(fig05_16_drift.VISION.name, fig05_16_drift.NONE.name),
+    ]
+
+
+def test_two_layers_have_a_p_of_1_and_one_has_none():
+    x = np.array([1.0, 2.0])
+    two = fig05_16_drift.run_permutation_test("pearson", x, x)
+    assert (two.p, two.smallest, two.exact, two.n) == (1.0, 1.0, True, 2)
+    one = fig05_16_drift.run_permutation_test("pearson", x[:1], x[:1])
+    assert np.isnan([one.p, one.smallest]).all() and (one.exact, one.n) == (True, 1)
+    many = fig05_16_drift.run_permutation_test("pearson", np.ones(10), np.arange(10.0))
+    assert np.isnan(many.p) and not many.exact
+
+
 def test_two_seeds_of_a_system_are_judged_together_and_one_by_walks():
     rows = []
     for model, seeds in (("bert, trained", (0, 1)), ("roberta", (0,))):
@@ -186,8 +264,8 @@ def test_records_that_figures_share_count_once(monkeypatch, tmp_path):
 
 def test_seeds_of_one_system_have_rows_of_their_own(monkeypatch):
     rows = []
-    for model, seed in (("a", 0), ("a", 3), ("b", 3)):
-        of_model, _ = make_layers(model, seed)
+    for model, seed, n in (("c", 0, 1), ("a", 0, 2), ("a", 3, 5), ("b", 3, 5)):
+        of_model, _ = make_layers(model, seed, n=n)
         rows += of_model
     found = fig05_16_drift.compute_correlations(
         as_records(pd.DataFrame(rows)), "pearson"
@@ -200,7 +278,9 @@ def test_seeds_of_one_system_have_rows_of_their_own(monkeypatch):
     ((data, level),) = given
     assert list(charts) == ["fig16"] and level == fig05_16_drift.LEVEL
     names = [name.replace(".0", "") for name in data["system"]]
+    # A single layer has no p and no row; two have one, which scipy does not give.
     assert names == ["a, seed 0", "a, seed 3", "b"]
+    assert data["p_scipy"].isna().tolist() == [True, False, False]
     by_name = dict(zip(found["metric"], found["value"], strict=True))
     last = data.iloc[-1]
     assert last["p"] == by_name["correlation.pearson.p"]
@@ -335,6 +415,39 @@ def test_marks_are_of_the_first_crossing_and_say_how_many_seeds_have_one():
     assert second.at_text == f"N* = 2 ± {half:.0f}"
 
 
+def test_a_fixed_point_is_told_with_its_crossings_and_the_norm_there():
+    crossed = [[(1.0, 2.0)], [(5.0, 7.0), (50.0, 90.0)], [], [(20.0, 30.0)]]
+    rows = make_fixed("net", "mean_norm", crossed)
+    # Of another quantity, and of another system.
+    rows += make_fixed("net", "token_norm", [[(1.0, 2.0)]] * 4)
+    rows += make_fixed("gpt2", "mean_norm", [[(1.0, 3.0)]] * 4)
+    records = as_records(pd.DataFrame(rows))
+    found = fig06_bias._judge_fixed(fig06_bias.MEAN, records, "net")
+    at, norm = np.array([1.0, 5.0, 20.0]), np.array([2.0, 7.0, 30.0])
+    ends = estimate_over_seeds(at, bounds=POSITIVE)
+    assert (found.value, found.low, found.high) == pytest.approx(tuple(ends))
+    # Norms are not below 0.
+    assert estimate_over_seeds(at).low < 0 <= ends.low
+    assert (found.n, found.statistic, found.subject) == (3, "N* =", "net")
+    there = estimate_over_seeds(norm, bounds=POSITIVE)
+    assert found.outcome == "undecided" and found.reason == (
+        "crossings: one in 2 seeds, none in 1 seeds, several in 1 seeds; "
+        f"norm there 13 [{there.low:.4g}, {there.high:.4g}]; "
+        + norm_claims.describe_one_more(at)
+    )
+    mark = fig06_bias._make_marks(records, "mean_norm").iloc[0]
+    text = fig06_bias._format_with_error(*map(float, ends))
+    assert mark["at_text"] == f"N* = {text} (3 of 4 seeds)"
+
+
+DIFFERENCE = "A of the output − A of the input"
+
+
+def deep_in(row):
+    """Whether a row is of a layer inside a stack, which figures 6a and 6b do not show."""
+    return row["layer"] == 2 and row["metric"] == "mean_cosine"
+
+
 @pytest.mark.parametrize("layers", [(0, 1), (0, 1, 2, 3)])
 def test_figure_6_draws_the_input_and_the_last_output(monkeypatch, layers):
     blocks, values = make_block(layers)
@@ -354,7 +467,8 @@ def test_figure_6_draws_the_input_and_the_last_output(monkeypatch, layers):
     monkeypatch.setattr(study_charts, "draw_against_norm", keep)
     monkeypatch.setattr(study_charts, "draw_norms", keep)
     monkeypatch.setattr(fig06_bias.charts, "layer_curve", keep_depth)
-    records = as_records(pd.DataFrame([*blocks, *crossings, *TRAINED]))
+    between = [{**row, "component": "5.623"} for row in blocks[::3] if deep_in(row)]
+    records = as_records(pd.DataFrame([*blocks, *crossings, *TRAINED, *between]))
     names = set(fig06_bias.draw(records))
     deep = {"fig6_depth"} if len(layers) > 2 else set()
     assert names == {
@@ -379,6 +493,10 @@ def test_figure_6_draws_the_input_and_the_last_output(monkeypatch, layers):
             for system, place, norm in product(WIDE, places, NORMS)
         }
         assert found == pytest.approx(expected)
+    for title, metric in (("anisotropy A", "zero"), (DIFFERENCE, "scale")):
+        _, _, settings = given[title]
+        assert settings[metric] == {"zero": True, "scale": "log"}[metric]
+    assert given[DIFFERENCE][2]["series"] == "reading"
     for title, kind, metric in (
         ("norm of the average", "mean_norm", "drift"),
         ("mean norm of the tokens", "token_norm", "norms.mean"),
@@ -388,10 +506,12 @@ def test_figure_6_draws_the_input_and_the_last_output(monkeypatch, layers):
         pd.testing.assert_frame_equal(marks, expected)
         assert settings["trained"] == fig06_bias._find_trained_band(records, metric)
     if deep:
-        frame, _, _ = given["depth"]
+        frame, _, settings = given["depth"]
+        assert settings == {"series": "bias", "panel": "reading"}
         assert set(frame["layer"]) == set(layers) and set(frame["metric"]) == {
             "mean_cosine"
         }
+        # A line for each of few N.
         assert set(frame["bias"]) == {"N = 0", "N = 1", "N = 31.62"}
 
 
@@ -415,6 +535,53 @@ def test_a_floor_is_asked_of_every_norm_unless_only_the_last_must_hold():
     for test in norm_claims.test_above(below, nothing, curve):
         assert np.isnan(test.margin)
     assert all(np.isnan(test.margin) for test in last)
+
+
+def test_every_claim_of_a_figure_is_judged_by_its_own_name(monkeypatch):
+    claims = {
+        name: Claim(name, "s", "", metric="m", site="hidden") for name in ("a", "b")
+    }
+    monkeypatch.setattr(norm_claims, "read_claims", lambda *_: claims)
+    monkeypatch.setattr(norm_claims, "test_trends", lambda *_: [Verdict("t", "x", "")])
+    asked = []
+    judges = {"b": lambda *given: asked.append(given) or [Verdict("own", "x", "")]}
+    found = norm_claims.judge("fig7", judges, "records")
+    assert [v.claim for v in found] == ["t", "own"]
+    assert asked == [(claims["b"], "records")]
+
+
+def test_each_norm_has_its_own_draws_and_its_start_is_the_mean_of_the_seeds():
+    (early, last) = norm_claims.test_trend(ANY, Curves("net", NORMS, VALUES))
+    start = VALUES[:, 0].mean()
+    for test, at in ((early, 1), (last, 2)):
+        change = VALUES[:, at] - VALUES[:, 0]
+        assert test.note == norm_claims.describe_one_more(change)
+        assert test.statistic.startswith(f"change from N = 0 ({start:.4g}) (claim")
+        assert test.words == "N hold"
+    one = norm_claims.test_at_norm(ANY, Curves("net", NORMS, VALUES), 1.0, 0.2, "w")
+    assert one.statistic.startswith("at N = 1 (claim: ") and one.subject == "net"
+    level = np.array([[0.5, 0.5], [0.5, 0.6], [0.5, 0.4], [0.5, 0.3]])
+    share = norm_claims.judge_share(ANY, Curves("net", NORMS[:2], level))
+    # A curve that ends where it began does not rise.
+    assert (share.value, share.reason) == (0.25, "1 seeds up, 3 down")
+
+
+def test_untrained_systems_have_a_seed_and_uniform_inputs():
+    rows = [
+        {"model": "net", "seed": 0, "corpus": "uniform inputs 1 × 2 × 3"},
+        {"model": "small, trained", "seed": 1, "corpus": "text"},
+        {"model": "published", "seed": None, "corpus": "uniform texts"},
+    ]
+    assert norm_claims.list_systems(as_records(pd.DataFrame(rows))) == ["net"]
+
+
+def test_what_has_no_heads_is_drawn_without_a_range():
+    rows, _ = make_block(layers=(2,), heads=2)
+    bare = [row for row in rows if "head" not in row or row["metric"] != "drift"]
+    found = norm_claims.summarise_heads(as_records(pd.DataFrame(bare)))
+    assert len(found) == len(WIDE) * 3 * len(NORMS)
+    of_drift = (found["metric"] == "drift").tolist()
+    assert found["lowest"].isna().tolist() == of_drift and any(of_drift)
 
 
 def test_the_range_of_heads_is_from_the_lowest_to_the_highest_of_all_seeds():
@@ -519,7 +686,7 @@ def test_scores_are_drawn_in_units_of_the_block_without_a_bias(monkeypatch):
 
     def keep(frame, **settings):
         given.append((frame, settings))
-        return SimpleNamespace(resolve_scale=lambda **_: "inside")
+        return SimpleNamespace(resolve_scale=lambda **how: how)
 
     monkeypatch.setattr(fig07_scores.charts, "trajectory", keep)
     monkeypatch.setattr(study_charts, "draw_against_norm", keep)
@@ -531,13 +698,32 @@ def test_scores_are_drawn_in_units_of_the_block_without_a_bias(monkeypatch):
         return shares(binned, unit)
 
     monkeypatch.setattr(fig07_scores, "compute_shares", note)
-    fig07_scores.draw(as_records(pd.DataFrame(rows)))
-    (inside, _), (pooled, _), (spread, settings) = given
+    charts = fig07_scores.draw(as_records(pd.DataFrame(rows)))
+    (inside, of_rows), (pooled, of_all), (spread, settings) = given
+    # Scores less their row's mean have no unit that systems share.
+    assert charts["fig7_within"] == {"x": "independent"}
+    assert list(charts) == ["fig7", "fig7_within", "fig7_spread"]
+    for asked, titles in (
+        (of_rows, ("score less the mean of its row", "density / its peak")),
+        (of_all, ("score / unit", "share per bin")),
+    ):
+        assert (asked["x"], asked["series"], asked["panel"]) == (
+            *("score", "N", "reading"),
+        )
+        assert asked["titles"] == titles
+    assert of_all["scale"] == "symlog" and "scale" not in of_rows
+    assert settings["scale"] == "log"
     expected = []
     for system in WIDE:
         unit = np.mean([rms[system, fig07_scores.RMS, s, 0.0] for s in (0, 1)])
         expected += [(pytest.approx(unit), [140, 150 + n]) for n in (1, 2, 3)]
     assert units == expected
+    by_system = [expected[0][0].expected, expected[3][0].expected]
+    assert list(dict.fromkeys(inside["reading"])) == list(WIDE)
+    assert list(dict.fromkeys(pooled["reading"])) == [
+        f"{system} · unit {unit:.2g}"
+        for system, unit in zip(WIDE, by_system, strict=True)
+    ]
     for frame in (inside, pooled):
         assert list(dict.fromkeys(frame["N"])) == ["N = 0", "N = 10", "N = 100"]
     assert settings["series"] == "quantity"
@@ -630,6 +816,100 @@ def test_growth_up_to_a_fixed_point_is_read_between_logarithms():
     assert test.note.startswith("ratio to N = 0; N* 3 to 100; one more draw")
     assert norm_claims.describe_one_more(np.array(expected)) in test.note
     assert "2 of 5 seeds have no number" in test.note
+    assert test.statistic.startswith("at N* (claim: ")
+
+
+def test_the_growth_of_both_extremes_is_in_units_of_the_row_without_a_bias():
+    draw = np.random.default_rng(4)
+    values, rows = {}, []
+    for name in ("row_max", "sequence_max"):
+        values[name] = draw.uniform(0.1, 0.9, (4, 3))
+        for seed, at in np.ndindex(4, 3):
+            place = {"model": "net", "corpus": WIDE["net"], "seed": seed, "layer": 1}
+            place |= {"site": "attention", "component": f"{NORMS[at]:g}"}
+            value = values[name][seed, at]
+            rows.append(place | {"metric": f"attention.{name}", "value": value})
+    claim = Claim("any", "s", "", statistic="x")
+    (test,) = fig08_10_attention.judge_clearer(claim, as_records(pd.DataFrame(rows)))
+    start = values["row_max"][:, 0]
+    of_rows, of_sequences = ((x[:, -1] - x[:, 0]) / start for x in values.values())
+    assert test.value == pytest.approx((of_sequences - of_rows).mean())
+    assert (test.where, test.subject) == ("N = 31.62", "net")
+
+
+def test_weights_are_drawn_beside_the_uniform_one_and_entropies_up_to_1(monkeypatch):
+    rows, values = [], {}
+    names = ("row_max", "row_median", "row_min", "entropy_normalised")
+    names += ("sequence_max", "sequence_min")
+    for place, metric in enumerate(names):
+        values[metric] = place + 0.5
+        for head in (None, 0, 1):
+            row = {"model": "bert:a", "corpus": WIDE["net"], "seed": 0, "layer": 1}
+            row |= {"site": "attention", "metric": f"attention.{metric}"}
+            rows.append(row | {"head": head, "component": "1", "value": place + 0.5})
+    given = []
+    monkeypatch.setattr(
+        study_charts,
+        "draw_against_norm",
+        lambda frame, **settings: given.append((frame, settings)) or len(given),
+    )
+    records = as_records(pd.DataFrame(rows))
+    for chosen in (
+        fig08_10_attention.DRAWN_IN_ROWS,
+        fig08_10_attention.DRAWN_IN_SEQUENCES,
+    ):
+        drawn = fig08_10_attention.draw_weights(chosen, records)
+        assert list(drawn) == list(chosen)
+    shown = [dict(zip(x["weight"], x["value"], strict=True)) for x, _ in given]
+    assert shown == [
+        {
+            "largest": values["row_max"],
+            "median": values["row_median"],
+            "smallest": values["row_min"],
+        },
+        {"entropy": values["entropy_normalised"]},
+        {"largest": values["sequence_max"]},
+        {"smallest": values["sequence_min"]},
+    ]
+    line = {"series": "weight", "scale": "log", "line": (1 / 9, "uniform")}
+    assert [settings for _, settings in given] == [
+        line | {"title": "attention weight"},
+        {"series": "weight", "title": "entropy / ln(keys)"},
+        line | {"title": "largest weight"},
+        line | {"title": "smallest weight"},
+    ]
+
+
+def test_of_single_heads_the_last_block_s_normalised_entropy_is_kept_and_n_of_all(
+    monkeypatch, tmp_path
+):
+    rows = []
+    for layer, metric, head in product(
+        (1, 2),
+        ("attention.row_max", "attention.entropy", "attention.entropy_normalised"),
+        (None, 0, 1),
+    ):
+        place = {"model": "bert", "layer": layer, "head": head, "site": "attention"}
+        rows.append(place | {"metric": metric, "value": float(len(rows))})
+    for name in ("", ".crossings", ".norm"):
+        metric = f"fixed_point.mean_norm{name}"
+        rows.append({"model": "bert", "site": "hidden", "metric": metric})
+    records = as_records(pd.DataFrame(rows))
+    given = []
+    monkeypatch.setattr(
+        fig08_10_attention.biased_block,
+        "run_experiment",
+        lambda *asked: given.append(asked) or records,
+    )
+    context = Context(tmp_path, tmp_path)
+    found = fig08_10_attention.measure_rows("settings", context)
+    assert given == [("settings", context)] * 2
+    of_last = [9, 10, 11, 12, 15, 16, 17]
+    assert found["value"].dropna().tolist() == of_last
+    assert found["metric"].tolist()[7:] == [
+        *("fixed_point.mean_norm", "fixed_point.mean_norm.crossings"),
+    ]
+    assert found.index.tolist() == list(range(9))
 
 
 @pytest.mark.parametrize(
@@ -692,6 +972,8 @@ def test_heads_of_several_dimensions_have_no_common_bound(monkeypatch, other):
         assert set(frame["metric"]) == {metric}
         assert set(frame["vectors"]) == {"queries", "keys"}
         assert settings["series"] == "vectors"
+    assert given["anisotropy A"][1]["zero"]
+    assert given["mean norm"][1]["scale"] == "log"
 
 
 # ---- figures 11 to 14 ------------------------------------------------------------------------------------------------
@@ -811,10 +1093,15 @@ def test_heads_that_are_drawn_are_found_in_layers_of_more_heads_than_layers():
     cosine[0, -1, 1, 2], cosine[0, -1, 0, 4] = 0.9, -0.8
     # Larger ones in another seed, and at another step.
     cosine[1, -1, 0, 0], cosine[0, 0, 0, 0] = 0.95, 0.95
-    # A step at which only the loss is known is no step of heads.
+    # A step at which only the loss is known is no step of heads, and hidden states have another width.
     extra = [{"metric": "training.loss", "seed": 0, "step": 7, "value": 3.0}]
+    hidden = {"metric": "mean_cosine.isotropic_q95", "site": "hidden"}
+    extra.append(hidden | {"value": q95(256)})
+    # A head without a value at the end is neither.
+    cosine[0, -1, 1, 4] = np.nan
     alignment = fig13_14_alignment.Alignment.of(make_heads(cosine, extra))
     assert alignment.table.steps == STEPS and alignment.table.layers == (1, 2)
+    assert alignment.bound == float(cosine_quantile(0.975, 64))
     np.testing.assert_allclose(alignment.cosine, cosine)
     assert alignment.chosen() == {"similar": (2, 2), "opposite": (1, 4)}
     assert alignment.name("similar") == "similar: layer 2, head 2 (cos +0.90)"
@@ -838,7 +1125,106 @@ def test_onsets_are_medians_over_the_heads_of_a_kind():
     assert verdicts[about].value == pytest.approx(1 / 8)
     assert verdicts[later].value == pytest.approx(1 / 8)
     assert verdicts[after].outcome == "undecided"
-    assert "12 similar, 12 opposite, of 24 heads" in verdicts[first].reason
+    counts = "12 similar, 12 opposite, of 24 heads"
+    # A tenth and a twelfth of 40 steps: the nearest checkpoint is that of 5 steps.
+    near = f"{counts}; the checkpoint nearest to"
+    for name in (first, about):
+        assert verdicts[name].reason.startswith(near)
+        assert "lies at 0.12 of training" in verdicts[name].reason
+    assert verdicts[later].reason.startswith(counts) and near not in (
+        verdicts[later].reason
+    )
+
+
+def keep_charts(monkeypatch, module, *names):
+    """The calls of some drawing functions, [(name, arguments, named ones)]."""
+    given = []
+    for name in names:
+        monkeypatch.setattr(
+            module,
+            name,
+            lambda *asked, name=name, **more: given.append((name, asked, more)) or name,
+        )
+    return given
+
+
+def test_two_heads_of_the_first_seed_are_drawn_in_their_own_plane(monkeypatch):
+    cosine = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 3, 2, 3))
+    cosine[0, -1, 1, 2], cosine[0, -1, 0, 1] = 0.9, -0.8
+    records = make_heads(cosine)
+    given = keep_charts(
+        monkeypatch,
+        fig11_12_trajectories.series_charts,
+        *("draw_paths", "draw_clouds"),
+    )
+    draw = fig11_12_trajectories.draw
+    assert draw("fig20", "key", False, records) == {"fig20": "draw_paths"}
+    assert set(draw("fig19", "key", True, records)) == {
+        *("fig19_similar", "fig19_opposite"),
+    }
+    (_, (paths, basis), _), *clouds = given
+    assert basis == "key" and [title for title, _ in paths] == [
+        *("similar: layer 2, head 2 (cos +0.90)",),
+        *("opposite: layer 1, head 1 (cos −0.80)",),
+    ]
+    assert [(title, basis) for _, (_, basis, title), _ in clouds] == [
+        (title, "key") for title, _ in paths
+    ]
+    drawn = [rows for _, rows in paths] + [rows for _, (rows, *_), _ in clouds]
+    for rows, place in zip(drawn, [(2, 2), (1, 1)] * 2, strict=True):
+        found = set(zip(rows["seed"], rows["layer"], rows["head"], strict=True))
+        assert found == {(0, *place)}
+        assert set(rows["step"]) == set(STEPS)
+
+
+def test_heads_are_drawn_of_the_first_seed_and_in_figure_23_of_all(monkeypatch):
+    records = make_heads(np.random.default_rng(3).uniform(-0.5, 0.5, (3, 3, 2, 2)))
+    charts = fig13_14_alignment.series_charts
+    given = keep_charts(monkeypatch, charts, "draw_heads", "draw_products")
+    for name, drawn in (
+        ("fig13", {"fig13": "draw_heads"}),
+        ("fig14", {"fig14": "draw_products"}),
+        ("fig23", {"fig23": "draw_heads", "fig23_seeds": "draw_heads"}),
+    ):
+        assert fig13_14_alignment.draw(name, records) == drawn
+    alignment = fig13_14_alignment.Alignment.of(records)
+    seeds, bounds = [], []
+    for _, (rows, endings, *bound), more in given:
+        pd.testing.assert_series_equal(endings, alignment.endings())
+        seeds.append((set(rows["seed"]), more))
+        bounds.append(bound)
+    every = {0, 1, 2}
+    assert seeds == [({0}, {}), ({0}, {}), (every, {}), (every, {"apart": True})]
+    bound = [alignment.bound]
+    assert bounds == [bound, [], bound, bound]
+
+
+def test_shares_of_heads_are_told_with_how_many_heads_they_are_of():
+    cosine = np.zeros((3, 3, 2, 2))
+    cosine[:, -1, 0], cosine[:, -1, 1, 0] = 0.9, -0.9
+    share = np.random.default_rng(5).uniform(0.1, 0.9, (3, 2, 2))
+    rows = []
+    for seed, layer, head in np.ndindex(share.shape):
+        place = {"seed": seed, "step": 40, "layer": layer + 1, "head": head}
+        for metric in ("svd.union.drift_share", "svd.key.agreement"):
+            rows.append(place | {"metric": metric, "value": share[seed, layer, head]})
+    records = make_heads(cosine, rows)
+    found = fig11_12_trajectories.judge_clouds(records)
+    every, kinds = fig11_12_trajectories.read_claims("godey2024", "fig11")
+    assert [(v.claim, v.subject, v.reason) for v in found] == [
+        (every, "", "12 heads of 3 seeds"),
+        (kinds, "similar", "6 heads of 3 seeds"),
+        (kinds, "opposite", "3 heads of 3 seeds"),
+    ]
+    assert [v.value for v in found] == pytest.approx(
+        [share.mean(), share[:, 0].mean(), share[:, 1, 0].mean()]
+    )
+    (found,) = fig11_12_trajectories.judge_agreement(
+        "fig19", "svd.key.agreement", records
+    )
+    assert found.value == pytest.approx(share.mean())
+    least = ", ".join(f"{of_seed.min():.2f}" for of_seed in share)
+    assert found.reason == f"least of 4 heads, by seed: {least}"
 
 
 @pytest.mark.parametrize("layers", [2, 3])
@@ -909,7 +1295,14 @@ def test_vectors_are_sampled_at_the_steps_that_are_shown(monkeypatch, tmp_path):
         return SimpleNamespace(runs=runs, skipped={"lost": "why"})
 
     monkeypatch.setattr(checkpoints, "measure_series", measure)
-    context = Context(tmp_path, tmp_path, dtype="float64", batch_tokens=99)
+    told = []
+    context = Context(
+        tmp_path,
+        tmp_path,
+        dtype="float64",
+        batch_tokens=99,
+        progress=lambda *given: told.append(given),
+    )
     series = checkpoints.CheckpointSettings(
         "a/{0,1}", corpus="c", limit=7, sequences=5, points=33, shown=(0.0, 0.1, 1.0)
     )
@@ -922,11 +1315,128 @@ def test_vectors_are_sampled_at_the_steps_that_are_shown(monkeypatch, tmp_path):
     assert job.settings.metrics == checkpoints.METRICS and job.settings.sample_heads
     ((_, _, more),) = asked
     assert more["skip_bad"] and more["derived"].name == "heads.safetensors"
+    assert more["derived"].make.keywords == {"sampled": False}
+    # Of ten checkpoints, by the parts of them all.
+    for parts in ((0, 0), (7, 40), (40, 40)):
+        more["progress"](*parts)
+    assert told == [("checkpoints", 1, 10), ("checkpoints", 10, 10)]
     assert [(piece.seed, piece.step) for piece in pieces] == [
         (seed, step) for seed in (0, 1) for step in steps
     ]
     assert {piece.subject for piece in pieces} == {f"m{n}" for n in steps}
     assert [row["model"] for row in context.lacking] == ["lost"]
+
+
+@pytest.mark.parametrize("found", [None, "there"])
+def test_a_share_of_the_tokens_is_sampled_of_whole_folders(
+    monkeypatch, tmp_path, found
+):
+    every = [Checkpoint(f"m{n}", n, 0) for n in (0, 10)]
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: every)
+    monkeypatch.setattr(checkpoints, "find_path", lambda _: found)
+    asked = []
+
+    def measure(_given, job_of, _output, **more):
+        asked.append((job_of(every[0]), more))
+        runs = {one: SimpleNamespace(folder=tmp_path / one.subject) for one in every}
+        return SimpleNamespace(runs=runs, skipped={})
+
+    def open_plan(job, subject):
+        # Its weights are not needed to count tokens.
+        assert subject == replace(job, untrained=True)
+        return [SimpleNamespace(tokens=[30, 10, 5])]
+
+    monkeypatch.setattr(checkpoints, "measure_series", measure)
+    monkeypatch.setattr(checkpoints, "load_subject", lambda job: job)
+    monkeypatch.setattr(checkpoints, "open_plan_of", open_plan)
+    series = checkpoints.CheckpointSettings("a/seed-*", share=0.2)
+    pieces = checkpoints.measure(series, Context(tmp_path, tmp_path))
+    ((job, more),) = asked
+    assert job.settings.sample == 9
+    text = "wikitext/wiki.valid.raw" if found else "builtin:python-docs"
+    assert job.corpus == text
+    # What lies here must be whole.
+    assert not more["skip_bad"]
+    assert more["derived"].name == "sampled.safetensors"
+    assert more["derived"].make.keywords == {"sampled": True}
+    assert {piece.named for piece in pieces} == {"sampled.safetensors"}
+    assert [piece.folder.name for piece in pieces] == ["m0", "m10"]
+
+
+def test_checkpoints_that_cannot_be_loaded_are_counted(monkeypatch, tmp_path):
+    every = [Checkpoint(f"m{n}", n, 0) for n in (0, 10, 20, 30)]
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: every)
+    left = {every[1]: SimpleNamespace(folder=tmp_path)}
+    lost = dict.fromkeys(("m0", "m20", "m30"), "gone")
+    monkeypatch.setattr(
+        checkpoints,
+        "measure_series",
+        lambda *_, **__: SimpleNamespace(runs=left, skipped=lost),
+    )
+    series = checkpoints.CheckpointSettings("a/step-{0,10,20,30}", corpus="c")
+    with pytest.raises(ModelError, match=r"fewer \(3 could not be loaded\)") as error:
+        checkpoints.measure(series, Context(tmp_path, tmp_path))
+    assert "every seed of a/step-{0,10,20,30} has" in str(error.value)
+    # Or there was but one step in the first place.
+    monkeypatch.undo()
+    one = [Checkpoint("m0", 0, seed) for seed in (0, 1, 4)]
+    monkeypatch.setattr(checkpoints, "expand", lambda _: one)
+    with pytest.raises(UsageError, match="fewer, of 3 seeds"):
+        checkpoints.list_checkpoints(series, Context(tmp_path, tmp_path))
+
+
+def test_small_models_of_a_series_are_looked_at_at_all_of_their_steps(
+    monkeypatch, tmp_path
+):
+    kind = SimpleNamespace(label="a kind", missing="", corpus="c", limit=7)
+    monkeypatch.setitem(checkpoints.KINDS, "kind", kind)
+    asked = []
+
+    def train(*given):
+        asked.append(given)
+        return [
+            SimpleNamespace(
+                seed=seed,
+                steps=steps,
+                best=40,
+                checkpoint=lambda step, seed=seed: f"{seed}/step-{step}",
+            )
+            for seed, steps in ((3, (0, 20, 40, 60)), (5, (0, 20, 40)))
+        ]
+
+    monkeypatch.setattr(checkpoints, "train_all", train)
+    context = Context(tmp_path, tmp_path / "cache")
+    series = checkpoints.CheckpointSettings("", LONG, "kind")
+    found = checkpoints.list_checkpoints(series, context)
+    assert [(c.subject, c.step, c.seed) for c in found] == [
+        (f"{seed}/step-{step}", step, seed) for seed in (3, 5) for step in (0, 20, 40)
+    ]
+    assert asked == [(LONG, ("kind",), tmp_path / "cache", context.progress)]
+    kind.missing = "no clips"
+    with pytest.raises(UsageError, match="the data of a kind; got no clips"):
+        checkpoints.list_checkpoints(series, context)
+
+
+def test_numbers_of_heads_of_cells_are_of_self_attention_and_of_no_part(monkeypatch):
+    wanted = {"metric": "m", "kind": "self", "site": "scores"}
+    rows = [
+        wanted | {"value": float(number)} | change
+        for number, change in enumerate(
+            (
+                {"metric": "n"},
+                {"kind": "cross"},
+                {"component": "1"},
+                {"site": "hidden"},
+                {},
+                {"site": "query.raw"},
+            )
+        )
+    ]
+    monkeypatch.setattr(
+        checkpoints, "measure_cells", lambda *_: as_records(pd.DataFrame(rows))
+    )
+    found = checkpoints.measure_heads(["m"], checkpoints.CAUSAL["causal"], None)
+    assert found["value"].tolist() == [4, 5] and found.index.tolist() == [0, 1]
 
 
 def test_a_seed_ends_at_its_largest_step_in_whatever_order_they_are_listed(
@@ -1249,6 +1759,48 @@ def test_the_largest_rise_by_centred_keys_decides(limit):
     assert (verdict.value, verdict.n) == (0.5, 3)
 
 
+def test_without_cosines_neither_order_is_measured_and_at_the_end_none_is_known():
+    claims = fig15_entropy.read_claims("godey2024", "fig15")
+    before, after = "alignment-before-sharpness", "sharpens-after-alignment"
+    entropy = np.array([[4.0, 3.0, 2.0], [4.5, 3.0, 2.5], [4.0, 3.5, 2.0]])
+    ask = fig15_entropy.make_tests_of_order
+    nothing = as_records(pd.DataFrame([{"metric": "attention.entropy"}]))
+    found = list(ask(claims, nothing, entropy, STEPS))
+    assert [(v.claim, v.outcome, v.statistic) for v in found] == [
+        (name, "undecided", "not measured") for name in (before, after)
+    ]
+    rising = np.array([0.1, 0.2, 0.6])[:, None, None] + np.zeros((3, 3, 2, 2))
+    _, last = ask(claims, make_heads(rising), entropy, STEPS)
+    assert (last.claim, last.outcome, last.n) == (after, "undecided", 3)
+    assert last.statistic == "|cos| is highest at the end"
+    assert last.reason == (
+        "|cos| is highest at step 40, 0.60, and ends at 0.60; "
+        "the entropy falls by 2.00 in all"
+    )
+    # One seed whose others peak earlier is enough to test.
+    rising[0, 1] = rising[1, 1] = 0.9
+    rising[2, 1] = 0.0
+    _, last = ask(claims, make_heads(rising), entropy, STEPS)
+    assert last.value == pytest.approx(-1.5 / 3) and "step 5 and 40" in last.note
+
+
+def test_what_must_move_first_moves_by_the_floors_of_its_own_claims():
+    cosine = fig13_14_alignment.read_claims("godey2024", "fig13")["cosine-grows"]
+    entropy = fig15_entropy.read_claims("godey2024", "fig15")["entropy-decays"]
+    assert {
+        "query_key.cosine": cosine.floor,
+        "attention.entropy": entropy.floor,
+    } == fig15_entropy.MOVED
+    records = make_heads(
+        np.array([0.1, 0.17, 0.18])[:, None, None] + np.zeros((3, 3, 1, 1))
+    )
+    falls = np.array([[4.0, 3.9, 3.8]] * 3)
+    claims = fig15_entropy.read_claims("godey2024", "fig15")
+    first, _ = fig15_entropy.make_tests_of_order(claims, records, falls, STEPS)
+    # |cos| rises by .08: more than the entropy must fall by, and less than it must itself.
+    assert first.n == 0 and first.statistic == "no seed has it"
+
+
 # ---- figures 17 and 18 -----------------------------------------------------------------------------------------------
 
 
@@ -1273,6 +1825,43 @@ def test_every_layer_is_far_from_its_own_quantile():
     assert f"over 300 isotropic vectors stay below {below:.2g}" in found["m"].reason
 
 
+def test_layers_of_a_model_of_two_stacks_are_told_apart_by_dimension_and_seed():
+    rows = make_curve("t5", (0.5, 0.3), seed=4)
+    rows += make_curve("t5", (0.9, 0.8), seed=4, stack="decoder")
+    for row in rows:
+        if row["stack"] == "decoder" and "q95" in row["metric"]:
+            row["value"] = q95(16)
+    found = fig17_18_cosine_law.select_layers(as_records(pd.DataFrame(rows)))
+    seen = list(zip(found["stack"], found["value"], found["d"], strict=True))
+    assert seen == [
+        *(("encoder", 0.5, 64), ("encoder", 0.3, 64)),
+        *(("decoder", 0.9, 16), ("decoder", 0.8, 16)),
+    ]
+    assert set(found["seed"]) == {4}
+    (verdict,) = fig17_18_cosine_law.judge_points(as_records(pd.DataFrame(rows)))
+    assert verdict.value == 0.3 and "layer 1" in verdict.statistic
+
+
+def test_densities_go_from_light_to_dark_by_the_logarithm_of_their_dimension(
+    monkeypatch,
+):
+    rows = []
+    for d, at in product((64, 16), ("-0.250000", "0.500000")):
+        row = {"model": f"isotropic d = {d}", "metric": "cosine_law.density"}
+        rows.append(row | {"component": at, "value": d + float(at)})
+        rows.append(row | {"metric": "cosine_law.q95", "value": 0.5})
+    given = keep_charts(monkeypatch, fig17_18_cosine_law.charts, "trajectory")
+    assert fig17_18_cosine_law.draw_law(as_records(pd.DataFrame(rows))) == {
+        "fig17": "trajectory"
+    }
+    ((_, (data,), asked),) = given
+    assert data.to_numpy().tolist() == [
+        *([-0.25, 63.75, 6], [0.5, 64.5, 6], [-0.25, 15.75, 4], [0.5, 16.5, 4]),
+    ]
+    assert asked["gradient"] and (asked["x"], asked["series"]) == ("cosine", "log₂ d")
+    assert asked["titles"] == ("cosine of an isotropic pair", "density")
+
+
 def test_networks_with_a_vector_for_each_position_are_kept():
     made = layer_curves.Systems
     whole = made(models=("a",), flatten="image")
@@ -1291,7 +1880,7 @@ def test_lines_of_the_law_are_of_a_pair_and_of_a_mean(monkeypatch):
     records = as_records(pd.DataFrame(make_curve("m", (0.5, 0.1))))
     assert list(fig17_18_cosine_law.draw_points(records)) == ["fig18"]
     ((rows, laws),) = given
-    assert rows["value"].tolist() == [0.5, 0.1]
+    assert rows["value"].tolist() == [0.5, 0.1] and len(laws) == 2 * 77
     pairs, means = (part for _, part in laws.groupby("law", sort=False))
     assert pairs["value"].tolist() == pytest.approx(q95(pairs["d"].to_numpy()).tolist())
     expected = mean_cosine_quantile(0.95, means["d"].to_numpy(), 1000)
@@ -1389,6 +1978,54 @@ def test_a_number_over_layers_is_tested_against_floor_and_no_effect():
     assert test.margin == test.value == theta[0] and test.n == 12
     assert (test.subject, test.seed, test.over) == ("sub", 4, "all")
     assert (test.note, test.units) == ("trained for 70 steps", "units")
+
+
+@pytest.mark.parametrize("kind", ["depth", "training", "type vector"])
+def test_a_test_over_layers_is_named_by_its_system_and_seed(kind):
+    rows = []
+    for model, values in (
+        ("resnet-50, untrained", (0.0, 0.1, 0.2, 0.3)),
+        ("resnet-50, trained", (0.9, 0.8, 0.5, 0.3)),
+        ("small token LM, untrained", (0.1, 0.3)),
+        ("small token LM, trained", (0.5, 0.3)),
+        ("vit", (0.9, 0.1)),
+    ):
+        rows += make_curve(model, values, seed=3)
+    for row in rows:
+        row["step"] = 0 if row["model"].endswith("untrained") else 70
+    records = as_records(pd.DataFrame(rows))
+    curves = layer_curves.select_curves(records)
+    if kind == "depth":
+        about = curves[~curves["model"].str.endswith("untrained")]
+        claim = Claim("c", "s", "", systems=("resnet",))
+        found = list(fig01_04_layers._test_depth(claim, records, about))
+        assert found[0].value == pytest.approx(
+            -np.polyfit(np.arange(4) / 3, (0.9, 0.8, 0.5, 0.3), 1)[0]
+        )
+    else:
+        claim = Claim(fig01_04_layers.TRAINING, "s", "", statistic="x")
+        found = list(fig01_04_layers._test_change(claim, records, curves))
+        assert [test.subject for test in found] == ["resnet-50", "small token LM"]
+        (found, shared) = found[:1], found[1]
+        assert found[0].value == pytest.approx((0.8 + 0.5 + 0.3 - 0.1 - 0.2 - 0.3) / 3)
+        if kind == "type vector":
+            assert np.isnan(shared.value) and (shared.seed, shared.over) == (3, "all")
+            assert shared.note == fig01_04_layers.SHARED
+    (test,) = found
+    assert (test.subject, test.seed, test.note) == (
+        *("resnet-50", 3, "trained for 70 steps"),
+    )
+
+
+def test_that_the_paper_s_models_have_no_untrained_partner_is_not_reported():
+    records = as_records(pd.DataFrame(make_curve("vit-base", (0.5, 0.6))))
+    found = fig01_04_layers.judge("fig3b", records)
+    undecided = {v.claim for v in found if v.statistic == "not measured"}
+    claims = fig01_04_layers.read_claims("godey2024", "fig3b")
+    assert fig01_04_layers.TRAINING in claims
+    assert undecided == set(claims) - {fig01_04_layers.TRAINING} - {
+        v.claim for v in found if v.statistic != "not measured"
+    }
 
 
 def test_that_several_systems_are_needed_is_said():
