@@ -440,6 +440,15 @@ def test_a_fixed_point_is_told_with_its_crossings_and_the_norm_there():
     assert mark["at_text"] == f"N* = {text} (3 of 4 seeds)"
 
 
+def test_a_fixed_point_of_one_seed_alone_has_no_interval():
+    """It read `norm there 6 [nan, nan]`."""
+    rows = make_fixed("net", "mean_norm", [[(4.0, 6.0)], [], []])
+    records = as_records(pd.DataFrame(rows))
+    found = fig06_bias._judge_fixed(fig06_bias.MEAN, records, "net")
+    assert found.reason == "crossings: one in 1 seeds, none in 2 seeds; norm there 6"
+    assert (found.value, found.low, found.high, found.n) == (4.0, None, None, 1)
+
+
 DIFFERENCE = "A of the output − A of the input"
 
 

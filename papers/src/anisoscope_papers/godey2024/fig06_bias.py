@@ -116,7 +116,8 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
         _select_fixed_point(records, system, f"{claim.metric}.norm"), bounds=POSITIVE
     )
     reason += f"; norm there {at.value:.4g}"
-    if n > 1:
+    # Of a single seed with a fixed point there is no interval.
+    if len(solved) > 1:
         reason += f" [{at.low:.4g}, {at.high:.4g}]"
     reason = "; ".join(
         filter(None, (reason, norm_claims.describe_one_more(solved.to_numpy(float))))
