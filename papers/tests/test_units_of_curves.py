@@ -644,12 +644,12 @@ def test_rows_of_attention_are_averaged_and_extremes_are_of_sequences(biased):
 
 def test_histograms_are_of_the_norms_that_are_shown_and_of_filled_bins(monkeypatch):
     terms = {
-        "pooled": np.array([[0, 3.0, 1], [5, 0, 0], [0, 0, 2]]),
-        "centred": np.array([[4.0, 0, 0], [0, 6, 0], [0, 0, 0]]),
+        "pooled": np.array([[5, 0, 0], [0, 3.0, 1], [0, 0, 2]]),
+        "centred": np.array([[0, 6, 0], [4.0, 0, 0], [0, 0, 0]]),
     }
     monkeypatch.setattr(biased_block.row_scores, "compute_metrics", lambda *_: {})
     subject = SimpleNamespace(fed=torch.zeros(1, 1, 1), position_bias=False)
-    asked = biased_block.Pass(subject, (0.0, 5.0, 10.0), 8)
+    asked = biased_block.Pass(subject, (5.0, 0.0, 10.0), 8)
     asked.sums = SimpleNamespace(at=lambda _: terms)
     site = SimpleNamespace(stage="raw", layer=2, name="s")
     rows = list(asked._attention(site))

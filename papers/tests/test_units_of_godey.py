@@ -1236,6 +1236,32 @@ def test_shares_of_heads_are_told_with_how_many_heads_they_are_of():
     assert found.reason == f"least of 4 heads, by seed: {least}"
 
 
+def test_an_onset_by_the_loss_is_told_with_the_heads_that_it_is_of():
+    cosine = np.full((3, 3, 2, 4), 0.9)
+    cosine[:, :, 1] = -0.9
+    for head, onset in enumerate((1, 1, 2, 0)):
+        cosine[:, :onset, 1, head] = 0.0
+    # The fall of the loss is counted from the first checkpoint that has one.
+    losses = [
+        {"metric": "training.loss", "seed": seed, "step": step, "value": value}
+        for seed, (step, value) in product(range(3), ((5, 3.0), (40, 1.0)))
+    ]
+    *_, verdict = fig11_12_trajectories.judge_paths(make_heads(cosine, losses))
+    *_, after = fig11_12_trajectories.read_claims("godey2024", "fig12")
+    # Shares of the fall of 0, 0, 1 and 0: their mean would be a quarter.
+    assert (verdict.claim, verdict.value) == (after, 0.0)
+    assert verdict.reason.startswith("12 similar, 12 opposite, of 24 heads")
+
+
+def test_an_alignment_that_is_highest_at_its_end_does_not_recede():
+    rising = np.array([0.1, 0.2, 0.6])[:, None, None] + np.zeros((4, 3, 2, 2))
+    found = {v.claim: v for v in fig13_14_alignment.judge_cosine(make_heads(rising))}
+    verdict = found["alignment-recedes"]
+    assert (verdict.outcome, verdict.failing) == ("fails", "too small")
+    assert (verdict.value, verdict.n) == (0.0, 4)
+    assert verdict.reason == "highest at step 40 of 40"
+
+
 @pytest.mark.parametrize("layers", [2, 3])
 def test_a_sign_by_depth_needs_three_layers(layers):
     cosine = np.random.default_rng(1).uniform(-0.9, 0.9, (4, 3, layers, 2))
@@ -1388,9 +1414,9 @@ def test_checkpoints_that_cannot_be_loaded_are_counted(monkeypatch, tmp_path):
     assert "every seed of a/step-{0,10,20,30} has" in str(error.value)
     # Or there was but one step in the first place.
     monkeypatch.undo()
-    one = [Checkpoint("m0", 0, seed) for seed in (0, 1, 4)]
+    one = [Checkpoint("m", step, seed) for step, seed in ((0, 0), (5, 0), (5, 1))]
     monkeypatch.setattr(checkpoints, "expand", lambda _: one)
-    with pytest.raises(UsageError, match="fewer, of 3 seeds"):
+    with pytest.raises(UsageError, match="fewer, of 2 seeds"):
         checkpoints.list_checkpoints(series, Context(tmp_path, tmp_path))
 
 
@@ -1829,6 +1855,12 @@ def test_every_layer_is_far_from_its_own_quantile():
     times = np.array([0.5, 0.1, 0.9]) / q95(64)
     assert (
         f"the layers {times.min():.1f} to {times.max():.1f} times" in found["m"].reason
+    )
+    assert "encoder" not in found["m"].statistic
+    # Of each model its own layers, each beside its own quantile.
+    times = np.array([0.3 / q95(64), 0.4 / q95(16)])
+    assert (
+        f"the layers {times.min():.1f} to {times.max():.1f} times" in found["n"].reason
     )
     below = mean_cosine_quantile(0.95, 64, 300)
     assert f"over 300 isotropic vectors stay below {below:.2g}" in found["m"].reason
