@@ -25,6 +25,7 @@ from anisoscope.api import (
 )
 from anisoscope.batch import Batch
 from anisoscope.cures.trial import Trials
+from anisoscope.data import in_memory
 from anisoscope.data.arrays import wrap_vectors
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.inputs import LONGEST
@@ -65,10 +66,10 @@ def test_tables_are_known_by_their_class_and_its_bases():
     class Own(pd.DataFrame):
         pass
 
-    assert objects.library_of(Own()) == "pandas" and objects.is_table(Own())
-    assert objects.library_of(pd.Series([1])) == "pandas"
-    assert not objects.is_table(pd.Series([1])) and not objects.is_table([{"a": 1}])
-    assert objects.library_of(np.ones(2)) == "" == objects.library_of(None)
+    assert in_memory.library_of(Own()) == "pandas" and in_memory.is_table(Own())
+    assert in_memory.library_of(pd.Series([1])) == "pandas"
+    assert not in_memory.is_table(pd.Series([1])) and not in_memory.is_table([{"a": 1}])
+    assert in_memory.library_of(np.ones(2)) == "" == in_memory.library_of(None)
 
 
 @pytest.mark.parametrize(
@@ -86,33 +87,33 @@ def test_tables_are_known_by_their_class_and_its_bases():
     ],
 )
 def test_rows_of_texts_are_told_from_inputs_of_a_model(rows, expected):
-    assert objects._are_rows(rows) == expected
+    assert in_memory._are_rows(rows) == expected
 
 
 def test_texts_of_rows_and_columns():
     rows = [{"n": 1, "text": "a"}, {"n": 2}, {"text": [{"content": "b"}]}]
-    assert objects.read_texts_of_table(rows, None) == ["a", "", "b"]
+    assert in_memory.read_texts_of_table(rows, None) == ["a", "", "b"]
     two = [{"text": "a", "other": "b"}]
-    assert objects.read_texts_of_table(two, "other") == ["b"]
+    assert in_memory.read_texts_of_table(two, "other") == ["b"]
     frame = pd.DataFrame({"n": [1, 2], "text": ["a", "b"]}, index=[5, 3])
-    assert objects.read_texts_of_table(frame, None) == ["a", "b"]
-    assert objects.read_texts_of_table(frame["text"], None) == ["a", "b"]
-    assert objects._read_first_row(frame) == {"n": 1, "text": "a"}
-    assert objects._read_first_row(frame[:0]) == {}
+    assert in_memory.read_texts_of_table(frame, None) == ["a", "b"]
+    assert in_memory.read_texts_of_table(frame["text"], None) == ["a", "b"]
+    assert in_memory._read_first_row(frame) == {"n": 1, "text": "a"}
+    assert in_memory._read_first_row(frame[:0]) == {}
     other = [torch.ones(2)]
-    assert objects.read_texts_of_table(other, None) is other
+    assert in_memory.read_texts_of_table(other, None) is other
 
 
 def test_units_and_labels_of_a_table_go_with_its_rows():
     table = pd.DataFrame({"d0": [0.1, 0.2, 0.4], "d1": [0.5, 0.6, 0.3]})
-    found = objects.read_vectors_of_table(
+    found = in_memory.read_vectors_of_table(
         table, units=["x", "y", "x"], labels=[1, 0, 1]
     )
     assert found.shape[0] == 3 and found.units.tolist() == [0, 1, 0]
     assert list(found.labels) == [0, 1, 0]
     for role in ("unit", "label"):
         with pytest.raises(UsageError, match=f"{role}_column='d0'"):
-            objects.read_vectors_of_table(table, **{f"{role}s": "d0"})
+            in_memory.read_vectors_of_table(table, **{f"{role}s": "d0"})
 
 
 def test_a_pipeline_gives_its_model_and_a_processor_that_is_given_goes_first():
