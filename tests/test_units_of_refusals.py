@@ -14,13 +14,13 @@ from anisoscope.api import (
     curing,
     functions,
     keywords,
-    objects,
     run as runs_in_python,
     state,
     working,
 )
 from anisoscope.batch import Batch, Stream
 from anisoscope.cli import answers, comparing
+from anisoscope.data.in_memory import read_vectors_of_table
 from anisoscope.errors import AnisoscopeError
 from anisoscope.runs.job import Job, OutputOptions
 from anisoscope.store import as_records
@@ -138,7 +138,7 @@ REFUSED = {
         "a known keyword; got 'max_len'. Cure: it is called max_length here",
     ),
     "labels of a column": (
-        lambda: objects.read_vectors_of_table(pd.DataFrame({"a": [1.0]}), labels="a"),
+        lambda: read_vectors_of_table(pd.DataFrame({"a": [1.0]}), labels="a"),
         "labels: an array with one entry per row; got 'a'. Cure: to name a column, give label_column='a'",
     ),
     "a corpus with vectors": (
