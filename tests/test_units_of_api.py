@@ -522,6 +522,21 @@ def test_a_copy_of_a_run_has_replicates_of_the_records_that_have_some(tmp_path):
     assert math.isfinite(copy.table()["A"].item())
 
 
+def test_sentences_of_a_run_quote_the_tokens_of_its_manifest():
+    rows = [{"metric": "massive.rate", "value": 0.5}]
+    for name, value in (("", 300.0), ("_position", 0), ("_token", 17)):
+        metric = f"massive.largest{name}"
+        rows.append({"metric": metric, "value": value, "component": "1"})
+    place = {"stack": "encoder", "layer": 1, "site": "hidden"}
+    kept = as_records(pd.DataFrame([row | place for row in rows]))
+    for tokens, quoted in (({"17": "the", "0": "a"}, True), ({"0": "a"}, False)):
+        run = anisoscope.Run(records=kept, manifest={"model": "m", "tokens": tokens})
+        (found,) = run.findings
+        assert (
+            "position 0 (‘the’)" in found.text
+        ) == quoted and "‘a’" not in found.text
+
+
 # ---- inputs that are given -------------------------------------------------------------------------------------------
 
 
@@ -595,6 +610,9 @@ def test_vectors_and_all_about_them_reach_their_reader(monkeypatch, tmp_path):
             given = [name if name == role else None for role in about]
             with pytest.raises(UsageError, match=f"{name} only with"):
                 functions._open_vectors(Job(), source, *given)
+    for column in columns:
+        with pytest.raises(UsageError, match=f"{column} only with a file of vectors"):
+            functions._open_vectors(Job(**{column: "c"}), [[1.0]], None, None, None)
     with pytest.raises(UsageError, match="no corpus with vectors; got the corpus c"):
         functions.measure_vectors(Job(corpus="c"), [[1.0]], output, True)
 

@@ -124,6 +124,18 @@ def test_layers_of_a_table_have_the_ends_of_their_own_heads():
     }
 
 
+def test_replicates_of_more_records_than_there_are_give_no_intervals():
+    """As of a table that was filtered: its row numbers are not those of the replicates."""
+    left_out = np.array([[x["value"] + d for d in (0, 0.01, 0.02)] for x in MIXED])
+    table = attention.attention_table(records(*MIXED[1:]), replicates=left_out)
+    assert table["low"].isna().all() and table["high"].isna().all()
+    rates = [head("sinks.rate", number, 0.5, component=".3") for number in (0, 1)]
+    left_out = np.array([[0.5, 0.51, 0.52]] * 3)
+    for kept, are_known in ((left_out, False), (left_out[:2], True)):
+        table = extremes.sinks_table(records(*rates), replicates=kept)
+        assert table["low"].notna().tolist() == [are_known]
+
+
 RULES = {
     "sink": (
         "attention.first_mass",

@@ -365,6 +365,33 @@ def test_vectors_are_measured_in_the_type_that_they_have(monkeypatch, given, wri
     assert [job.dtype for job in asked] == [written]
 
 
+@pytest.mark.parametrize("labels", [None, [0, 1] * 6])
+def test_vectors_hand_on_what_they_are_called_and_where_they_are_from(
+    monkeypatch, labels, tmp_path
+):
+    """The type is that of the first layer; the file's own words of its origin are kept."""
+    asked, told = [], []
+    monkeypatch.setattr(
+        vectors, "run", lambda *given, **how: asked.append((given, how))
+    )
+    monkeypatch.setattr(vectors, "remark", lambda *given: told.append(given))
+    layers = {"a": torch.from_numpy(X), "b": torch.from_numpy(X).half()}
+    source = {"kind": "vectors", "path": "/x.npy", "reading": "as one array"}
+    given = wrap_vectors(layers, labels=labels, name="x.npy", source=source)
+    job = Job(model="m", corpus="c", settings=Settings(groups=5, metrics=("drift",)))
+    vectors.run_vectors(given, job, tmp_path, progress="p", resume=True)
+    (((made, output), how),) = asked
+    subject, opened = how.pop("subject"), how.pop("reading")
+    assert (output, how) == (tmp_path, {"progress": "p", "resume": True})
+    assert (made.model, made.corpus, made.dtype, made.device) == ("x.npy", "vectors", "float64", "cpu")  # fmt: skip
+    assert made.settings.groups == 5 and subject.name == "x.npy"
+    assert source.items() <= opened.corpus.items() and opened.corpus["layers"] == ["a", "b"]  # fmt: skip
+    assert opened.corpus["name"] == "vectors" and told == [("p", "as one array")]
+    assert (opened.more is None) == (labels is None)
+    if opened.more is not None:
+        assert opened.more.args == (given, made)
+
+
 # ---- facts of a run --------------------------------------------------------------------------------------------------
 
 

@@ -946,6 +946,30 @@ def test_the_short_table_chooses_its_rows():
     with pytest.raises(UsageError):
         short_tables.short_table(records(rows), "none")
     assert len(short_tables.value_table(records(rows))) == 6
+    rows.append(row("gap", None, 0.7))
+    named = short_tables.value_table(records(rows), "content")
+    assert named["value"].tolist() == [0.9, 0.7], "a gap has no token policy"
+
+
+def test_an_interval_that_ends_at_zero_includes_it():
+    rows = []
+    for layer, (low, high) in enumerate([(0.0, 0.3), (-0.3, 0.0), (0.01, 0.3)]):
+        rows.append(row("mean_cosine", layer, 0.1, low, high))
+        rows.append(row("mean_cosine.top_share", layer, 0.25, component="3"))
+    shares = short_tables.short_table(records(rows))["top-3 share"]
+    assert shares.isna().tolist() == [True, True, False] and shares[2] == 0.25
+
+
+def test_models_of_several_seeds_without_steps_have_rows_of_their_own():
+    rows = [
+        row("mean_cosine", layer, (seed + layer) / 10, seed=seed)
+        for seed in (3, 1)
+        for layer in (2, 0)
+    ]
+    rows.append(row("mean_cosine", 4, NAN, seed=1))
+    table = short_tables.short_table(records(rows))
+    found = zip(table["seed"], table["layer"], table["A"], strict=True)
+    assert [*found] == [(3, 0, 0.3), (3, 2, 0.5), (1, 0, 0.1), (1, 2, 0.3)]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

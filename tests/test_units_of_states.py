@@ -24,6 +24,7 @@ from anisoscope.api import (
     working,
 )
 from anisoscope.batch import Batch, Stream
+from anisoscope.data import in_memory
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.inputs import LONGEST
 from anisoscope.runs.finding import Finding
@@ -551,9 +552,9 @@ def test_a_table_without_rows_has_no_first_row():
     import pyarrow
 
     table = pyarrow.table({"text": ["a", "b"], "n": [1, 2]})
-    assert objects._read_first_row(table) == {"text": "a", "n": 1}
-    assert objects._read_first_row(table[:0]) == {}
-    assert objects.read_texts_of_table(table, None) == ["a", "b"]
+    assert in_memory._read_first_row(table) == {"text": "a", "n": 1}
+    assert in_memory._read_first_row(table[:0]) == {}
+    assert in_memory.read_texts_of_table(table, None) == ["a", "b"]
 
 
 class Transformer(torch.nn.Module):
@@ -637,6 +638,21 @@ def test_batches_of_which_one_names_its_units_are_numbered_by_what_they_say():
     assert read[0].unit.tolist() == [7, 9] and one._numbered == 0
     plain = list(one._read_batches(Reads(), [{"input_ids": ids}], None, None))
     assert one._numbered == 2 and plain[0].unit.tolist()[0] > 1 << 40
+
+
+def test_units_that_come_again_have_their_later_tokens_behind_the_earlier_ones():
+    """A dict names its units alone; a batch of the caller's own says where its tokens are, too."""
+    one, starts = state.State(), []
+    ids = torch.ones(2, 3, dtype=torch.long)
+    named = {"input_ids": ids, "unit": torch.tensor([7, 9])}
+    for given in (named, named, named | {"unit": torch.tensor([9, 9])}):
+        (batch,) = one._read_batches(Reads(), [given], None, None)
+        starts.append([x.start.tolist() for x in batch.streams.values()])
+    for first, second, third in zip(*starts, strict=True):
+        assert (first, second) == ([0, 0], [LONGEST, LONGEST])
+        assert third == [2 * LONGEST, 3 * LONGEST]
+    (kept,) = one._read_batches(Reads(), [batch], None, None)
+    assert kept is batch
 
 
 def test_padding_before_the_first_token_moves_no_position():
@@ -824,13 +840,13 @@ def test_columns_of_tables_of_other_libraries_are_named_by_texts():
     import pyarrow
 
     frame = pd.DataFrame({0: [1.0, 2.0], "b": ["x", "y"]}, index=[7, 8])
-    content = objects.read_columns_of_table(frame)
+    content = in_memory.read_columns_of_table(frame)
     assert list(content.columns) == ["0", "b"], "without the index"
-    arrow = objects.read_columns_of_table(pyarrow.table({"c": [1.5]}))
+    arrow = in_memory.read_columns_of_table(pyarrow.table({"c": [1.5]}))
     assert list(arrow.columns) == ["c"]
     for table, library in ((frame, "pandas"), (pyarrow.table({}), "pyarrow")):
-        assert objects.library_of(table) == library and objects.is_table(table)
-    assert not objects.is_table(pyarrow.array([1]))
+        assert in_memory.library_of(table) == library and in_memory.is_table(table)
+    assert not in_memory.is_table(pyarrow.array([1]))
 
 
 def test_a_page_is_of_the_records_of_its_folder_with_their_replicates(

@@ -264,6 +264,17 @@ def test_refusals_of_a_folder_are_whole_sentences(tmp_path):
     )
 
 
+def test_a_run_that_begins_again_clears_what_killed_processes_left(tmp_path):
+    folder = tmp_path / "run"
+    store.RunFolder.start(folder, {"a": 1}, resume=False)
+    gone = folder / ".records.parquet.999999999"
+    alive = folder / f".state.0.safetensors.{os.getpid()}"
+    for path in (gone, alive):
+        path.touch()
+    store.RunFolder.start(folder, {"a": 1}, resume=True)
+    assert alive.exists() and not gone.exists()
+
+
 def test_a_folder_of_another_program_keeps_its_files(tmp_path):
     """It was refused only after its own manifest had been deleted."""
     for name in ("identity.json", "manifest.json", "records.parquet"):
