@@ -452,6 +452,22 @@ def test_inputs_keep_their_units_warnings_and_ways_to_be_read(monkeypatch):
             read({name: 5})
 
 
+def test_labelled_texts_in_memory_are_written_without_the_index_of_their_table():
+    from pyarrow import parquet
+
+    table = pd.DataFrame({"text": ["b", "a"], "label": [1, 0]}, index=[7, 3])
+    pairs = [("b", 1), ("a", 0)]
+    for texts in (table, pairs):
+        with classifiers._write_temporary_file(texts) as path:
+            assert path is not None
+            found = parquet.read_table(path)
+        assert found.column_names == ["text", "label"]
+        assert found.to_pydict() == {"text": ["b", "a"], "label": [1, 0]}
+        assert not Path(path).exists()
+    with classifiers._write_temporary_file("name") as path:
+        assert path is None
+
+
 def test_texts_in_memory_are_a_corpus_without_a_path(monkeypatch):
     from anisoscope.runs import run
 
@@ -761,6 +777,7 @@ def test_a_finished_state_says_what_it_is_of_whenever_it_is_finished(tmp_path):
     manifest = first.manifest
     assert manifest["processes"] == 2 and manifest["model"] == "vectors"
     assert manifest["corpus"]["name"] == "mine"
+    assert set(first.records["corpus"]) == {"mine"}
     assert manifest["corpus"]["n_tokens"] == 77 and both.n_units == 60
     assert manifest["parameters"] == 0 and manifest["weights_sha256"] is None
     both.of |= {"weights": "w", "parameters": 5}
