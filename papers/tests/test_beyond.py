@@ -1,5 +1,7 @@
 """Experiments of our own: an arm changes what it says and nothing else; cells are resumed; differences are paired."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -183,6 +185,36 @@ def test_the_penalty_pulls_a_to_where_it_is_held():
         ), "the loss that is reported is the plain one"
 
 
+def test_an_error_has_the_weight_of_the_token_that_is_to_be_found():
+    """And not of the one that stands in its place."""
+    model, labels = made("balanced"), torch.where(LABELS < 0, LABELS, 64 - LABELS)
+    weights = torch.linspace(0.5, 3, len(model.token_weights))
+    model.token_weights.copy_(weights)
+    at = labels >= 0
+    each = torch.nn.functional.cross_entropy(
+        model(IDS).logits[at], labels[at], reduction="none"
+    )
+    expected = (each * weights[labels[at]]).sum() / at.sum()
+    torch.testing.assert_close(model(IDS, labels).loss, expected)
+
+
+def test_a_model_is_as_large_as_its_recipe_says():
+    """Every size is another number: layers and heads are easily taken for each other."""
+
+    class Other(Tokenizer):
+        pad_token_id = 3
+
+    size = replace(SIZE, layers=3, width=24, heads=4, window=9, dropout=0.25)
+    model = arms.build_untrained("untied", size, Other(), seed=1)
+    found = model.config
+    assert (found.num_hidden_layers, found.num_attention_heads) == (3, 4)
+    assert (found.hidden_size, found.intermediate_size) == (24, 96)
+    assert (found.vocab_size, found.max_position_embeddings) == (60, 9)
+    assert found.hidden_dropout_prob == found.attention_probs_dropout_prob == 0.25
+    assert (found.pad_token_id, found.is_decoder, found.arm) == (3, False, "untied")
+    assert model.training
+
+
 def test_errors_are_weighted_by_token_in_training_alone():
     model, plain = made("balanced"), made(arms.BASE)(IDS, LABELS).loss
     model.token_weights.zero_()
@@ -201,11 +233,12 @@ def test_an_arm_that_is_none_is_told_with_those_near_it():
         arms.list_changes("querys-centred")
 
 
-def test_a_decoder_predicts_each_token_from_those_before_it():
+@pytest.mark.parametrize("arm", [arms.BASE, *forms.FORMS])
+def test_a_decoder_predicts_each_token_from_those_before_it(arm):
     class Causal(Tokenizer):
         mask_token_id = None
 
-    model, other = made(arms.BASE, Causal), IDS.clone()
+    model, other = made(arm, Causal), IDS.clone()
     other[:, 6:] = 7
     logits, changed = model(IDS).logits, model(other).logits
     assert torch.allclose(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anisoscope.errors import CorpusError
-from anisoscope.store import select
+from anisoscope.store import as_records, select
 from anisoscope_papers.beyond import arms, modalities, trained
 from anisoscope_papers.beyond.modalities import KindRecipe
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment
@@ -197,10 +197,26 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
 
 def test_the_guess_at_classes_is_the_entropy_of_their_shares():
     made = SimpleNamespace(
-        validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)}
+        validation=[0, 2, 0, 0], collate=lambda chosen: {"labels": torch.tensor(chosen)}
     )
     expected = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
-    assert modalities.compute_guess_loss(DIGITS, made) == pytest.approx(expected)
+    # In one batch or in several, the shares are those of all examples.
+    for batch in (DIGITS.batch, 1):
+        kind = replace(DIGITS, batch=batch)
+        assert modalities.compute_guess_loss(kind, made) == pytest.approx(expected)
+
+
+def test_skill_is_told_beside_the_guess_of_its_modality():
+    for study, guess in zip(modalities.STUDIES, ("the average", "chance"), strict=True):
+        rows = [
+            {"model": arm, "seed": seed, "step": step, "metric": SKILL, "value": value}
+            for arm, value in (("base", 0.25), ("queries-centred", 0.5))
+            for seed in range(3)
+            for step in (0, 9)
+        ]
+        found = {v.claim: v for v in study.judge(as_records(pd.DataFrame(rows)))}
+        reason = found["the drift of queries is of use"].reason
+        assert f"skill over {guess} 0.50, of base 0.25" in reason, study.name
 
 
 def test_photographs_that_are_not_there_are_told(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """BERT before and after a fine-tuning by others: numbers against their definitions, and what is judged of them."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,7 +52,68 @@ def test_shares_of_the_last_third():
     )  # six layers: the last third begins after the fourth
     assert reactions.measure_last_third(curve) == pytest.approx([0.6])
     assert reactions.measure_share_to_come(curve) == pytest.approx([0.6])
-    assert np.isnan(reactions.measure_last_third(curve[:, ::-1])).all()
+    for falls in (reactions.measure_last_third, reactions.measure_share_to_come):
+        assert np.isnan(falls(-curve)).all()
+        # Of one layer, that layer is the last third.
+        assert falls(np.array([[0.0, 2.0]])) == pytest.approx([1])
+
+
+def test_a_replicate_leaves_out_every_reaction_of_its_group():
+    """Reactions 0, 32 and 64 are of the first group; cosines to the own class and to others keep their names."""
+    draw = np.random.default_rng(3)
+    cls = draw.normal(size=(70, 2, 4))
+    cls /= np.linalg.norm(cls, axis=2, keepdims=True)
+    alike, labels = draw.uniform(size=(70, 2)), draw.integers(0, 3, 70)
+    found = reactions.compute_replicates(reactions.Seen(alike, cls), labels)
+    assert {name: x.shape for name, x in found.items()} == dict.fromkeys(
+        reactions.BOUNDS, (33, 2)
+    )
+    for number in range(33):
+        kept = [i for i in range(70) if number == 0 or i % 32 != number - 1]
+        np.testing.assert_allclose(found["intra_sequence"][number], alike[kept].mean(0))
+        for layer in (0, 1):
+            numbers = [
+                found[name][number, layer]
+                for name in ("class_auc", "class_cosine.own", "class_cosine.others")
+            ]
+            assert numbers == pytest.approx(
+                reactions.measure_directions(cls[kept, layer], labels[kept])
+            )
+
+
+def test_the_fine_tuned_model_is_compared_with_the_one_before(monkeypatch):
+    """Either model has similarities and directions of its own; layer 0 is the input."""
+    draw, seen, reports = np.random.default_rng(4), {}, []
+    labels, plan = np.arange(64) % 4, reactions.Reactions(utterances=64)
+    for name, apart in ((reactions.BEFORE, 0.1), (reactions.AFTER, 0.8)):
+        cls = draw.normal(size=(64, 4, 5))
+        cls[:, :, :4] += apart * np.arange(4)[:, None] * np.eye(4)[labels][:, None]
+        cls /= np.linalg.norm(cls, axis=2, keepdims=True)
+        alike = draw.uniform(0.0, 0.2, (64, 4)).cumsum(1) * (1 + apart)
+        seen[name] = reactions.Seen(alike, cls)
+    monkeypatch.setattr(
+        reactions, "run_model", lambda name, given: (seen[name], labels, given)[:2]
+    )
+    found = reactions.measure(
+        plan, SimpleNamespace(progress=lambda *given: reports.append(given))
+    )
+    assert reports == [("models", 1, 2), ("models", 2, 2)]
+    curves = {name: reactions.compute_replicates(x, labels) for name, x in seen.items()}
+    for name, metric in product(seen, reactions.BOUNDS):
+        rows = found[(found["model"] == name) & (found["metric"] == metric)]
+        assert rows["layer"].tolist() == [0, 1, 2, 3]
+        np.testing.assert_allclose(rows["value"], curves[name][metric][0])
+        assert set(rows["site"]) == {"hidden"}
+    of_claims = found[found["metric"] == "claim"].set_index("component")
+    assert set(of_claims["model"]) == {reactions.AFTER}
+    expected = reactions.compute_claimed(*curves.values())
+    assert set(of_claims.index) == set(expected)
+    for name, claim in read_claims("beyond", "reactions").items():
+        ends = jackknife_interval(
+            expected[name], bounds=claim.bounds or (-np.inf, np.inf)
+        )
+        row = of_claims.loc[name, ["value", "low", "high"]].astype(float)
+        np.testing.assert_allclose(row, [float(end) for end in ends], err_msg=name)
 
 
 def test_a_model_that_fine_tuning_left_as_it_was_shows_no_convergence():
@@ -185,7 +247,9 @@ def test_reactions_are_cut_taken_of_every_class_and_put_back_in_order(monkeypatc
     lengths = [3, 9, 5, 12, 4, 7, 10, 6]
     examples = [Example(tuple(words[:n]), i % 2) for i, n in enumerate(lengths)]
     corpus = LabelledCorpus(
-        "reactions", ("a", "b"), {"train": tuple(examples), "all": tuple(examples)}
+        "reactions",
+        ("a", "b"),
+        {"train": tuple(examples[:0:-1]), "all": tuple(examples)},
     )
     tokenizer = build_tokenizer(corpus, max_length=40)
     config = BertConfig(
@@ -195,7 +259,8 @@ def test_reactions_are_cut_taken_of_every_class_and_put_back_in_order(monkeypatc
         num_attention_heads=2,
     )
     torch.manual_seed(0)
-    model = BertModel(config).eval()
+    # As it may come: with dropout, which would change every number.
+    model = BertModel(config).train()
     asked = []
     monkeypatch.setattr(
         reactions,
@@ -213,6 +278,8 @@ def test_reactions_are_cut_taken_of_every_class_and_put_back_in_order(monkeypatc
     assert asked == [
         (reactions.CORPUS, {"columns": reactions.COLUMNS, "for_training": False})
     ]
+    assert model.training
+    model.eval()
     chosen = take_balanced(tuple(examples), 6, 2)
     assert labels.tolist() == [example.label for example in chosen] and len(chosen) == 6
     for number, example in enumerate(chosen):
