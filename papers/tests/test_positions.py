@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.errors import CorpusError, ModelError, UsageError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import cells, crossed, frozen, positions
@@ -326,16 +326,19 @@ def test_a_study_keeps_records_of_single_utterances_only_if_it_says_so(
     assert kept == (metrics[:6] if utterances else metrics[1:])
 
 
-def test_one_look_for_a_corpus_that_cannot_be_had_is_enough(tmp_path, monkeypatch):
-    """A download that fails takes long to fail."""
-    looked, noted = [], []
+@pytest.mark.parametrize("error", [CorpusError, ModelError])
+def test_one_look_for_what_cannot_be_had_is_enough(tmp_path, monkeypatch, error):
+    """A download that fails takes long to fail, that of word vectors as well as that of a corpus."""
+    looked, noted, reports = [], [], []
 
     def lost(cell, *_how):
         looked.append(cell.corpus)
-        raise CorpusError("a corpus", cell.corpus, "none")
+        raise error("what is read", cell.corpus, "none")
 
     monkeypatch.setattr(cells, "_keep_measured", lost)
-    context = Context(tmp_path, tmp_path / "cache")
+    context = Context(
+        tmp_path, tmp_path / "cache", progress=lambda *given: reports.append(given)
+    )
     monkeypatch.setattr(
         type(context),
         "note_unavailable",
@@ -345,6 +348,9 @@ def test_one_look_for_a_corpus_that_cannot_be_had_is_enough(tmp_path, monkeypatc
     found = cells.collect_records(asked, Grid(corpora=("synthetic",)), context)
     assert looked == noted == ["synthetic", "planted"]
     assert found["metric"].tolist() == ["missing"] * 4
+    assert found["corpus"].tolist() == ["synthetic"] * 3 + ["planted"]
+    assert found["seed"].tolist() == [0, 1, 2, 0]
+    assert reports == [("classifiers", done, 4) for done in (1, 2, 3, 4)]
 
 
 # judging

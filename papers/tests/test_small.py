@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anisoscope.errors import OutputError
-from anisoscope.store import as_records, select
+from anisoscope.store import Busy, as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_cells, small_models
 from anisoscope_papers.beyond.small_cells import (
@@ -62,6 +62,10 @@ def batch(read, task="synthetic:3"):
 def test_a_tag_stands_at_each_word_and_nowhere_else():
     made, inputs, labels = batch(EACH)
     examples = made.corpus.splits["test"]
+    assert {split: len(rows) for split, rows in made.encoded.items()} == {
+        "train": 90,
+        "test": 60,
+    }
     for row, i in enumerate((3, 11, 12)):
         marks = [int(examples[i].label + 1) if m else 0 for m in examples[i].rationale]
         n = len(marks)
@@ -88,7 +92,13 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
             }
             for i in range(8)
         ]
-        rows.append({"tokens": ["short"], "upos": ["X"], "genre": "a"})
+        for length in (4, 41):
+            row = {"tokens": ["x"] * length, "upos": ["X"] * length, "genre": "a"}
+            rows.append(row)
+        # Sentences of the test split have neither every genre nor every tag.
+        if split == "test":
+            tags = ["B", "X"] * 20
+            rows = [{"tokens": ["a"] * 40, "upos": tags, "genre": "b"}]
         text = "\n".join(json.dumps(row) for row in rows)
         (tmp_path / "ud_ewt" / f"{split}.jsonl.gz").write_bytes(
             gzip.compress(text.encode())
@@ -104,6 +114,8 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
         0,
         2,
     ]
+    (test,) = made.corpus.splits["test"]
+    assert (test.label, made.tags["test"]) == (1, [[-100, *[1, 2] * 20]])
 
 
 @pytest.mark.parametrize("read", [FIRST, MEAN, EACH])
@@ -141,17 +153,68 @@ def test_blocks_are_what_their_names_say(blocks):
     with torch.no_grad():
         x = torch.randn(1, 5, 8)
         y = x + block.attention(x, None)
-        kinds = {
-            "none": y,
-            "plain": (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
-        }
-        y = kinds[norm] if norm in kinds else torch.nn.functional.layer_norm(y, (8,))
+        normed = {
+            "none": lambda y: y,
+            "plain": lambda y: (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
+            "layer_norm": lambda y: torch.nn.functional.layer_norm(y, (8,)),
+        }[norm]
+        y = normed(y)
         if width:
             first, _, second = block.inner
             assert first.out_features == 8 * width
-            z = y + second(torch.nn.functional.gelu(first(y)))
-            y = block.last_norm(z)
+            y = normed(y + second(torch.nn.functional.gelu(first(y))))
         assert torch.allclose(block(x), y, atol=1e-5)
+
+
+def test_attention_begins_alike_with_and_without_a_feed_forward_part():
+    """Of blocks with such a part, too, weights are drawn as the authors draw them, and not as torch does."""
+    made = open_material("synthetic:3", 90, 60, 0)
+    for blocks in ("norm", "feed-forward"):
+        model = build_untrained(SmallCell("synthetic:3", EACH, blocks, 2, 8), made)
+        for block in model.attention_classifier.blocks:
+            attention = block.attention
+            assert not attention.in_proj.bias.any()
+            assert not attention.out_proj.bias.any()
+
+
+def test_a_small_model_is_trained_by_adam_with_a_warm_up_and_short_gradients():
+    """The same steps by hand: the mean loss of all tagged words, its gradient cut to length 1, Adam of Kingma & Ba."""
+    made = open_material("synthetic:3", 90, 60, 0)
+    cell = SmallCell("synthetic:3", EACH, dim=16, seed=3)
+    plan = SmallGrid((("synthetic:3", EACH),), steps=20, batch=8, rate=2e-3)
+    model, by_hand = (build_untrained(cell, made) for _ in range(2))
+    for one in (model, by_hand):
+        # Far off: its first gradients are longer than 1.
+        one.classifier.weight.data.mul_(10)
+    small_models.train(model, cell, made, plan)
+    weights, lengths = list(by_hand.parameters()), []
+    first, second = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+    draw = torch.Generator().manual_seed(3)
+    chosen = list(small_models._draw_batches(90, 8, 20, draw))
+    for step, numbers in enumerate(chosen, 1):
+        inputs, labels = made.batch("train", numbers, EACH)
+        logits = by_hand.classifier(by_hand.states(**inputs)).log_softmax(-1)
+        tagged = labels >= 0
+        loss = -logits[tagged].gather(1, labels[tagged][:, None]).mean()
+        gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
+        length = torch.cat([g.flatten() for g in gradients]).norm()
+        lengths.append(float(length))
+        rate = 2e-3 * 2 * min(1, step / 2)
+        with torch.no_grad():
+            for w, g, m, v in zip(weights, gradients, first, second, strict=True):
+                g = g / max(1.0, length)
+                m.mul_(0.9).add_(g, alpha=0.1)
+                v.mul_(0.999).add_(g**2, alpha=0.001)
+                scale = (v / (1 - 0.999**step)).sqrt() + 1e-8
+                w -= rate * m / (1 - 0.9**step) / scale
+    assert min(lengths) < 1 < max(lengths)
+    # What they say: the bias of keys, which no softmax can see, moves by rounding alone.
+    inputs, _ = made.batch("test", list(range(60)), EACH)
+    with torch.no_grad():
+        said, expected = (
+            one.classifier(one.states(**inputs)) for one in (model, by_hand)
+        )
+    torch.testing.assert_close(said, expected, atol=1e-3, rtol=1e-4)
 
 
 def test_cells_are_trained_once_and_seen_before_and_after(context):
@@ -234,6 +297,42 @@ def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatc
         context.lacking[0]["model"] == TREEBANK
         and context.lacking[0]["corpus"] == "synthetic:5"
     )
+
+
+def test_all_small_models_are_read_and_one_that_another_process_trains_last(
+    tmp_path, monkeypatch
+):
+    """Of three widths and two seeds; those of width 16 are not trained yet."""
+    plan, reports = replace(PLAN, dims=(8, 16, 32), seeds=2), []
+    context = Context(tmp_path, tmp_path, progress=lambda *given: reports.append(given))
+
+    def read(cell, *given):
+        *rest, wait = given
+        assert rest == [plan, context]
+        if (cell.dim, cell.seed) == (8, 0) and not wait:
+            raise Busy("another process")
+        if cell.dim == 16:
+            return None
+        row = {"metric": "accuracy", "value": cell.dim + cell.seed}
+        return as_records(pd.DataFrame([row]))
+
+    monkeypatch.setattr(small_cells, "read_or_measure", read)
+    assert measure(plan, context)["value"].tolist() == [32, 9, 33, 8]
+    assert reports == [("small models", done, 6) for done in range(1, 7)]
+
+
+def test_at_step_0_no_model_is_blamed_for_what_it_has_not_learnt():
+    rows = [
+        row("collapsed", 1.0, corpus="synthetic:3", step0=step0, seed=0)
+        for step0 in (True, False)
+    ]
+    rows.append(row("accuracy", 0.5, corpus="synthetic:3", step0=True, seed=0))
+    found = add_setting_columns(as_records(pd.DataFrame(rows)))
+    pairs = list(zip(found["metric"], found["untrained"], strict=True))
+    assert pairs == [("collapsed", False), ("accuracy", True)]
+    # Generated sentences are what these studies are about, and stand in for none.
+    (here,) = small_cells.OfSmall("pooling", found).corpora
+    assert (here.title, here.note) == ("3 synthetic classes", "1 learnt nothing")
 
 
 def test_each_seed_has_a_generated_corpus_of_its_own(context, monkeypatch):
