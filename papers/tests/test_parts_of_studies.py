@@ -1,6 +1,7 @@
 """What studies train, read and measure of each model, step by step, with what is slow replaced by a few numbers."""
 
 import contextlib
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from anisoscope.charts import builders
 from anisoscope.data.labelled import TEST, Example, LabelledCorpus
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.metrics.class_direction import separability
-from anisoscope.store import Busy, as_records, make_once, select
+from anisoscope.provenance import describe_code_version
+from anisoscope.store import Busy, as_records, make_once, read_table, select
 from anisoscope_papers import series_charts
 from anisoscope_papers.beyond import (
     causes,
@@ -420,12 +422,54 @@ def test_the_start_is_measured_with_one_arm_alone(monkeypatch, tmp_path, arm):
     cell = Cell("esnli", arm=arm, steps=5)
     rows = cells._train_and_measure(cell, make_grid(), folder, "cpu")
     assert not folder.exists()
+    assert set(rows["revision"]) == {str(describe_code_version()["sources"])}
     found = list(zip(rows["metric"], rows["model"], strict=True))
     expected = [("accuracy", cell.label), ("norms.mean", cell.label)]
     if arm == "learned":
         start = Cell("esnli").label + " untrained"
         expected.append(("norms.mean", start))
     assert found == expected
+
+
+def test_a_loss_that_was_not_finite_is_noted_and_nothing_is_measured(
+    monkeypatch, tmp_path
+):
+    folder, cell = tmp_path / "cell", Cell("esnli", layers=2, seed=4)
+
+    def train(_cell, _plan, where, _device):
+        where.mkdir()
+        (where / cells.DIVERGED).touch()
+
+    monkeypatch.setattr(cells, "train_cell", train)
+    (row,) = cells._train_and_measure(cell, make_grid(), folder, "cpu").itertuples()
+    assert (row.metric, row.value) == ("diverged", 1)
+    assert (row.model, row.corpus, row.seed) == (cell.label, "esnli", 4)
+    assert not folder.exists()
+
+
+def test_what_a_cell_reads_is_noted_before_it_is_trained(monkeypatch, tmp_path):
+    """A corpus is cut and split as the recipe says; the seed of the weights is not that of the split."""
+    noted, asked = tmp_path / "cell.json", []
+    cell, plan = Cell("esnli", seed=3, split=2), make_grid(limit=100)
+    device = object()
+
+    def open_corpus(*given):
+        assert given == ("esnli", 100, 2)
+        return SimpleNamespace(fingerprint="of the corpus")
+
+    def train(*given):
+        told = {"corpus": "of the corpus", "vectors": "of the vectors"}
+        assert json.loads(noted.read_text()) == told
+        asked.append(given)
+        return as_records(pd.DataFrame([{"metric": "accuracy", "value": 0.75}]))
+
+    monkeypatch.setattr(cells, "open_corpus", open_corpus)
+    monkeypatch.setattr(cells, "hash_read", lambda _: {"vectors": "of the vectors"})
+    monkeypatch.setattr(cells, "_train_and_measure", train)
+    table = tmp_path / "cell.parquet"
+    cells._keep_measured(cell, plan, table, device)
+    assert asked == [(cell, plan, tmp_path / "cell", device)]
+    assert read_table(table)["value"].tolist() == [0.75]
 
 
 def test_bits_of_utterances_are_read_back():
@@ -810,28 +854,40 @@ def test_parts_of_entropy_are_drawn_under_their_own_names(monkeypatch):
 
 
 def test_the_layers_of_sinks_count_from_one(monkeypatch):
-    """Weights of two layers, two heads: those of the first row, which has no choice, would change every share."""
-    given = {
-        layer: torch.tensor(
-            [[[[9.0, 0, 0], [a, 4 - a, 0], [b, 0, 8 - b]] for a, b in heads]]
-        )
-        for layer, heads in {0: ((1, 2), (2, 4)), 1: ((3, 2), (0, 8))}.items()
-    }
+    """Weights of two layers, two heads: those of the first row, which has no choice, would change every share.
+
+    Of the three sequences one is a batch alone: each counts as much as any other.
+    """
+    # [layer][batch][sequence][head]: what the second row, of 4, and the third, of 8, give to the first key.
+    to_first = (
+        ([[(1, 2), (2, 4)]], [[(3, 6), (0, 0)], [(2, 4), (1, 2)]]),
+        ([[(3, 2), (0, 8)]], [[(4, 8), (4, 8)], [(2, 4), (3, 6)]]),
+    )
     looks = []
+
+    def weigh(sequences):
+        return torch.tensor(
+            [
+                [[[9.0, 0, 0], [a, 4 - a, 0], [b, 0, 8 - b]] for a, b in heads]
+                for heads in sequences
+            ]
+        )
 
     def intercept(_model, look):
         looks.append(look)
         return contextlib.nullcontext()
 
-    def call(**_):
-        for layer, weights in given.items():
-            module = SimpleNamespace(layer_idx=layer)
+    def call(number):
+        for layer, batches in enumerate(to_first):
+            module, weights = SimpleNamespace(layer_idx=layer), weigh(batches[number])
             looks[0](SimpleNamespace(module=module, scores=lambda w=weights: w))
 
     monkeypatch.setattr(outcomes, "intercept_attention", intercept)
     monkeypatch.setattr(outcomes.arms, "find_form", lambda _: None)
     monkeypatch.setattr(outcomes.forms, "compute_weights", lambda _, scores: scores)
     model = SimpleNamespace(config=SimpleNamespace(arm="base"), bert=call)
-    rows = list(outcomes._measure_sinks(model, [SimpleNamespace(inputs={})]))
+    plan = [SimpleNamespace(inputs={"number": number}) for number in (0, 1)]
+    rows = list(outcomes._measure_sinks(model, plan))
     found = [(row["layer"], row["head"], row["value"]) for row in rows]
-    assert found == [(1, 0, 0.25), (1, 1, 0.5), (2, 0, 0.5), (2, 1, 0.5)]
+    expected = [(1, 0, 0.5), (1, 1, 0.25), (2, 0, 2 / 3), (2, 1, 0.75)]
+    assert found == [(*place, pytest.approx(share)) for *place, share in expected]

@@ -21,6 +21,7 @@ from anisoscope_papers.beyond import (
     arms,
     causes,
     cells,
+    common,
     crossed,
     dimension,
     erased,
@@ -34,8 +35,10 @@ from anisoscope_papers.beyond import (
     trained,
 )
 from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, pack_bits
+from anisoscope_papers.beyond.positions import STUDY as OF_POSITIONS
+from anisoscope_papers.fosse2023 import entry, measurements
 from anisoscope_papers.fosse2023.entry import Evidence, Seeds
-from anisoscope_papers.fosse2023.grid import Cell, Grid, add_options
+from anisoscope_papers.fosse2023.grid import PAPER, Cell, Grid, add_options
 from anisoscope_papers.study import Claim, Context, Verdict
 from anisoscope_papers.training.classifier import TrainedClassifier
 
@@ -55,6 +58,47 @@ def test_one_measured_cell_is_enough_to_look_at(tmp_path):
     path.parent.mkdir()
     path.touch()
     assert study.at_hand(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("study", "of"),
+    [
+        (OF_POSITIONS, Grid.by_positions),
+        (frozen.STUDY, Grid.by_length),
+        (crossed.STUDY, Grid.by_split),
+        (common.STUDY, Grid.by_direction),
+    ],
+)
+def test_a_study_measures_the_cells_that_its_claims_are_about(monkeypatch, study, of):
+    asked = []
+
+    def collect(*given):
+        asked.append(given)
+        return as_records(pd.DataFrame({"metric": [RIGHT, "accuracy", "norms.mean"]}))
+
+    monkeypatch.setattr(cells, "collect_records", collect)
+    found = study.measure(PAPER, "context")
+    assert asked == [(of(PAPER), PAPER, "context")]
+    # Bits of utterances are read by one study alone, which reads no geometry.
+    of_utterances = study is crossed.STUDY
+    assert found["metric"].tolist() == (
+        [RIGHT, "accuracy"] if of_utterances else ["accuracy", "norms.mean"]
+    )
+
+
+def test_geometry_and_separation_are_measured_of_every_kind_of_attention(monkeypatch):
+    asked = []
+
+    def gather(*given):
+        asked.append(given)
+        return as_records(pd.DataFrame({"metric": ["accuracy"]}))
+
+    monkeypatch.setattr(entry, "gather", gather)
+    needed.STUDY.measure(PAPER, "context")
+    looks = (measurements.measure_geometry, measurements.measure_separation)
+    assert asked == [
+        (PAPER.by_arm(), PAPER, "context", measurements.read_accuracies, *looks)
+    ]
 
 
 # ---- crossed: seeds or splits × utterances ---------------------------------------------------------------------------
@@ -256,6 +300,28 @@ def test_growth_needs_three_numbers_of_classes():
     ]
 
 
+def test_the_needed_width_is_compared_with_that_of_the_same_seed():
+    """Each corpus has seeds of its own; 1 and 4 alone have three numbers of classes."""
+    enough = {2: {0: 2, 1: 2, 4: 4}, 5: {1: 4, 4: 4}, 10: {1: 16, 2: 2, 4: 8}}
+    rows = []
+    for count, of_seed in enough.items():
+        for (seed, width), dim in product(of_seed.items(), (2, 4, 8, 16)):
+            corpus = f"synthetic:{count}"
+            model = small_models.SmallCell(corpus, dim=dim).label
+            place = {"model": model, "corpus": corpus, "seed": seed}
+            value = 0.9 if dim >= width else 0.5
+            one = {"metric": "accuracy", "component": "test", "value": value}
+            rows.append(place | one)
+    frame = small_cells.add_setting_columns(as_records(pd.DataFrame(rows)))
+    *_, test = dimension.make_tests(small_cells.OfSmall("dimension", frame))
+    slopes = []
+    for seed in (1, 4):
+        needed_ = [of_seed[seed] for of_seed in enough.values()]
+        slopes.append(np.polyfit(np.log2([2, 5, 10]), np.log2(needed_), 1)[0])
+    assert test.claim.name == "more classes need more dimensions"
+    assert (test.n, test.value) == (2, pytest.approx(np.mean(slopes)))
+
+
 # ---- erased ----------------------------------------------------------------------------------------------------------
 
 
@@ -304,9 +370,17 @@ def test_directions_are_of_validation_texts_and_every_text_of_a_split_is_scored(
     monkeypatch.setattr(
         erased, "replace", lambda one, found: Text(one.number, found, one.count)
     )
+    # The last word of each is a second text: words of both are scored.
+    corpus = make_corpus()
+    pairs = {}
+    for split, examples in corpus.splits.items():
+        pairs[split] = tuple(
+            Example(one.words[:-1], one.label, second=one.words[-1:])
+            for one in examples
+        )
     made = SimpleNamespace(
         classifier=("model", "tokenizer"),
-        corpus=make_corpus(),
+        corpus=replace(corpus, splits=pairs),
         cell=Cell("yelphat", seed=7),
         batches=batches,
     )
@@ -416,6 +490,42 @@ def test_a_classifier_trained_again_is_compared_by_text_with_the_one_before(
     assert set(rows["component"]) == {"random, 20%"} and set(rows["n_units"]) == {4}
 
 
+@pytest.mark.parametrize("corpus", ["yelphat", "synthetic:3", "any other"])
+def test_of_pairs_of_texts_one_half_alone_is_erased(corpus):
+    maps = ("attention", "directions", "class found", "random")
+    without_control = ("attention", "directions", "random")
+    found = erased.choose_shares(corpus)
+    assert found == {0.5: maps, 0.2: without_control}
+    for pairs in ("esnli", "synthetic-pairs"):
+        assert erased.choose_shares(pairs) == {0.5: maps}
+
+
+def test_every_map_and_share_has_a_table_of_its_own(monkeypatch, tmp_path):
+    made = []
+
+    def retrain(trained_, maps, name, share):
+        assert (trained_, maps) == (one, "maps of it")
+        made.append((name, share))
+        place = {"component": f"{name}, {share:.0%}", "value": len(made)}
+        return as_records(pd.DataFrame([{"metric": "retrained.accuracy", **place}]))
+
+    monkeypatch.setattr(erased, "Maps", lambda _: "maps of it")
+    monkeypatch.setattr(erased, "_retrain", retrain)
+    cell = Cell("yelphat", layers=2, seed=5)
+    one = SimpleNamespace(
+        cell=cell, folder=tmp_path, plan=SimpleNamespace(train=True), wait=False
+    )
+    rows = erased.measure_retrained(one)
+    names = ("attention", "directions", "class found", "random")
+    expected = [(name, 0.5) for name in names]
+    expected += [(name, 0.2) for name in names if name != "class found"]
+    assert made == expected and rows["value"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert set(rows["model"]) == {cell.label}
+    assert set(rows["corpus"]) == {"yelphat"} and set(rows["seed"]) == {5}
+    pd.testing.assert_frame_equal(erased.measure_retrained(one), rows)
+    assert len(made) == 7
+
+
 def test_all_corpora_of_a_seed_come_before_the_next_seed(monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr(erased, "gather", lambda *asked: given.append(asked))
@@ -495,20 +605,33 @@ def test_windows_are_found_by_the_mean_of_their_tokens_over_all_batches():
     assert rows == [{"metric": "retrieval.precision", "value": 0.4}]
 
 
-def test_each_outcome_is_measured_on_its_own_windows(monkeypatch):
+@pytest.mark.parametrize("treebank", [None, "a folder"])
+def test_each_outcome_is_measured_on_its_own_windows(monkeypatch, treebank):
     """Sinks and outliers on windows of text, retrieval on those prepared for it; the probe needs a treebank."""
     asked = {}
     for part in ("sinks", "outliers", "retrieval"):
 
-        def measure(_model, batches, part=part):
+        def measure(model, batches, part=part):
+            assert not model.training
             asked[part] = batches
             return [{"metric": part, "value": 1.0}]
 
         monkeypatch.setattr(outcomes, f"_measure_{part}", measure)
-    monkeypatch.setattr(outcomes, "find_path", lambda _: None)
-    found = outcomes.measure_outcomes(torch.nn.Linear(1, 1), "t", "plan", "texts")
-    assert asked == {"sinks": "plan", "outliers": "plan", "retrieval": "texts"}
-    assert list(found["metric"]) == list(asked)
+
+    def probe(model, *given):
+        assert not model.training
+        asked["probe"] = given
+        return [{"metric": "probe", "value": 1.0}]
+
+    monkeypatch.setattr(outcomes, "_probe_words", probe)
+    monkeypatch.setattr(outcomes, "find_path", {"ud_ewt": treebank}.get)
+    model = torch.nn.Linear(1, 1)
+    found = outcomes.measure_outcomes(model, "t", "plan", "texts")
+    expected = {"sinks": "plan", "outliers": "plan", "retrieval": "texts"}
+    if treebank:
+        expected["probe"] = ("t", "a folder")
+    assert asked == expected and model.training
+    assert list(found["metric"]) == list(expected)
 
 
 def test_outcomes_of_other_word_vectors_or_penalties_are_no_arm_of_attention():
@@ -616,6 +739,28 @@ def test_differences_are_of_seeds_that_both_have():
     assert own == {1: 11, 2: 14, 3: 19}
     for arm, other in (("untied", claim), ("type", replace(claim, against="untied"))):
         assert not len(causes.subtract_paired(other, records, arm))
+
+
+def test_an_effect_has_an_interval_from_two_seeds_on():
+    rows = [
+        (arm, seed, 5, "drift", "query", 1, 0, value)
+        for arm, values in (
+            ("base", (1.0, 2.0, 4.0)),
+            ("type", (2.0, 5.0)),
+            ("untied", (9.0,)),
+            ("decay", (0.0, 0.0, 0.0)),
+        )
+        for seed, value in enumerate(values)
+    ]
+    rows.append(("type", 0, 5, "drift", "key", 1, 0, 99.0))
+    claim = Claim("c", "s", "", metric="drift", site="query", systems=("decay",))
+    found = causes.compute_effects(claim, make_cells(rows)).set_index("arm")
+    # Not of `base` itself, and not of one seed.
+    assert list(found.index) == ["type", "decay"]
+    half = stats.t.ppf(0.975, 1) * np.sqrt(2) / np.sqrt(2)
+    of_type = found.loc["type", ["value", "low", "high"]].tolist()
+    assert of_type == pytest.approx([2, 2 - half, 2 + half])
+    assert found.loc["decay", "value"] == pytest.approx(-7 / 3)
 
 
 def test_skill_that_just_reaches_what_counts_as_learnt_does():
@@ -745,14 +890,20 @@ def test_a_model_of_images_is_measured_on_its_probe_alone(monkeypatch, tmp_path)
     made = SimpleNamespace(model="model", processor="processor")
     monkeypatch.setattr(modalities, "prepare_material", lambda *_: made)
     monkeypatch.setattr(modalities, "open_plan", open_plan)
-    monkeypatch.setattr(modalities, "compute_guess_loss", lambda *_: 0.5)
+    monkeypatch.setattr(
+        modalities, "compute_guess_loss", lambda *_: float(torch.rand(1)) * 0 + 0.5
+    )
     monkeypatch.setattr(modalities, "train_and_measure", train)
     recipe = modalities.KindRecipe("vit", 4, looks=(2,), probe=6)
+    before = torch.get_rng_state()
     recipe.train(arms.BASE, 3, tmp_path, "cpu")
+    # What the guess draws is not missing in the training.
+    assert torch.equal(torch.get_rng_state(), before)
     opened, (of, how, *rest) = asked
     corpus = "builtin:digits"
     assert opened == ((corpus, "model", "processor"), {"modality": "image", "limit": 6})
     assert of is made and how.settings["use_cpu"] and how.settings["max_steps"] == 4
+    assert how.settings["seed"] == 3
     named = {"model": arms.BASE, "seed": 3, "corpus": corpus}
     assert rest == ["plan", (0, 2, 4), 0.5, tmp_path, named]
 
@@ -985,6 +1136,9 @@ def test_cells_are_trained_or_only_the_finished_ones_read(monkeypatch, tmp_path,
             return {"text": "hash"}
 
         def train(self, arm, seed, folder, device):
+            # What is read is noted first: a training may be interrupted.
+            noted = json.loads((folder / trained.READ).read_text())
+            assert noted == self.hash_data()
             made.append((arm, seed, device))
             self.write(seed, folder)
 
@@ -1042,8 +1196,10 @@ def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, l
     asked = []
 
     def look(how):
-        def measured(model, plan, settings):
-            asked.append((how, model, plan, settings))
+        def measured(of, plan, settings):
+            # A single look puts the model in evaluation mode itself.
+            assert model.training == (how == "probe")
+            asked.append((how, of, plan, settings))
             return SimpleNamespace(records=lambda: as_records(pd.DataFrame(rows)))
 
         return measured
@@ -1056,7 +1212,8 @@ def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, l
     found = trained._measure_step(model, plan, last=last)
     softmax = arm in ("base", "type")
     expected = [0, 1, 2, 3, 4, 5] if softmax else [0, 1, 2, 4]
-    assert found["value"].tolist() == expected and found["low"].isna().all()
+    assert found["value"].tolist() == expected
+    assert found[["low", "high"]].isna().all(axis=None) and model.training
     ((how, of, batches, settings),) = asked
     assert (how, of, list(batches)) == (
         "pass" if last else "probe",
@@ -1065,6 +1222,92 @@ def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, l
     )
     metrics = trained.AT_THE_END if last else trained.ALONG
     assert (settings.metrics, settings.tokens) == (metrics, ("all",))
+
+
+@pytest.mark.parametrize("there", [(), (trained.CORPUS,), (trained.PROBE,)])
+def test_either_text_that_is_not_there_is_replaced(monkeypatch, there):
+    monkeypatch.setattr(trained, "find_path", lambda name: name in there or None)
+    expected = [
+        name if name in there else "builtin:python-docs"
+        for name in ("pretrain_text", "wikitext/wiki.valid.raw")
+    ]
+    assert list(trained.list_corpora()) == expected
+
+
+def test_a_model_reads_one_text_and_is_measured_on_windows_of_another(
+    monkeypatch, tmp_path
+):
+    """Every part is handed on to where it belongs: two texts, two sizes of a probe, three kinds of windows."""
+    size = replace(causes.SIZE, batch=5, rate=0.25)
+    recipe = trained.Recipe("causal-lm", size, 6, looks=(2,), probe=7)
+    tokens = SimpleNamespace(parts=lambda: (np.arange(8), np.array([8, 9])))
+    model = SimpleNamespace(token_weights=torch.zeros(3))
+    shares, fitted, measured = np.array([0.25, 0.5, 0.25]), [], []
+
+    def prepare(*given):
+        assert given == ("text of read", "causal-lm", size.vocabulary, size.window)
+        return "tokenizer", tokens
+
+    def open_plan(name, *given, modality, sequences):
+        assert given == (model, "tokenizer") and modality == "text"
+        return f"{sequences} of {name}", {}
+
+    def count(of, windows):
+        assert of is tokens and windows.tolist() == list(range(8))
+        return shares
+
+    def guess(of, examples):
+        assert of is shares and examples is fitted_on["held"]
+        return 1.25
+
+    fitted_on = {}
+
+    def examples(of, windows, n, seed, *, shuffled=True):
+        kind = "read" if shuffled else "held"
+        fitted_on[kind] = SimpleNamespace(given=(of is tokens, list(windows), n, seed))
+        return fitted_on[kind]
+
+    monkeypatch.setattr(trained, "list_corpora", lambda: ("read", "probed"))
+    monkeypatch.setattr(trained, "open_training_corpus", "text of {}".format)
+    monkeypatch.setattr(trained, "prepare", prepare)
+    monkeypatch.setattr(trained, "open_plan", open_plan)
+    monkeypatch.setattr(trained, "compute_unigram_shares", count)
+    monkeypatch.setattr(trained, "compute_unigram_loss", guess)
+    monkeypatch.setattr(trained, "Examples", examples)
+    monkeypatch.setattr(outcomes, "WINDOWS", 11)
+    build = {("balanced+decay", size, "tokenizer", 3): model}
+    monkeypatch.setattr(arms, "build_untrained", lambda *given: build[given])
+    monkeypatch.setattr(
+        trained, "train_and_measure", lambda *given: fitted.append(given)
+    )
+
+    def measure(*given):
+        measured.append(given)
+        return pd.DataFrame([{"metric": "probing.accuracy", "value": 0.5}])
+
+    monkeypatch.setattr(outcomes, "measure_outcomes", measure)
+    (tmp_path / "resume").mkdir()
+    trained._train("balanced+decay", 3, recipe, tmp_path, "cpu")
+    ((made, how, plan, seen, known, folder, named),) = fitted
+    assert (made.model, made.train, made.validation) == (
+        model,
+        fitted_on["read"],
+        fitted_on["held"],
+    )
+    assert fitted_on["read"].given == (True, list(range(8)), 6 * 5, 3)
+    assert fitted_on["held"].given == (True, [8, 9], 2, 0)
+    weights = trained.compute_balanced_weights(shares).tolist()
+    assert model.token_weights.tolist() == weights
+    settings = ("weight_decay", "max_steps", "seed", "learning_rate", "use_cpu")
+    assert [how.settings[name] for name in settings] == [0.1, 6, 3, 0.25, True]
+    cell = {"model": "balanced+decay", "seed": 3, "corpus": "probed"}
+    assert (plan, seen, known) == ("7 of probed", (0, 2, 6), 1.25)
+    assert (folder, named) == (tmp_path, cell)
+    assert measured == [(model, "tokenizer", "7 of probed", "11 of probed")]
+    (row,) = pd.read_parquet(tmp_path / trained.ASKED).to_dict("records")
+    assert {name: row[name] for name in cell} == cell
+    assert (row["step"], row["value"]) == (6, 0.5)
+    assert not (tmp_path / "resume").exists()
 
 
 def test_studies_of_sinks_and_of_use_are_asked_for_more_than_a_look():
