@@ -125,6 +125,14 @@ def test_the_running_mean_moves_a_tenth_of_the_way_with_each_batch():
     )
 
 
+def test_a_constant_that_is_subtracted_again_is_not_learnt():
+    """The mean of the batch has a gradient: what all tokens share changes no output, and its gradient is 0."""
+    centred = arms.Centred(torch.nn.Linear(2, 3)).train()
+    centred(torch.randn(4, 5, 2))[0, 0].sum().backward()
+    assert centred.bias.grad.abs().max() < 1e-6 < centred.weight.grad.abs().max()
+    assert not centred.mean.requires_grad
+
+
 def test_normed_queries_and_keys_have_unit_root_mean_square():
     model, seen = made("qk-norm"), []
     for side in ("query", "key"):
@@ -229,8 +237,10 @@ def test_errors_are_weighted_by_token_in_training_alone():
 
 
 def test_an_arm_that_is_none_is_told_with_those_near_it():
-    with pytest.raises(UsageError, match="did you mean queries-centred"):
-        arms.list_changes("querys-centred")
+    for arm in ("querys-centred", "untied+querys-centred"):
+        with pytest.raises(UsageError, match="did you mean queries-centred") as told:
+            arms.list_changes(arm)
+        assert f"'{arm}'" in str(told.value)
 
 
 @pytest.mark.parametrize("arm", [arms.BASE, *forms.FORMS])
@@ -280,6 +290,23 @@ def test_a_form_of_attention_weighs_keys_as_it_says_and_is_not_read_as_a_softmax
         @ states["value"]
     )
     assert torch.allclose(own.transpose(1, 2).flatten(2), states["out"], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_weights_are_dropped_in_training_alone(form):
+    query, key, value = torch.randn(3, 2, 1, 6, 4)
+    module, given = torch.nn.Module(), {"scaling": 0.5, "dropout": 0.5}
+    attend = forms.AttentionInterface()[form]
+    plain = forms.compute_weights(form, query @ key.transpose(2, 3) / 2)
+    for training in (False, True):
+        output, weights = attend(
+            module.train(training), query, key, value, None, **given
+        )
+        dropped = weights == 0
+        assert dropped.any() == training and not dropped.all()
+        expected = torch.where(dropped, 0, plain * (1 + training))
+        torch.testing.assert_close(weights, expected)
+        torch.testing.assert_close(output, (expected @ value).transpose(1, 2))
 
 
 def test_a_sink_is_a_share_of_what_a_row_gives_whatever_its_form():

@@ -14,7 +14,7 @@ import torch
 
 from anisoscope.charts import builders
 from anisoscope.data.labelled import TEST, Example, LabelledCorpus
-from anisoscope.errors import CorpusError, ModelError
+from anisoscope.errors import CorpusError, ModelError, OutputError
 from anisoscope.metrics.class_direction import separability
 from anisoscope.provenance import describe_code_version
 from anisoscope.store import Busy, as_records, make_once, read_table, select
@@ -472,6 +472,23 @@ def test_what_a_cell_reads_is_noted_before_it_is_trained(monkeypatch, tmp_path):
     assert read_table(table)["value"].tolist() == [0.75]
 
 
+@pytest.mark.parametrize("error", [CorpusError, ModelError])
+def test_a_cell_is_read_where_its_corpus_or_its_vectors_are_not(
+    monkeypatch, tmp_path, error
+):
+    def lost(*_):
+        raise error("what it read", "none", "fetch it")
+
+    monkeypatch.setattr(cells, "hash_inputs", lost)
+    (tmp_path / "cell.json").write_text('{"corpus": "another"}')
+    cells.check_inputs(Cell("esnli"), make_grid(), tmp_path / "cell.parquet")
+    monkeypatch.setattr(cells, "hash_inputs", lambda *_: {"corpus": "this one"})
+    with pytest.raises(
+        OutputError, match=r"the corpus that the model in .*cell\.parquet"
+    ):
+        cells.check_inputs(Cell("esnli"), make_grid(), tmp_path / "cell.parquet")
+
+
 def test_bits_of_utterances_are_read_back():
     right = np.array([True, False, False, True, True, False, False, False, True, True])
     text = cells.pack_bits("test, uniform afterwards", right)
@@ -615,6 +632,7 @@ def test_an_outlier_is_a_dimension_s_share_over_all_batches():
     rows = list(outcomes._measure_outliers(model, plan))
     assert [row["layer"] for row in rows] == [0, 1, 2]
     for row in rows:
+        assert (row["site"], row["stack"]) == ("hidden", "encoder")
         x = torch.cat([of_batch[row["layer"]] for of_batch in hidden]).double()
         squares = (x**2).reshape(-1, 4).sum(0)
         assert row["value"] == pytest.approx(float(squares.max() / squares.sum()))
@@ -891,3 +909,4 @@ def test_the_layers_of_sinks_count_from_one(monkeypatch):
     found = [(row["layer"], row["head"], row["value"]) for row in rows]
     expected = [(1, 0, 0.5), (1, 1, 0.25), (2, 0, 2 / 3), (2, 1, 0.75)]
     assert found == [(*place, pytest.approx(share)) for *place, share in expected]
+    assert {(row["site"], row["stack"]) for row in rows} == {("attention", "encoder")}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from anisoscope.errors import CorpusError, ModelError, UsageError
-from anisoscope.store import as_records, select
+from anisoscope.store import Busy, as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import cells, crossed, frozen, positions
 from anisoscope_papers.fosse2023 import grid
@@ -331,26 +331,52 @@ def test_one_look_for_what_cannot_be_had_is_enough(tmp_path, monkeypatch, error)
     """A download that fails takes long to fail, that of word vectors as well as that of a corpus."""
     looked, noted, reports = [], [], []
 
-    def lost(cell, *_how):
+    def lost(cell, *how):
+        assert how == (plan, cells.find_table(cell, plan, context.cache), "cuda")
         looked.append(cell.corpus)
         raise error("what is read", cell.corpus, "none")
 
     monkeypatch.setattr(cells, "_keep_measured", lost)
     context = Context(
-        tmp_path, tmp_path / "cache", progress=lambda *given: reports.append(given)
+        tmp_path,
+        tmp_path / "cache",
+        device="cuda",
+        progress=lambda *given: reports.append(given),
     )
+    plan = Grid(corpora=("synthetic",))
     monkeypatch.setattr(
         type(context),
         "note_unavailable",
         lambda _self, name, _error: noted.append(name),
     )
     asked = [Cell("synthetic", seed=seed) for seed in range(3)] + [Cell("planted")]
-    found = cells.collect_records(asked, Grid(corpora=("synthetic",)), context)
+    found = cells.collect_records(asked, plan, context)
     assert looked == noted == ["synthetic", "planted"]
     assert found["metric"].tolist() == ["missing"] * 4
     assert found["corpus"].tolist() == ["synthetic"] * 3 + ["planted"]
     assert found["seed"].tolist() == [0, 1, 2, 0]
     assert reports == [("classifiers", done, 4) for done in (1, 2, 3, 4)]
+
+
+def test_a_cell_that_another_process_trains_is_waited_for_last(tmp_path, monkeypatch):
+    asked = [Cell("synthetic", seed=seed) for seed in range(3)]
+
+    def keep(cell, _plan, table, _device):
+        table.parent.mkdir(parents=True, exist_ok=True)
+        rows = pd.DataFrame([{"metric": "accuracy", "value": 1.0}])
+        cells.write_table(table, as_records(rows, seed=cell.seed))
+
+    def once(table, make, *, wait):
+        if table == first and not wait:
+            raise Busy(table)
+        make()
+
+    monkeypatch.setattr(cells, "_keep_measured", keep)
+    monkeypatch.setattr(cells, "make_once", once)
+    plan, context = Grid(corpora=("synthetic",)), Context(tmp_path, tmp_path / "cache")
+    first = cells.find_table(asked[0], plan, context.cache)
+    found = cells.collect_records(asked, plan, context)
+    assert found["seed"].tolist() == [1, 2, 0]
 
 
 # judging
@@ -437,6 +463,18 @@ def rows_of_positions(entropy, used, needed):
 
 def outcomes(study, records):
     return {(v.claim, v.subject): v.outcome for v in STUDIES[study].judge(records)}
+
+
+@pytest.mark.parametrize("name", ["positions", "needed"])
+def test_without_a_model_claims_are_listed_of_one_layer_and_undecided(name):
+    rows = [row(Cell("esnli", seed=seed), "missing", 1.0) for seed in range(3)]
+    verdicts = STUDIES[name].judge(as_records(pd.DataFrame(rows)))
+    (primary,) = (claim.name for claim in STUDIES[name].claims if claim.primary)
+    subjects = {v.subject for v in verdicts if v.claim == primary}
+    assert subjects == {"e-SNLI, L = 1"}
+    for verdict in verdicts:
+        assert verdict.outcome == "undecided"
+        assert "3 of the planned classifiers not trained yet" in verdict.reason
 
 
 def test_positions_are_judged_recipe_by_recipe():

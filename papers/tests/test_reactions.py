@@ -104,6 +104,7 @@ def test_the_fine_tuned_model_is_compared_with_the_one_before(monkeypatch):
         assert rows["layer"].tolist() == [0, 1, 2, 3]
         np.testing.assert_allclose(rows["value"], curves[name][metric][0])
         assert set(rows["site"]) == {"hidden"}
+    assert set(found["corpus"]) == {reactions.CORPUS} and set(found["n_units"]) == {64}
     of_claims = found[found["metric"] == "claim"].set_index("component")
     assert set(of_claims["model"]) == {reactions.AFTER}
     expected = reactions.compute_claimed(*curves.values())
@@ -206,7 +207,12 @@ def test_p_of_a_claim_has_the_freedom_of_its_groups_the_floor_and_no_effect():
         assert found.against == pytest.approx(1 - sided(0.0, freedom)), (
             "contrary is below no effect, without the floor"
         )
+        words = "sim of the last layer, after minus before (claim: > 0 by 0.05):"
+        assert (found.statistic, found.subject, found.n) == (words, "BERT (rxnfp)", n)
+        late = test_of("most in the last layers", n)
+        assert late.statistic.endswith("(claim: > 0.5):") and late.value == value
         within = test_of("not before fine-tuning", n)
+        assert within.statistic.endswith("(claim: -0.1 to 0.1):")
         assert within.inside == (-0.1, 0.1)
         beyond = min(1 - sided(-0.1, freedom), sided(0.1, freedom))
         assert (within.up, within.down) == pytest.approx(

@@ -142,6 +142,9 @@ def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
                 got, alone[0], atol=1e-5
             )
     assert labels.shape == states.shape[:-1]
+    # In training as well, where rows that are not read need not be computed.
+    with torch.no_grad():
+        assert torch.allclose(model.train().states(**inputs), states, atol=1e-5)
 
 
 @pytest.mark.parametrize("blocks", small_models.BLOCKS)
@@ -347,7 +350,10 @@ def test_each_seed_has_a_generated_corpus_of_its_own(context, monkeypatch):
     made = {}
     for seed in (0, 1):
         cell = replace(PLAN.cells()[0], seed=seed)
-        read_or_measure(cell, PLAN, context, wait=True)
+        found = read_or_measure(cell, PLAN, context, wait=True)
+        assert found["model"].tolist() == [f"{cell.label} untrained", cell.label]
+        assert found["seed"].tolist() == [seed] * 2
+        assert found["corpus"].tolist() == ["synthetic:3"] * 2
         made[seed] = open_material("synthetic:3", 90, 60, seed).corpus.splits
     assert made[0] != made[1]
     # Before and after training.

@@ -16,7 +16,7 @@ from slow_numbers import keep_drawn
 from anisoscope.classes.faithfulness import DIRECTED
 from anisoscope.data.labelled import TEST, Example, LabelledCorpus
 from anisoscope.errors import DivergedError
-from anisoscope.store import as_records
+from anisoscope.store import Busy, as_records
 from anisoscope_papers.beyond import (
     arms,
     causes,
@@ -511,11 +511,18 @@ def test_every_map_and_share_has_a_table_of_its_own(monkeypatch, tmp_path):
 
     monkeypatch.setattr(erased, "Maps", lambda _: "maps of it")
     monkeypatch.setattr(erased, "_retrain", retrain)
+    waits, make_once = [], erased.make_records_once
+    monkeypatch.setattr(
+        erased,
+        "make_records_once",
+        lambda *given, wait: waits.append(wait) or make_once(*given, wait=wait),
+    )
     cell = Cell("yelphat", layers=2, seed=5)
     one = SimpleNamespace(
         cell=cell, folder=tmp_path, plan=SimpleNamespace(train=True), wait=False
     )
     rows = erased.measure_retrained(one)
+    assert waits == [False] * 7
     names = ("attention", "directions", "class found", "random")
     expected = [(name, 0.5) for name in names]
     expected += [(name, 0.2) for name in names if name != "class found"]
@@ -1183,6 +1190,25 @@ def test_cells_are_trained_or_only_the_finished_ones_read(monkeypatch, tmp_path,
         }
 
 
+def test_a_model_that_another_process_trains_is_waited_for_last(monkeypatch, tmp_path):
+    recipe = make_recipe(tmp_path)
+    recipe.hash_data = dict
+    experiment = trained.Experiment(("a", "b"), 1, recipe, asked=True)
+
+    def once(folder, _make, *, marker, wait):
+        assert marker == trained.ASKED
+        if folder.name == "a-0" and not wait:
+            raise Busy(folder)
+        folder.mkdir()
+        for name in (trained.SEEN, trained.ASKED):
+            row = {"metric": name, "value": 1.0}
+            as_records(pd.DataFrame([row])).to_parquet(folder / name)
+
+    monkeypatch.setattr(trained, "make_once", once)
+    found = trained.measure(experiment, Context(tmp_path, tmp_path))
+    assert found["model"].tolist() == ["b", "b", "a", "a"]
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("arm", ["base", "type", "softmax1", "untied+sigmoid"])
 def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, last):
@@ -1222,6 +1248,7 @@ def test_numbers_of_a_softmax_are_kept_of_arms_that_have_one(monkeypatch, arm, l
     )
     metrics = trained.AT_THE_END if last else trained.ALONG
     assert (settings.metrics, settings.tokens) == (metrics, ("all",))
+    assert (settings.groups, settings.sample) == (8, 0)
 
 
 @pytest.mark.parametrize("there", [(), (trained.CORPUS,), (trained.PROBE,)])
@@ -1232,6 +1259,10 @@ def test_either_text_that_is_not_there_is_replaced(monkeypatch, there):
         for name in ("pretrain_text", "wikitext/wiki.valid.raw")
     ]
     assert list(trained.list_corpora()) == expected
+    # Both are noted, since either may change under its name.
+    monkeypatch.setattr(trained, "hash_corpora", lambda *names: list(names))
+    recipe = trained.Recipe("causal-lm", causes.SIZE, 4, looks=())
+    assert recipe.hash_data() == expected
 
 
 def test_a_model_reads_one_text_and_is_measured_on_windows_of_another(
