@@ -133,6 +133,22 @@ def test_a_constant_that_is_subtracted_again_is_not_learnt():
     assert not centred.mean.requires_grad
 
 
+def test_a_saved_model_says_the_same_when_it_is_loaded(tmp_path):
+    """Its running means, the weights of tokens and its form of attention go with it."""
+    model = made("queries-centred+balanced+sigmoid")
+    model(IDS)
+    model.token_weights.copy_(torch.linspace(0.5, 3, 60))
+    model.save_pretrained(tmp_path)
+    again = arms.ArmedBert.from_pretrained(tmp_path)
+    model.eval()
+    torch.testing.assert_close(again(IDS).logits, model(IDS).logits)
+    torch.testing.assert_close(again.token_weights, model.token_weights)
+    for one, other in zip(again.modules(), model.modules(), strict=True):
+        if isinstance(one, arms.Centred):
+            assert other.mean.any() and torch.equal(one.mean, other.mean)
+    assert again.config._attn_implementation == "sigmoid"
+
+
 def test_normed_queries_and_keys_have_unit_root_mean_square():
     model, seen = made("qk-norm"), []
     for side in ("query", "key"):

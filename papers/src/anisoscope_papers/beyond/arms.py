@@ -213,8 +213,12 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
 
     def __init__(self, config: Any) -> None:
         """Build the model, then apply the changes of `config.arm` to it."""
-        changes = list_changes(config.arm)
         # Names are checked first: a wrong one must not cost the building of a model.
+        changes = list_changes(config.arm)
+        # A checkpoint keeps the name of an arm, but not the form of attention, which is
+        # chosen through transformers' attention interface.
+        if form := find_form(config.arm):
+            config._attn_implementation = form
         super().__init__(config)
         if "type" not in config.arm.split("+"):
             _remove_type(self)
@@ -300,8 +304,7 @@ def build_untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> Arm
         use_cache=False,
         tie_word_embeddings="untied" not in arm.split("+"),
     )
-    # The name goes with the checkpoint, so that loading it makes the same changes; a
-    # form of attention is chosen through transformers' attention interface.
-    config.arm, config._attn_implementation = arm, find_form(arm) or None
+    # The name goes with the checkpoint, so that loading it makes the same changes.
+    config.arm = arm
     model: ArmedBert = ArmedBert(config).train()
     return model
