@@ -22,7 +22,6 @@ from anisoscope_papers.beyond import (
 )
 from anisoscope_papers.beyond.cells import AFTERWARDS
 from anisoscope_papers.beyond.small_cells import OfSmall, add_setting_columns
-from anisoscope_papers.beyond.small_models import BLOCKS
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import COMMON, RECIPES, add_options
 
@@ -558,15 +557,6 @@ def test_whole_encoders(drawn):
             )
         },
     )
-
-
-def test_models_of_one_layer_say_nothing_of_convergence():
-    rows = Rows({"synthetic:5": ""})
-    for block, behind in product(BLOCKS, ("", " untrained")):
-        place = {"layer": 1, "site": "hidden", "token_policy": "content"}
-        rows.add(small(blocks=block), "intra_sequence", behind, **place)
-    tests = list(whole.make_tests(read_small("whole", rows)))
-    assert [(test.n, np.isnan(test.value)) for test in tests] == [(0, True)] * 6
 
 
 def test_dimensions(drawn):
