@@ -130,6 +130,8 @@ def test_a_note_counts_the_seeds_without_a_number_that_collapsed(values, collaps
     assert here.note_on(np.array(values, float)) == "; ".join(expected)
     # Of all of them, by classifier.
     assert here.note == f"{MISSING}; {DIVERGED}; 3 collapsed and left out"
+    # Where they count, none is left out.
+    assert here.note_with_collapsed == f"{MISSING}; {DIVERGED}"
 
 
 def test_notes_of_all_corpora_are_those_of_each_once():
@@ -146,6 +148,10 @@ def test_notes_of_all_corpora_are_those_of_each_once():
         "which is not at hand"
     )
     assert whole.note == f"{one}; {other}" == whole.note_on(np.array([NAN]))
+    assert whole.note_with_collapsed == whole.note
+    collapsed = make_evidence([*rows, make_row("collapsed", 1.0, 1, "esnli")], "")
+    assert "1 collapsed and left out" in collapsed.note
+    assert collapsed.note_with_collapsed == whole.note
 
 
 def test_a_test_between_two_ends_lies_around_its_centre():
@@ -162,6 +168,7 @@ def test_a_test_between_two_ends_lies_around_its_centre():
     assert known.subject == "YelpHat"
     assert "1 collapsed and left out" in known.note
     assert "collapsed" not in here.test(name, values[:3]).note
+    assert "collapsed" not in here.test(name, values, with_collapsed=True).note
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])

@@ -78,7 +78,7 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 "more steps of attention, more accuracy",
                 correlate_with_steps(accuracy),
                 recipe,
-                of_several=True,
+                with_collapsed=True,
             )
             yield here.test(
                 "uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe

@@ -86,7 +86,9 @@ def make_tests(whole: Evidence) -> Iterator[Test]:
                 "values make up for it", values[layers, "uniform"] - values[own], which
             )
     yield whole.test(
-        "alike values, dispensable attention", correlate_values_with_loss(whole)
+        "alike values, dispensable attention",
+        correlate_values_with_loss(whole),
+        with_collapsed=True,
     )
 
 

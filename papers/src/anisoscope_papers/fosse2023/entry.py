@@ -123,15 +123,22 @@ class Evidence:
     def note(self) -> str:
         """Words on what these records lack or leave out, and on generated corpora that replace real ones."""
         if not self.corpus:
-            return "; ".join(
-                dict.fromkeys(here.note for here in self.corpora if here.note)
-            )
-        return self._describe_lost(
-            {
-                metric: len(select(self._lost_records, metric=metric, value=1.0))
-                for metric in self.lost
-            }
-        )
+            return _join_notes(here.note for here in self.corpora)
+        return self._describe_lost(self._count_lost())
+
+    @cached_property
+    def note_with_collapsed(self) -> str:
+        """The same words for a number in which collapsed classifiers count: none of them is left out."""
+        if not self.corpus:
+            return _join_notes(here.note_with_collapsed for here in self.corpora)
+        return self._describe_lost(self._count_lost() | {"collapsed": 0})
+
+    def _count_lost(self) -> dict[str, int]:
+        """Count classifiers that are missing, diverged or collapsed: {`missing`, `diverged`, `collapsed`: count}."""
+        return {
+            metric: len(select(self._lost_records, metric=metric, value=1.0))
+            for metric in self.lost
+        }
 
     def note_on(self, values: Array) -> str:
         """Say what is missing behind one number per seed, `values` [seed] (NaN: no number), in words.
@@ -151,12 +158,8 @@ class Evidence:
             if np.isnan(value)
         ]
         collapsed = select(self._lost_records, metric="collapsed", value=1.0)["seed"]
-        counts = {
-            metric: len(select(self._lost_records, metric=metric, value=1.0))
-            for metric in self.lost
-        }
         return self._describe_lost(
-            counts | {"collapsed": len(set(silent) & set(collapsed))}
+            self._count_lost() | {"collapsed": len(set(silent) & set(collapsed))}
         )
 
     def _describe_lost(self, counts: Mapping[str, int]) -> str:
@@ -221,19 +224,26 @@ class Evidence:
         *,
         around: float = 0.0,
         of_several: bool = False,
+        with_collapsed: bool = False,
     ) -> Test:
         """Make the test of the claim `name` from one number per seed, `values` [seed].
 
         `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
         lies within a distance of it. `of_several`: each number comes from several classifiers of a seed, such as all
-        depths; a collapsed one is then left out of it, and the number remains.
+        depths; a collapsed one is then left out of it, and the number remains. `with_collapsed`: collapsed classifiers
+        count in the numbers.
         """
         claim = self.claims[name]
         inside = None
         if claim.within is not None:
             inside = (around - claim.within, around + claim.within)
         subject = ", ".join(filter(None, (self.title, which)))
-        reason = self.note if of_several else self.note_on(values)
+        if with_collapsed:
+            reason = self.note_with_collapsed
+        elif of_several:
+            reason = self.note
+        else:
+            reason = self.note_on(values)
         return make_test_of_seeds(
             claim, values, reason=reason, subject=subject, inside=inside
         )
@@ -304,6 +314,11 @@ class Evidence:
         if len(frame):
             return {name: builder(frame, **settings)}
         return {}
+
+
+def _join_notes(notes: Iterable[str]) -> str:
+    """Join notes on several corpora; the same note is said once, an empty one not at all."""
+    return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
 def average_seeds(
