@@ -104,6 +104,7 @@ IDLE = {
         "data.items",
         "data.media",
         "data.check_names",
+        "data.in_memory",
         "models.download",
         "models.series",
     )
@@ -112,7 +113,7 @@ IDLE |= {
     f"anisoscope.data.vector_{name}" for name in ("files", "json", "roles", "tables")
 }
 """Loaded by the way, and no part of any number: they check names, look whether a finished run lies there, and read
-files of vectors, every number of which is part of the plan.
+files of vectors and tables in memory, every number and text of which is part of the plan.
 """
 
 
