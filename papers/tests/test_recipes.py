@@ -250,7 +250,7 @@ def test_vectors_are_scaled_and_pairs_separated_where_it_is_asked(
     )
     ratio = scaled[plain > 0] / plain[plain > 0]
     assert ratio.max() / ratio.min() < 1.5 and abs(ratio.median() - 1) > 0.5
-    whole = words(made(tokens="checkpoint", vector_norm=7.0))
+    whole = words(made(tokens="checkpoint", vector_norm=7.0)).detach()
     assert float(whole.norm(dim=1).mean()) == pytest.approx(7, rel=0.01)
     shifted = words(made(vector_norm=7.0, vector_cosine=0.5))
     known = torch.nn.functional.normalize(shifted[shifted.norm(dim=1) > 0], dim=1)
