@@ -17,7 +17,7 @@ import anisoscope
 from anisoscope.api.comparison import Comparison
 from anisoscope.api.objects import unwrap_model
 from anisoscope.data.check_names import check_corpus, check_model
-from anisoscope.data.in_memory import fill_missing_texts
+from anisoscope.data.in_memory import fill_missing_texts, read_texts_of_table
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, UsageError
 from anisoscope.models.load import load
@@ -117,6 +117,13 @@ def test_a_missing_text_is_an_empty_one(encoder, missing):
     rows = [{"review": text, "n": 1} for text in texts]
     for given in (texts, column, column.to_frame("review"), rows):
         same(anisoscope.measure(encoder, given, **QUICK), expected)
+
+
+@pytest.mark.parametrize("chat", [[], [{"role": "user", "content": ""}]], ids=repr)
+def test_a_chat_without_words_is_an_empty_text(chat):
+    said = [{"role": "user", "content": "words"}]
+    rows = [{"messages": said}, {"messages": chat}]
+    assert read_texts_of_table(rows, None) == ["words", ""]
 
 
 def test_missing_numbers_stay_what_they_are():

@@ -105,13 +105,23 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
     A chat becomes one text: that of all its messages. A missing text is an empty one. CorpusError if a table or list of
     rows has no column of texts.
     """
-    from anisoscope.data.documents import join_chat, list_if_texts
+    from anisoscope.data.documents import list_if_texts
 
     inputs = list_if_texts(inputs)
     texts = _read_column_of_texts(inputs, column)
     if texts is inputs:
         return inputs
-    return ["" if _is_missing(text) else join_chat(text) or text for text in texts]
+    return [_to_text(value) for value in texts]
+
+
+def _to_text(value: Any) -> Any:
+    """Return a chat as one text, and a missing text or a chat without messages as an empty one; others unchanged."""
+    from anisoscope.data.documents import join_chat
+
+    if _is_missing(value) or (isinstance(value, list) and not value):
+        return ""
+    joined = join_chat(value)
+    return value if joined is None else joined
 
 
 def fill_missing_texts(inputs: Any) -> Any:
@@ -119,15 +129,13 @@ def fill_missing_texts(inputs: Any) -> Any:
 
     Libraries of tables write None, NaN or pandas' `NA` for a missing text.
     """
-    if not isinstance(inputs, list | tuple):
+    if not isinstance(inputs, list | tuple) or are_texts(inputs):
         return inputs
-    missing = [_is_missing(value) for value in inputs]
-    texts = [isinstance(value, str) for value in inputs]
-    if not any(missing) or not any(texts):
+    texts = [value for value in inputs if not _is_missing(value)]
+    # A list of nothing but missing values, or of other things, is no list of texts.
+    if not are_texts(texts):
         return inputs
-    if not all(one or other for one, other in zip(missing, texts, strict=True)):
-        return inputs
-    return [value if text else "" for value, text in zip(inputs, texts, strict=True)]
+    return ["" if _is_missing(value) else value for value in inputs]
 
 
 def _is_missing(value: Any) -> bool:
